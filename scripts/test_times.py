@@ -1,5 +1,6 @@
-"""`python scripts/test_times.py [FILE] [--tests]`: where the processor's time of a test run went, by file or by test.
+"""`python scripts/test_times.py [FILE ...] [--tests] [--heavy]`: where the processor's time of a test run went, by file or by test.
 
+With --heavy the names of tests that took long are written to tests/support/heavy.txt: CI runs a third of them for each commit.
 FILE is what `make test` leaves in build/test-times.jsonl: a line for each test, with seconds on the clock and of the processor.
 """
 
@@ -11,17 +12,33 @@ from collections import defaultdict
 from pathlib import Path
 
 SHOWN = 40
+HEAVY_S = 4.0  # seconds of processor
+HEAVY = Path(__file__).parent.parent / "tests" / "support" / "heavy.txt"
+
+
+def write_heavy(seconds: dict[str, float]) -> None:
+    """Write the list, the most expensive first. A test that was not run, as it is in another third, keeps its place behind them."""
+    known = HEAVY.read_text(encoding="utf-8").splitlines() if HEAVY.is_file() else []
+    heavy = sorted((test for test, took in seconds.items() if took >= HEAVY_S), key=lambda test: -seconds[test])
+    names = [*heavy, *(test for test in known if test not in seconds)]
+    HEAVY.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=Path("build/test-times.jsonl"), metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, default=[Path("build/test-times.jsonl")], metavar="FILE")
     parser.add_argument("--tests", action="store_true", help="by test, not by file")
     parser.add_argument("--all", action="store_true", help=f"all of them, not the first {SHOWN}")
+    parser.add_argument(
+        "--heavy", action="store_true", help=f"write tests/support/heavy.txt: those that took {HEAVY_S:g} s of processor or more"
+    )
     arguments = parser.parse_args()
+    rows = [json.loads(line) for file in arguments.files for line in file.read_text(encoding="utf-8").splitlines()]
+    if arguments.heavy:
+        write_heavy({row["test"]: row["cpu"] for row in rows})
+        return
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for line in arguments.file.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows:
         name = row["test"] if arguments.tests else row["test"].partition("::")[0]
         sums[name] = [have + more for have, more in zip(sums[name], (row["cpu"], row["seconds"], 1), strict=True)]
     total = [sum(column) for column in zip(*sums.values(), strict=True)] or [0, 0, 0]

@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import simulated_card as card
 import torch
 
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, gradients_sha256
+from holdfast.trainer.tasks.text.compared import ComparedLoss
+from holdfast.trainer.tasks.text.objective import objective_of
+from holdfast.trainer.tasks.text.reference import Kept
 from support.architectures import ARCHITECTURES, task_of
+from support.pairs import pairs_of
 
 STEPS = [[0, 1, 2], [3, 4, 5], [1, 5], [0, 2, 4]]
 
 
-def main() -> None:
+def on_card() -> Any:
     task = task_of(ARCHITECTURES["qwen2"](), dropout=0.1)
     task.model.to("cuda")
     task.device = torch.device("cuda:0")
+    return task
+
+
+def compared(objective: str, folder: Path) -> None:
+    """Answers that are held against each other: what the model without its adapter says of a step's rows is asked for meanwhile."""
+    task, train = on_card(), {"objective": objective}
+    task.tokens = pairs_of(6, marked=objective == "kto")
+    config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": train})
+    settings = Settings(steps=1, samples=6, threads=1, micro_batch_tokens=64)
+    task.compared = ComparedLoss(task, objective_of(config), config.train.objective_kind, settings, folder)
+    task.compared.order = np.arange(6)
+    optimizer, passes = AdamW(task.artifact, Train()), task.compared._scores
+    task.compared._scores = lambda rows, without=False: (seen.append(without), passes(rows, without))[1]
+    for number, samples in enumerate(STEPS):
+        seen: list[bool] = []
+        waits, pageable = card.syncs(), card.pageable()
+        compute_gradients(task, optimizer, number, samples, 64, lambda *_: 1.0, lambda at=number: task.prepare(STEPS[(at + 1) % 4], 64))
+        done = card.syncs() - waits, card.pageable() - pageable
+        assert done == (1, 1) or number == 0, (objective, number, done)
+        assert seen.count(True) <= 4 if number < 2 else objective == "kto" or not seen, (objective, number, seen)
+    task.compared.score(list(range(6)))
+    kept = [file.read_bytes() for file in folder.glob("reference-*.bin")]
+    assert len(kept) == (objective in ("dpo", "kto")) and all(Kept(file, 6).missing([*range(6)], 1) == [] for file in folder.glob("*"))
+    assert card.races() == 0
+
+
+def main() -> None:
+    task = on_card()
     optimizer = AdamW(task.artifact, Train())
 
     def computed(number: int, ahead: bool) -> tuple[float, str, int, int]:
@@ -37,3 +76,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    for objective in ("dpo", "simpo", "orpo", "kto"):
+        with tempfile.TemporaryDirectory() as folder:
+            compared(objective, Path(folder))

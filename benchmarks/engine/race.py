@@ -22,6 +22,8 @@ Json = dict[str, Any]
 LOSSES = 50
 PACKAGES = ("torch", "transformers", "peft", "trl", "litgpt", "torchtune", "llamafactory", "axolotl")
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @dataclass
 class Result:
@@ -177,6 +179,9 @@ def versions(race: Race, names: list[str]) -> str:
 def _peers_environment(folder: Path, threads: int) -> dict[str, str]:
     """Nothing of ours on the path, no network, no trackers, and no rows prepared by an earlier run."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if theirs := [path for path in given if path and not Path(path).resolve().is_relative_to(ROOT)]:
+        environment["PYTHONPATH"] = os.pathsep.join(theirs)  # packages beside a machine's own
     quiet = ("DO_NOT_TRACK", "AXOLOTL_DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_OFFLINE", "DISABLE_VERSION_CHECK")
     return environment | dict.fromkeys(quiet, "1") | {"HF_DATASETS_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(threads)}
 

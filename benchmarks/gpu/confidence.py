@@ -2,6 +2,7 @@
 
     python benchmarks/gpu/confidence.py --out FOLDER --minutes 9 [--also FOLDER] [--carried FOLDER] [--only STAGE ...] [--again] [--smoke]
     python benchmarks/gpu/confidence.py --list
+    python benchmarks/gpu/confidence.py --table RESULTS.jsonl ... > benchmarks/results/gpu.md
 
 The stages, their questions and the answer expected of each stand in questions.yaml; what a stage does is stages/NAME.py. Each runs in a
 child with a limit of its own: one that crashes or takes too long is a result, and the next goes on. FOLDER/results.jsonl and
@@ -65,6 +66,9 @@ def judge(question: Json, answer: Json | None) -> str:
 
 def main() -> int:
     given = _arguments()
+    if given.table:
+        print(table(stages(), _known(given.table)), end="")
+        return 0
     if given.list:
         print(_listing(stages()))
         return 0
@@ -93,9 +97,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="STAGE", help="these stages alone")
     parser.add_argument("--again", action="store_true", help="run stages again that have a result")
     parser.add_argument("--smoke", action="store_true", help="show that every stage works, without a card")
+    parser.add_argument("--table", nargs="+", type=Path, metavar="FILE", help="only print the table of these results.jsonl; the last wins")
     parser.add_argument("--list", action="store_true", help="the stages, their questions and what is expected")
     parser.add_argument("--stage", help=argparse.SUPPRESS)  # the child's part
     return parser.parse_args()
+
+
+def _known(files: list[Path]) -> dict[str, Json]:
+    """The newest answers to each stage's questions: what one call did not come to, an earlier one may have."""
+    found: dict[str, Json] = {}
+    for entry in (entry for file in files for entry in _lines(file)):
+        before = {one["id"]: one for one in found.get(entry["stage"], {}).get("answers", [])}
+        answers = [one if one["verdict"] != "unanswered" else before.get(one["id"], one) for one in entry["answers"]]
+        found[entry["stage"]] = entry | {"answers": answers}
+    return found
 
 
 def _set_path(carried: Path) -> None:
@@ -196,7 +211,8 @@ def _end_descendants() -> None:
 def table(asked: list[Json], known: dict[str, Json]) -> str:
     """Everything that was asked, as Markdown: question, what was expected, what was seen."""
     smoke = any(entry.get("smoke") for entry in known.values())
-    lines = ["# Asked of " + ("no card: a rehearsal" if smoke else "a card"), ""]
+    name = next((one["value"] for one in known.get("facts", {}).get("answers", []) if one["id"] == "card"), None)
+    lines = ["# Asked of " + ("no card: a rehearsal" if smoke else str(name or "a card")), ""]
     lines += ["| stage | question | expected | seen | |", "|---|---|---|---|---|"]
     for stage in asked:
         entry = known.get(stage["stage"])

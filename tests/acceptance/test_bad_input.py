@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import zstandard
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.base.errors import Stop
 from holdfast.config.config import Config
-from holdfast.config.foreign_keys import NO_KEY, OURS
+from holdfast.config.foreign.key_names import NO_KEY, OURS
 from holdfast.config.load import _paths, load_config
 
 Write = Callable[..., Path]
@@ -510,17 +511,24 @@ def test_a_folder_that_is_no_run_folder_is_left_alone(config_of: Write, tmp_path
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_of: Write, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["at one instant", "once it was followed", "file by file"])
+def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_of: Write, tmp_path: Path, how: str) -> None:
     config, run = config_of(train={"steps": 5000}), tmp_path / "run"
     child = start("train", config, "--run", run)
     wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) > 3)
     trainer = json.loads((run / "attempts" / "001" / "rank0.json").read_text())["identity"]["pid"]
-    run.rename(tmp_path / "gone")  # at one instant; the trainer goes on writing into what it had opened
-    shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+    if how == "file by file":
+        wait_until(lambda: not subprocess.run(["rm", "-rf", run], capture_output=True).returncode)
+    else:  # the trainer goes on writing into what it had opened
+        run.rename(tmp_path / "gone")
+        if how == "once it was followed":
+            wait_until(run.is_symlink)
+        shutil.rmtree(tmp_path / "gone", ignore_errors=True)
     output, _ = child.communicate()
     assert child.returncode == 1, output
     assert f"{run} was removed while the run was going" in output and "Traceback" not in output
     wait_until(lambda: not Path(f"/proc/{trainer}").exists())
+    assert not os.path.lexists(run), "nothing makes it again"
 
 
 # ---- other verbs

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from conftest import events, holdfast, lines, make_rows, write_rows
+from holdfast.diagnosis.divergence import FROM_THE_START
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +102,46 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 13)), "steps computed again count once"
 
 
-def test_with_no_checkpoint_left_the_run_ends_and_never_starts_over(stopped: SimpleNamespace, run: Path) -> None:
+def unlink_states(run: Path) -> None:
     for folder in (run / "checkpoints").iterdir():
         (folder / "state.safetensors").unlink()
+
+
+def flip_bits(run: Path) -> None:
+    for folder in (run / "checkpoints").iterdir():
+        data = bytearray((folder / "state.safetensors").read_bytes())
+        data[-1] ^= 1
+        (folder / "state.safetensors").write_bytes(data)
+
+
+def remove_checkpoints(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+
+
+@pytest.mark.parametrize("lose", [unlink_states, flip_bits, remove_checkpoints])
+def test_with_no_state_left_a_short_run_begins_again_and_comes_to_the_same_bits(
+    stopped: SimpleNamespace, run: Path, lose: Callable[[Path], None]
+) -> None:
+    lose(run)
     before = (run / "steps.jsonl").read_bytes()
+    done = holdfast("train", stopped.config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "10 steps were committed, but no state of them can be read" in done.stderr
+    assert "beginning again, which computes 10 steps once more" in done.stderr
+    assert json.loads(done.stdout)["artifact_sha256"] == stopped.sha256
+    assert (run / "rollbacks/001/steps.jsonl").read_bytes() == before, "what was computed is kept on record"
+    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 13))
+
+
+def test_where_the_beginning_is_far_the_way_on_is_told_with_its_price(stopped: SimpleNamespace, run: Path) -> None:
+    remove_checkpoints(run)
+    rows = lines(run / "steps.jsonl")
+    more = [rows[-1] | {"step": step, "seconds": 10.0} for step in range(len(rows) + 1, FROM_THE_START + 2)]
+    (run / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
     done = holdfast("train", stopped.config, "--run", run)
     assert done.returncode == 3
-    assert "10 steps were committed, but no state of them can be read" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (run / "steps.jsonl").read_bytes() == before
-    assert not (run / "adapter").exists()
+    assert "begin again with --run DIR, another folder: that computes 241 steps once more, which took 39 min" in done.stderr
+    assert "then rerun the same command to resume" not in done.stderr and not (run / "rollbacks").exists()
 
 
 @pytest.mark.parametrize("effect", ["corrupt_checkpoint", "torn_checkpoint"])

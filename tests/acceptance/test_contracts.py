@@ -39,8 +39,10 @@ OPTIONS = {
     "check": {"CONFIG", "key=value", "--only", "--json", "--html"},
     "compare": {"RUN", "--json", "--html"},
     "tune": {"CONFIG", "--json"},
+    "learn": {"POLICY", "--rounds", "--json"},
     "trial": {"RUN", "--step", "--samples", "--set", "--env", "--json"},
     "status": {"RUN", "--json"},
+    "watch": {"RUN", "--port", "--lan", "--terminal", "--test-notify", "--json"},
     "report": {"RUN", "--out"},
     "export": {"RUN|ADAPTER", "--to", "--out", "--quantise", "--llama-cpp", "--json"},
     "serve": {"RUN|ADAPTER", "--port", "--ab", "--engine", "--json"},
@@ -48,7 +50,7 @@ OPTIONS = {
     "verify": {"RUN|ADAPTER", "--rows", "--prompts", "--against", "--suite", "--json", "--html"},
 }
 BEYOND = {"completion", "walk", "move", "attach", "stop", "bundle", "explain", "chat", "schema", "data split", "data sample", "data diff"}
-NOT_YET = {"learn", "watch"}
+NOT_YET: set[str] = set()
 EXIT_CODES = {"DONE": 0, "BLOCKED": 1, "USAGE": 2, "GAVE_UP": 3, "OUR_BUG": 70, "INTERRUPTED": 130}
 
 CAUSES = {

@@ -190,11 +190,11 @@ def every_verb() -> list[str]:
 
 
 def test_every_verb_with_json_has_a_golden_answer() -> None:
-    """But `serve`, which goes on, `schema`, whose answer is its text, and those whose answer is this machine's or a measurement."""
+    """But `serve` and `watch`, which go on, `schema`, whose answer is its text, and those whose answer is this machine's or measured."""
     verbs = every_verb()
     assert {"train", "doctor", "status", "data check"} <= set(verbs)
     with_json = {verb.replace(" ", "-") for verb in verbs if "--json" in ask(*verb.split(), "--help")[1]}
-    assert with_json - {"serve", "schema", "init", "check", "tune"} <= set(CASES)
+    assert with_json - {"serve", "watch", "schema", "init", "check", "tune", "learn"} <= set(CASES)
 
 
 def test_the_schema_of_a_config_is_what_it_was() -> None:

@@ -25,13 +25,16 @@ TRAINER_POINTS = ("start", "forward", "backward", "optimizer", "snapshot", "comm
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 
-@pytest.fixture(scope="module", params=["sft", pytest.param("tabular", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module", params=["sft", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("two threads", "side by side", "tabular"))]
+)
 def undisturbed(request: pytest.FixtureRequest, assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A config with dropout, packing, accumulation, checkpointing and evaluation on, and the result of a run nobody disturbed."""
     folder = tmp_path_factory.mktemp("kills")
     train = {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "threads": 1}
+    train |= {"two threads": {"threads": 2}, "side by side": {"threads": 2, "parts_at_once": 2}}.get(request.param, {})
     tree: dict[str, Any]
-    if request.param == "sft":
+    if request.param != "tabular":
         rows = write_rows(folder / "rows.jsonl", make_rows(90))
         tree = {
             "model": str(assets.model),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,34 @@ def marked(adapter: str, objective: str, optimizer: str) -> Any:
 def test_ten_rows_are_learned_by_heart(model: Path, adapter: str, objective: str, optimizer: str) -> None:
     if optimizer in ("adamw8bit", "paged"):
         pytest.importorskip("bitsandbytes")
+    learn_by_heart(model, adapter, objective, optimizer, {})
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Afterwards, the process computes in as many threads as before."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("adapter", ["lora", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != "lora")])
+def test_ten_rows_are_learned_by_heart_in_two_threads(model: Path, adapter: str) -> None:
+    learn_by_heart(model, adapter, "sft", "adamw", {"threads": 2})
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("adapter", ["lora", pytest.param("rslora", marks=pytest.mark.long)])
+def test_ten_rows_are_learned_by_heart_by_parts_side_by_side(model: Path, adapter: str) -> None:
+    learn_by_heart(model, adapter, "sft", "adamw", {"threads": 2, "shards": 2, "at_once": 2, "part_threads": 1})
+
+
+def learn_by_heart(model: Path, adapter: str, objective: str, optimizer: str, settings: dict[str, Any]) -> None:
     sections, lr = ADAPTERS[adapter]
     tokens = pairs_of(2 if adapter in NARROW and objective in ("sft", "orpo") else 10, marked=objective in ("sft", "kto"))
     train = {"objective": objective, "optimizer": optimizer, "lr": lr if optimizer == "adamw" else OPTIMIZERS[optimizer]}
-    stand = Stand(model, tokens=tokens, train=train, adapter=sections, settings={"steps": 300})
+    stand = Stand(model, tokens=tokens, train=train, adapter=sections, settings={"steps": 300} | settings)
     for step in range(1, 301):
         if stand.step(step) < LEAST[objective]:
             return

@@ -143,6 +143,13 @@ def test_repetitions_are_counted_and_dropped_when_asked(call: Call, tmp_path: Pa
     answer = call("check", file, "--held-out", held_out)
     assert [answer[kind] for kind in ("duplicates", "near_duplicates", "conflicting_answers", "in_held_out")] == [1, 1, 1, 1]
     assert answer["rejected"] == 0
+    where = {kind: shown[0]["detail"].rpartition(": ")[2] for kind, shown in answer["examples"].items() if kind != "too_alike"}
+    assert where == {
+        "duplicate": f"{file}:1",
+        "near_duplicate": f"{file}:2",
+        "conflicting_answer": f"{file}:1",
+        "in_held_out": f"{held_out}:1",
+    }
     out, rejects = tmp_path / "c.jsonl", tmp_path / "r.jsonl"
     dropped = call("clean", file, "--out", out, "--rejects", rejects, "--drop", "duplicate", "--drop", "near-duplicate")
     assert_law(dropped, out.read_bytes(), lines(rejects))
@@ -150,6 +157,25 @@ def test_repetitions_are_counted_and_dropped_when_asked(call: Call, tmp_path: Pa
         (2, "duplicate", rows[1]),
         (3, "near_duplicate", rows[2]),
     ]
+
+
+def test_where_the_other_row_stands_is_told_over_blocks_and_files(call: Call, tmp_path: Path) -> None:
+    one = write_rows(tmp_path / "one.jsonl", [{"prompt": f"q{n}", "completion": "a"} for n in range(3000)])
+    two = write_rows(tmp_path / "two.jsonl", [{"prompt": "q2500", "completion": "b"}, {"prompt": "Q 7", "completion": "a"}])
+    shown = call("check", one, two)["examples"]["conflicting_answer"]
+    assert [(row["line"], row["detail"].rpartition(": ")[2]) for row in shown] == [(1, f"{one}:2501")]
+
+
+@pytest.mark.parametrize("name", ["command", "meta"])
+def test_a_field_that_tells_the_answers_of_one_prompt_apart_is_named(call: Call, tmp_path: Path, name: str) -> None:
+    rows = [{"id": n, name: f"tool {n}", "q": "x", "instruction": "Display help", "output": f"--help {n}"} for n in range(9)]
+    rows += [{"id": n, name: "", "q": "x", "instruction": f"What is {n}?", "output": f"It is {n}"} for n in range(9)]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    found = call("check", file)["many_answers"]
+    assert found == {"prompts": 1, "rows": 9, "most": 9, "file": str(file), "line": 1, "told_apart_by": {name: 9}}
+    blind = [row | {name: "the same"} for row in rows]
+    assert call("check", write_rows(tmp_path / "blind.jsonl", blind))["many_answers"]["told_apart_by"] == {}
+    assert call("check", write_rows(tmp_path / "good.jsonl", rows[9:]))["many_answers"] == {}
 
 
 def test_rows_that_are_too_long(call: Call, tmp_path: Path, assets: SimpleNamespace) -> None:

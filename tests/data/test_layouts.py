@@ -14,6 +14,7 @@ from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
+from holdfast.data.judge.unused import Unused
 from holdfast.data.survey.survey import check_block, read_survey
 from holdfast.data.tokens.shard import blocks, judged_answers, readable, tokenise
 from holdfast.data.tokens.too_long import fitted
@@ -106,7 +107,7 @@ def test_rows_that_hold_lists_of_objects_stay_rows(tmp_path: Path) -> None:
         assert len(list(read_unparsed(str(file)))) == 2
 
 
-@pytest.mark.parametrize(("line", "separator"), [("sep=;", ";"), ('"sep=;"', ";"), ("sep=,", ",")])
+@pytest.mark.parametrize(("line", "separator"), [("sep=;", ";"), ('"sep=;"', ";"), ("sep=,", ","), ("Sep=,", ","), ("SEP=\t", "\t")])
 def test_excels_first_line_is_no_header(line: str, separator: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     for start in ("", "\ufeff"):
@@ -174,3 +175,18 @@ def test_templates_that_went_wrong_teach_every_answer(call: Call, template: str,
     file.write_text(json.dumps({"messages": [ASKED, SAID, ASKED | {"content": "q2"}, SAID | {"content": "a2"}]}) + "\n")
     answer = call("check", file, "--tokenizer", tmp_path / "model")
     assert (answer["learned"]["answers"], answer["learned"]["learned"], answer["learned"]["without_end"]) == (2, learned, unended)
+
+
+RARER: list[dict[str, Any]] = [
+    {"content": "a text"},
+    {"conversations": [{"role": "user", "text": "q"}, {"role": "assistant", "text": "a"}]},
+    {"conversation": [{"system": "s", "input": "q", "output": "a"}]},
+    {"messages": [{"human": "q", "assistant": "a"}, {"human": "q", "assistant": "b"}]},
+]
+
+
+@pytest.mark.parametrize("row", RARER)
+def test_a_field_that_is_read_under_a_rarer_name_is_not_told_of_as_unused(row: dict[str, Any]) -> None:
+    unused = Unused()
+    unused.add([(row, parse_example(row, "auto").layout)], {})
+    assert not unused.telling and not unused.others

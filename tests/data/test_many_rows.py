@@ -120,6 +120,22 @@ def test_keys_in_files_are_known_like_those_in_memory(in_memory: int) -> None:
     assert len(seen._runs) < 16
 
 
+@pytest.mark.parametrize("in_memory", [1, 300, 1 << 22])
+def test_the_place_of_a_key_is_that_of_the_first(in_memory: int) -> None:
+    numbers = np.random.default_rng(1)
+    seen, first = Seen(in_memory, placed=True), dict[int, int]()
+    for turn in range(40):
+        keys = numbers.integers(-5000, 5000, 500)
+        places = np.arange(500) + 500 * turn
+        expected = []
+        for key, place in zip(keys.tolist(), places.tolist(), strict=True):
+            expected.append(first.get(key, -1))
+            first.setdefault(key, place)
+        assert seen.add_at(keys, places).tolist() == expected
+        assert seen.places_of(keys).tolist() == [first[key] for key in keys.tolist()]
+    assert bool(seen._runs) == (in_memory <= 300)
+
+
 def test_a_full_disk_is_told_by_what_repeats(monkeypatch: pytest.MonkeyPatch, small_disk: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     with pytest.raises(Stop, match=r"cannot be written \(No space left on device\); 4\.0 MB") as told:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,59 +11,19 @@ from typing import Any
 
 import pytest
 
-from conftest import lines, wait_until
+from conftest import lines
 from holdfast.data.collect.gather import Gathered, gather
 from holdfast.data.collect.outfile import OutFile
 from holdfast.data.collect.redisstream import Reader, Source
+from support.redis_server import Server, needs_server, running_server
 
 Call = Callable[..., dict[str, Any]]
-needs_server = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="no redis-server on this machine (apt-get install redis-server)"
-)
-
-
-class Server:
-    """A Redis server that keeps everything it has acknowledged on disk, and can be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        kept = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(self._folder)]
-        with (self._folder / "redis.log").open("ab") as log:
-            command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", *kept]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def wait(self) -> None:
-        redis = pytest.importorskip("redis")
-
-        def answers() -> bool:
-            try:
-                return bool(redis.Redis(port=self.port).ping())
-            except redis.exceptions.ConnectionError:
-                return False
-
-        wait_until(answers)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    pytest.importorskip("redis", reason="the package redis is not installed (holdfast[redis])")
-    running = Server(tmp_path)
-    running.start()
-    running.wait()
-    yield running
-    running.kill()
+    with running_server(tmp_path) as running:
+        yield running
 
 
 def push(server: Server, first: int, count: int, **more: str) -> None:

@@ -92,7 +92,7 @@ def test_no_row_left_is_told(call: Call, tmp_path: Path) -> None:
 
 
 def test_no_such_model_is_told_before_the_rows_are_read(call: Call, tmp_path: Path) -> None:
-    answer = call("check", rows_in(tmp_path), "--second-look", tmp_path / "nothing", code=1)
+    answer = call("check", rows_in(tmp_path), "--second-look", tmp_path / "nothing", code=2)
     assert "nothing" in answer["error"]
 
 

@@ -82,3 +82,16 @@ def test_a_pair_is_shown_without_a_config_too_with_what_learns_it(rows: Path, ca
 def test_what_cannot_be_shown_is_told_in_one_sentence(rows: Path, line: int, code: int, said: str) -> None:
     done = holdfast("data", "show", rows, "--row", line)
     assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_row_is_shown_by_the_chat_template_that_the_config_gives(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps({"model": "tiny", "data": {"files": [str(rows)], "chat_template": "gemma"}}))
+    assert main(["data", "show", str(rows), "--row", "1", "--config", str(file)]) == 1  # tiny has no token that ends gemma's answers
+    assert "the model would never stop" in capsys.readouterr().err
+    template = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+    )
+    file.write_text(json.dumps({"model": "tiny", "data": {"files": [str(rows)], "chat_template": template}}))
+    found = shown(capsys, rows, "--row", 1, "--config", file)
+    assert found["text"] == "[user] Name a tree<|im_end|>[assistant] birch<|im_end|>"

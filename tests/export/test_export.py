@@ -111,7 +111,7 @@ PROMISED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "prompt"}, {"peft_type": "PROMPT_TUNING"}),
     ({"modules_to_save": ["lm_head"]}, {"peft_type": "LORA", "modules_to_save": ["lm_head"]}),
     ({"trainable_token_indices": [3]}, {"peft_type": "LORA", "trainable_token_indices": [3]}),
-    ({"target_parameters": ["mlp.experts.down_proj"]}, {"peft_type": "LORA", "target_parameters": ["mlp.experts.down_proj"]}),
+    ({"target_parameters": ["self_attn.q_proj.weight"]}, {"peft_type": "LORA", "target_parameters": ["self_attn.q_proj.weight"]}),
 ]
 
 

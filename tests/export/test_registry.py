@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.base.errors import Stop
 from holdfast.cli.main import main
-from holdfast.export.registry import promote, read_registry, record_export, record_verdict, rollback
+from holdfast.export.registry import promote, read_registry, record_export, record_verdict, rollback, withdraw
 
 EXPORT = {"kind": "merged", "out": "/somewhere/out", "files": [{"path": "model.safetensors", "bytes": 1, "sha256": "a"}]}
 
@@ -54,6 +54,20 @@ def test_nothing_is_promoted_that_was_not_found_better_than_what_is_in_place(tmp
     assert [m["promoted"] for m in read_registry(file).listed()] == [True, False]
     with pytest.raises(Stop, match="there is none before it"):
         rollback(file, "ops")
+
+
+def test_a_withdrawn_version_is_neither_in_place_nor_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    for number, name in enumerate(("one", "two", "three"), 1):
+        record_verdict(file, "ops", hashes(name), None, "better")
+        promote(file, "ops", number, "for the test")
+    withdraw(file, "ops", ["/runs/two", "/runs/elsewhere"])
+    assert [m["promoted"] for m in read_registry(file).listed()] == [False, False, True]
+    with pytest.raises(Stop, match="no verify was asked"):
+        promote(file, "ops", 2, None)
+    assert rollback(file, "ops").facts["version"] == 1
+    withdraw(file, "ops", ["/runs/one"])
+    assert read_registry(file).current("ops") is None
 
 
 def test_a_reason_takes_the_place_of_a_verdict_and_is_kept(tmp_path: Path) -> None:

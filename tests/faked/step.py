@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import struct
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from holdfast.trainer.model import load as loading
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.traced import stand_in
 
 _QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 8192}
 _MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 8192, "sliding_window": None}
@@ -101,15 +103,21 @@ def trace(
     about = SHAPES[model] if isinstance(model, str) else model
     write_model(about | ({} if layers is None else {"num_hidden_layers": layers}), folder)
     adapter = {"r": rank, "alpha": 2 * rank, "dropout": dropout}
-    train = {"attention": changed.get("attention", "sdpa")}
+    fewer = {key: changed[key] for key in ("frozen", "double_quant") if key in changed}
+    train = {"attention": changed.get("attention", "sdpa"), **fewer}
     config = Config.model_validate({"model": str(folder), "data": {"files": "x"}, "adapter": adapter, "train": train})
     chosen = {"dtype": "bf16", "fused": True, "varlen": True, "micro_batch_tokens": tokens, "deterministic": False}
     settings = Settings.model_validate({"steps": 1, "samples": 1, "threads": 1} | chosen | changed)
     rows = made_rows(tokens, length)
     with FakeTensorMode(allow_non_fake_inputs=True), Watch() as watch:
         own = transformers.AutoModelForCausalLM.from_config
-        loading.AutoModelForCausalLM = SimpleNamespace(from_pretrained=_without_weights, from_config=own)
-        task = Sft(config, settings, rows, torch.device("cuda:0"))
+        made = SimpleNamespace(from_pretrained=_without_weights, from_config=own)
+        loading.loader = lambda _facts: made  # type: ignore[assignment]
+        if fewer:
+            vars(stand_in)["bitsandbytes"] = lambda _why: SimpleNamespace(functional=SimpleNamespace(QuantState=_state))
+            vars(loading)["hold_quantised"] = stand_in.hold_unfilled
+        with torch.device("cuda:0") if fewer else nullcontext():  # where else is it moved to, which fakes of it cannot follow
+            task = Sft(config, settings, rows, torch.device("cuda:0"))
         optimizer = AdamW(task.artifact, config.train)
         gc.collect()
         watch.forget()
@@ -128,6 +136,11 @@ def trace(
     largest = max(settings.micro_batch_tokens, length)
     plan = need.fixed | need.step(largest, settings.checkpointed_layers)
     return Traced(watch, need.layers, tokens, phases.count("forward"), fixed, watch.peak, plan)
+
+
+def _state(**parts: Any) -> SimpleNamespace:
+    """As bitsandbytes' QuantState, whose package looks for a card's driver."""
+    return SimpleNamespace(**({"state2": None, "offset": None} | parts), nested="state2" in parts)
 
 
 def _attends(about: dict[str, Any], settings: Settings) -> Attends:

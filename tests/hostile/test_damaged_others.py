@@ -23,7 +23,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from conftest import holdfast, write_table
-from holdfast.supervision.foreign_checkpoints.newest import newest_state, newest_whole
+from holdfast.supervision.foreign_checkpoints.newest import newest_whole, states_since
 from support.damage import as_json, copied, mutated, spoil, spoil_some, torn
 from support.hostile import MACHINE, answers, bounded, fresh, prepared, tried
 from support.recorded import machine
@@ -210,9 +210,9 @@ def try_checkpoint(seed: int, good: Good, place: Path) -> None:
     what = f"checkpoints of a Trainer, seed {seed}: {spoil_some(folder, rng)}"
     try:
         with bounded(what):
-            newest_state(folder, 0.0)
+            states_since(folder, 0.0)
             newest_whole(folder, rng.choice(["trainer", "files"]), {})
-            newest_state(folder, 0.0)
+            states_since(folder, 0.0)
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
 

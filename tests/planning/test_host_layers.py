@@ -89,7 +89,7 @@ def test_a_model_of_two_layers_gains_nothing(layers: int) -> None:
 
 @pytest.mark.parametrize(("capacity", "offered"), [(160, [True]), (90, [False]), (1000, [])], ids=["it helps", "not enough", "all fits"])
 def test_it_is_offered_where_nothing_fits_at_a_price_that_nobody_knows(capacity: int, offered: list[bool]) -> None:
-    sweep, room = Sweep(demand, 10), Room(capacity, 0, 0, loads_here=False)
+    sweep, room = Sweep(demand, 10), Room(capacity, 0, 0, heap=False)
     wanted = Shape(4, 1, "bf16")
     others = alternatives(sweep, room, Choice(wanted, demand(wanted)), None, [LAYERS_AWAY])
     found = [one for one in others if one.change == "train.offload=layers"]

@@ -156,7 +156,7 @@ def _asked(shape: Shape) -> Demand:
 
 
 def _chosen(mib: int, rows: int = 8) -> tuple[Shape, bool]:
-    room, sweep = Room(mib * MIB, 0, 0, loads_here=False), Sweep(_asked, 10)
+    room, sweep = Room(mib * MIB, 0, 0, heap=False), Sweep(_asked, 10)
     choice = choose(_asked, sweep, room, Shape(64, rows, "fp32"), rows_fixed=False, again_fixed=False)
     return choice.shape, room.fits(choice.demand)
 
@@ -213,7 +213,7 @@ def test_layers_that_a_run_names_are_planned(bare: Path, named: str, trained: in
 
 
 def test_where_nothing_fits_the_smallest_changes_that_would_are_told() -> None:
-    room, sweep = Room(600 * MIB, 0, 0, loads_here=False), Sweep(_asked, 10)
+    room, sweep = Room(600 * MIB, 0, 0, heap=False), Sweep(_asked, 10)
     choice = choose(_asked, sweep, room, Shape(64, 8, "fp32"), rows_fixed=False, again_fixed=False)
     told = alternatives(sweep, room, choice, halves_speed=2.0)
     assert not room.fits(choice.demand)

@@ -54,7 +54,7 @@ def demand(shape: Shape) -> Demand:
     [(16, []), (15, [MOMENTS_AWAY, IN_HALVES]), (11, [MOMENTS_AWAY]), (9, [f"{MOMENTS_AWAY} {IN_HALVES}"]), (3, [])],
 )
 def test_lighter_ways_are_offered_where_a_run_does_not_fit_alone_or_together(a_weight: int, fitting: list[str]) -> None:
-    sweep, room, wanted = Sweep(demand, 1), Room(COUNT * a_weight + 3, 0, 0, loads_here=False), Shape(8, 1, "bf16")
+    sweep, room, wanted = Sweep(demand, 1), Room(COUNT * a_weight + 3, 0, 0, heap=False), Shape(8, 1, "bf16")
     others = alternatives(sweep, room, Choice(wanted, demand(wanted)), None, [MOMENTS_AWAY, IN_HALVES])
     named = [one for one in others if MOMENTS_AWAY in one.change or IN_HALVES in one.change]
     assert [one.change for one in named if one.fits] == fitting and all(one.slower is None for one in named)
@@ -104,7 +104,7 @@ def test_a_rank_holds_its_pieces_two_layers_and_the_sums_of_finished_branches(ca
 @pytest.mark.parametrize(("room", "change", "fits"), [(800, "ranks=2", True), (540, "ranks=4", True), (300, "ranks=8", False)])
 def test_the_fewest_cards_between_which_it_fits_are_offered(room: int, change: str, fits: bool) -> None:
     sweep, wanted = Sweep(pieces, 10), Shape(8, 1, "bf16")
-    told = on_several(sweep, Room(room, 0, 0, loads_here=False), Choice(wanted, pieces(wanted)), 3)
+    told = on_several(sweep, Room(room, 0, 0, heap=False), Choice(wanted, pieces(wanted)), 3)
     assert (told.change, told.fits, told.slower) == (f"train.{change} train.fsdp=true", fits, None)
 
 

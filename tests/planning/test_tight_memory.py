@@ -78,8 +78,8 @@ def test_a_plan_counts_gaps_only_where_there_is_room_for_them(capacity: int | No
     kinds = dict.fromkeys(("adapter", "gradients", "optimizer", "activations", "logits", "workspace"), 0.0) | {"weights": 1000.0}
     about: dict[str, Any] = {"phase": "forward", "params": Params(total=1, trainable=1), "layers": 1, "flops": 1.0}
     demand = Demand(bytes=kinds, building=0, held=1300, mapped=1010, **about)
-    assert Room(capacity, 0, 100, loads_here=True).peak(demand) == 1100 + gaps
-    assert Room(capacity, 0, 100, loads_here=False).peak(demand) == 1400, "a card's allocator is another"
+    assert Room(capacity, 0, 100, heap=True).peak(demand) == 1100 + gaps
+    assert Room(capacity, 0, 100, heap=False).peak(demand) == 1400, "a card's allocator is another"
 
 
 SIZES = [1000, 5_000_000, 4096 * 700 - 120, 4096 * 700 - 119, 4096 * 700]

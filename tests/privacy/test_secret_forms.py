@@ -127,6 +127,10 @@ PLANTED += [
     ("Authorization: Bearer {}", drawn(30)),
 ]
 INNOCENT = [
+    "docker run -u root -p 8080:80/tcp image",
+    "sudo -u me mkdir -p /data/x",
+    "ssh -p 2222 host",
+    "notes: |\n  the token was long",
     "commit 5d809c9f0e1d2c3b4a5968778695a4b3c2d1e0f9",
     "sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "run.id = 3f2504e0-4f89-11d3-9a0c-0305e82c3301",
@@ -192,6 +196,38 @@ INNOCENT = [
 def test_a_planted_secret_is_taken_out_of_bundles_and_rows(line: str, secret: str) -> None:
     for text in (Scrubber(Person()).text(line.format(secret)), redact(line.format(secret), "secrets", Counter())):
         assert secret not in text and secret[-8:] not in text, text
+
+
+BLOCKS = [
+    "client_secret: >-\n  {}\nnext: 1",
+    "  api_key: |\n    {}\n  next: 1",
+    "- password: |+2 # mine\n    {}",
+    "db:\n  token: >\n\n    first line\n    {}\nnext: 1",
+    "twine upload -u me -p {} dist/*",
+    "az login -u me@x -p {}",
+    "helm registry -p '{}' --username me",
+    "oc login --username=dev -p {}",
+]
+
+
+@pytest.mark.parametrize("form", BLOCKS)
+@pytest.mark.parametrize("secret", ["correct horse battery", "hunter-two", "N0t/so:simple"])
+def test_a_secret_of_any_form_goes_where_its_place_tells_it(form: str, secret: str) -> None:
+    secret = secret if ":" in form.split("{")[0] and "-p" not in form else secret.replace(" ", "-")
+    if "first line" in form:
+        form = form.replace(">\n\n", ">\n")
+    text = Scrubber(Person()).text(form.format(secret))
+    assert secret not in text and ("next: 1" in text) == ("next: 1" in form), text
+
+
+def test_a_pgp_key_goes_whole_and_so_do_the_ids_of_keys() -> None:
+    body = "\n".join("lQdGBGVx" + drawn(56) for _ in range(20))
+    key = f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG v2\n\n{body}\nqZ1k\n=aB3d\n-----END PGP PRIVATE KEY BLOCK-----"
+    for text in (Scrubber(Person()).text(f"a\n{key}\nb"), redact(f"a\n{key}\nb", "secrets", Counter())):
+        assert "lQdG" not in text and "qZ1k" not in text and "aB3d" not in text and text.startswith("a\n") and text.endswith("\nb"), text
+    number = "9f86d081884c7d659a2feaa0c55ad015"
+    for line in (f'"private_key_id": "{number}"', f"access_key_id={number}", f"gpg: using RSA key {number.upper()}", "Passwort: geheim7"):
+        assert number not in (text := Scrubber(Person()).text(line)).lower() and "geheim" not in text, text
 
 
 def test_there_are_enough_of_both() -> None:

@@ -18,6 +18,7 @@ from holdfast.base.errors import Stop
 from holdfast.base.files import append_line
 from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout, Overdue, TrainerHangTimeout
+from holdfast.processes.tree import bytes_read
 from holdfast.run.folder import RunFolder
 from holdfast.supervision import finish
 
@@ -50,6 +51,29 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+def test_a_start_may_take_what_a_slow_disk_does_for_its_model_and_longer_while_it_reads(run: RunFolder, tmp_path: Path) -> None:
+    config = run.config()
+    with (Path(config.model or "") / "model-00002-of-00002.safetensors").open("wb") as weights:
+        os.truncate(weights.fileno(), 100_000_000_000)  # a hole: no disk is taken
+    clock = Clock()
+    try:
+        timeout = TrainerHangTimeout(run, 2, 60.0, clock)
+        timeout.starts = [4.0]  # the files were in memory then
+        for seconds, read, late in [(2000, 0, None), (2081, 0, 2081), (3000, 1 << 30, None), (5000, 1 << 30, None)]:
+            clock.seconds = seconds
+            found = timeout.overdue(None, read)
+            assert (found.seconds if found else None) == late, (seconds, found)
+        for seconds in range(6000, 10_400, 1000):
+            clock.seconds = seconds
+            assert timeout.overdue(None, seconds << 23) is None
+        clock.seconds = 10_500
+        found = timeout.overdue(None, 10_500 << 23)
+        assert found is not None and found.limit_s == pytest.approx(5 * 2080, rel=0.01), "one that reads for ever is no start either"
+    finally:
+        (Path(config.model or "") / "model-00002-of-00002.safetensors").unlink()
+    assert bytes_read([os.getpid()], from_disks=True) >= 0 and bytes_read([2**30], from_disks=True) == 0
 
 
 def test_a_second_evaluation_may_be_silent_for_as_long_as_the_first_has_shown(run: RunFolder) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpu_page import AMD, INTEGRATED, NVIDIA, PAGE, facts_of, written
 
 from conftest import ROOT
-from holdfast.machine.facts import has_bf16
+from holdfast.machine.facts import has_bf16, has_fast_fp16
 from holdfast.report.plan.paths import paths
 from support.recorded import machine
 
@@ -34,7 +34,7 @@ def test_every_family_of_the_recorded_machines_is_on_the_page() -> None:
 @pytest.mark.parametrize(("arch", "torch"), ALL.items())
 def test_a_run_takes_the_precision_its_card_multiplies_and_never_more_memory_than_there_is(arch: str, torch: str) -> None:
     told = paths(facts_of(arch, torch))
-    assert told["precision"] == ("bf16" if has_bf16(arch) else "fp32")
+    assert told["precision"] == ("bf16" if has_bf16(arch) else "fp16" if has_fast_fp16(arch) else "fp32")
     assert arch in told["device"]
     assert told["deterministic kernels"].startswith("no") or told["deterministic kernels"] == "yes"
     if told["precision"] == "fp32":

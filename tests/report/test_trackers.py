@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import events, holdfast, lines
-from holdfast.report.track import TRACKERS, follow, numbers
+from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
+from holdfast.report.track import TRACKERS, Tracker, follow, numbers
 from holdfast.run.folder import RunFolder
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
@@ -27,6 +27,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}}))
     (folder / "run.json").write_text(json.dumps({"id": "ab" * 16}))
     (folder / "summary.json").write_text("{}")
+    ended = {"diagnosis": {"cause": "unknown"}, "decision": {"reason": "killed by SIGKILL at step 3"}}
+    (folder / "events.jsonl").write_text(json.dumps({"time": 2.0, "event": "attempt_ended", **ended}) + "\n")
     row = {"loss": 2.0, "grad_norm": 1.0, "lr": 0.1, "peak_bytes": 5, "tokens": 10, "seconds": 2.0}
     (folder / "steps.jsonl").write_text("".join(json.dumps(row | {"step": k, "loss": 1 / k}) + "\n" for k in range(1, 6)))
     return folder
@@ -42,7 +44,7 @@ def track(run: Path, name: str, env: dict[str, str]) -> None:
     command = [sys.executable, "-W", "ignore", "-c", program, str(run), name]
     done = subprocess.run(command, env=os.environ | OFFLINE | env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads((run / "tracked.json").read_text()) == {"step": 5}
+    assert json.loads((run / "tracked.json").read_text()) == {"step": 5, "incident": 2.0, "incidents": 1}
 
 
 def test_what_is_tracked_of_a_step(run: Path) -> None:
@@ -66,6 +68,8 @@ def test_tensorboard_reads_its_event_files(run: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", program, str(run / "tensorboard")], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [[k, pytest.approx(1 / k)] for k in range(1, 6)]
+    (file,) = (run / "tensorboard").iterdir()
+    assert b"killed by SIGKILL at step 3" in file.read_bytes()
 
 
 def test_wandb_keeps_an_offline_run(run: Path) -> None:
@@ -79,6 +83,8 @@ def test_mlflow_stores_every_step(run: Path, tmp_path: Path) -> None:
     track(run, "mlflow", {"MLFLOW_TRACKING_URI": tmp_path.as_uri()})
     (metric,) = tmp_path.glob("*/*/metrics/train/loss")
     assert [int(line.split()[2]) for line in metric.read_text().splitlines()] == [1, 2, 3, 4, 5]
+    (tag,) = tmp_path.glob("*/*/tags/incident at step*")
+    assert tag.read_text() == "killed by SIGKILL at step 3"
 
 
 def test_trackio_keeps_a_local_project(run: Path, tmp_path: Path) -> None:
@@ -87,17 +93,30 @@ def test_trackio_keeps_a_local_project(run: Path, tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*holdfast*"))
 
 
-def test_held_out_losses_are_tracked_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_losses_and_incidents_are_tracked_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tracked.json", "evaluations.jsonl"):
         (run / name).unlink(missing_ok=True)
     (run / "evaluations.jsonl").write_text("".join(json.dumps({"step": k, "loss": 1 / k}) + "\n" for k in (2, 4)))
+    events_before = (run / "events.jsonl").read_bytes()
+    ended = {"event": "attempt_ended", "diagnosis": {"cause": "host_out_of_memory"}, "decision": {"reason": "killed by SIGKILL at step 4"}}
+    (run / "events.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in ({"time": 1.0, "event": "restored"}, {"time": 2.0, **ended}, {"time": 3.0, **ended}))
+    )
+    (run / "summary.json").write_text(json.dumps({"loss": {"eval_base": 3.0, "eval_tuned": 1.0}}))
     told: list[dict[str, float]] = []
-    monkeypatch.setitem(TRACKERS, "none", lambda run, config: (lambda values, step: told.append(values), lambda: None))
+    notes: list[tuple[str, int]] = []
+    recorder = Tracker(lambda values, step: told.append(values), lambda text, step: notes.append((text, step)), lambda: None)
+    monkeypatch.setitem(TRACKERS, "none", lambda run, config: recorder)
     for _ in range(2):
         follow(RunFolder(run), ["none"], lambda: True)
     assert [values["eval/loss"] for values in told if "eval/loss" in values] == [0.5, 0.25]
+    assert notes == [("killed by SIGKILL at step 4 (host out of memory)", 5)] * 2
+    assert [values["incidents"] for values in told if "incidents" in values] == [1.0, 2.0]
+    assert [values for values in told if "eval/tuned" in values] == [{"eval/base": 3.0, "eval/tuned": 1.0}]
+    (run / "summary.json").write_text("{}")
     for name in ("tracked.json", "evaluations.jsonl"):
         (run / name).unlink()
+    (run / "events.jsonl").write_bytes(events_before)
 
 
 def test_a_trackers_own_variables_say_where_a_run_belongs(run: Path, tmp_path: Path) -> None:
@@ -129,6 +148,27 @@ def test_a_tracker_that_fails_is_an_event_and_the_run_is_whole(config_of: Callab
     assert done.returncode == 0, done.stderr
     assert events(tmp_path / "run", "tracking_failed")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_tracker_that_fails_is_told_at_once_and_the_others_go_on(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/wandb.py").write_text("def init(**_):\n    raise OSError('no such project')\n")
+    (tmp_path / "f.yaml").write_text(json.dumps([{"when": {"step": 3, "attempt": 1}, "effect": "slow", "seconds": 600}]))
+    run = tmp_path / "run"
+    config = config_of(run={"track": ["wandb", "tensorboard"], "standby": False})
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    child = start("train", config, "--run", run, "--faults", tmp_path / "f.yaml", env={"PYTHONPATH": path})
+    wait_until(lambda: (run / "events.jsonl").exists() and events(run, "tracking_failed"))
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) == 2)
+    kill(processes_of(run)["trainer"])
+    output, _ = child.communicate()
+    assert child.returncode == 0, output
+    (failed,) = events(run, "tracking_failed")
+    assert failed["tracker"] == "wandb" and "no such project" in (run / "track.log").read_text()
+    steps = lines(run / "steps.jsonl")[-1]["step"]
+    assert json.loads((run / "tracked-tensorboard.json").read_text())["step"] == steps
+    assert not (run / "tracked-wandb.json").exists()
 
 
 def test_every_tracker_of_the_config_is_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import socket
@@ -47,8 +48,9 @@ def served(request: pytest.FixtureRequest, adapter: Path, tmp_path_factory: pyte
     ready = json.loads(line)
     yield SimpleNamespace(**ready, kept=kept)
     child.send_signal(signal.SIGTERM)
-    out, _ = child.communicate(timeout=60)
+    out, said = child.communicate(timeout=60)
     assert child.returncode == 0 and out == "", "one line of JSON, and no more"
+    assert ("tuned preferred" in said) == kept.exists(), "told once no vote follows"
 
 
 def asked(served: Any, path: str, body: Any = None, token: str | None = "", host: str | None = None) -> tuple[int, Any]:
@@ -133,6 +135,22 @@ def test_an_answer_ends_before_a_stop_text(served: Any) -> None:
         assert stop not in whole or choice["finish_reason"] == "stop"
 
 
+def test_neither_model_answers_from_what_was_computed_with_the_other(served: Any) -> None:
+    """An engine that keeps computed prompts must not give those of one model to the other."""
+    draws, first = random.Random(0), dict[tuple[str, str], str]()
+    prompts = [
+        "Tell",
+        "Join amber and 3, then say it again to me",
+        "Zebra crossing: what is it about, tell me now",
+        "Join birch and 44 and more",
+    ]
+    for _ in range(60):
+        model, prompt = draws.choice(["base", "tuned"]), draws.choice(prompts)
+        body = {"model": model, "prompt": prompt, "max_tokens": 9, "temperature": 0}
+        text = asked(served, "/v1/completions", body)[1]["choices"][0]["text"]
+        assert text == first.setdefault((model, prompt), text)
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_client_that_hangs_up_shifts_no_answer(served: Any, streamed: bool) -> None:
     prompts = [f"Join {word} and {number}" for word, number in (("amber", 3), ("birch", 44), ("cedar", 555))]
@@ -155,12 +173,13 @@ def test_answers_are_compared_blind_and_kept_as_rows(served: Any, tmp_path: Path
     for number in range(6):
         code, pair = asked(served, "/ab/ask", {"prompt": f"Join amber and {number}", "max_tokens": 8})
         assert code == 200 and set(pair) == {"id", "left", "right"}
-        code, counts = asked(served, "/ab/vote", {"id": pair["id"], "choice": "same" if number == 5 else "left"})
-        assert code == 200
+        told = asked(served, "/ab/vote", {"id": pair["id"], "choice": "same" if number == 5 else "left"})
+        assert told == (200, {"kept": number + 1}), "a count by model tells which side was which"
         row = json.loads(served.kept.read_text().splitlines()[-1])
         if number < 5:
             assert row["chosen"] == pair["left"] and row["rejected"] == pair["right"]
             seen.add(row["voted"])
+    counts = tally(served.kept)
     assert counts["tuned"] + counts["base"] == 5 and counts["same"] == 1 and 0 < counts["p_value"] <= 1
     assert asked(served, "/ab/vote", {"id": pair["id"], "choice": "left"})[0] == 404, "a pair is judged once"
     page = urllib.request.urlopen(served.page, timeout=10).read().decode()

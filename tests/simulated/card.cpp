@@ -251,6 +251,18 @@ void settle_uploads(const Tensor& to) {
   });
 }
 
+// The same the other way: what was on its way to where a copy to the card now reads has arrived.
+void settle_downloads(const Tensor& from) {
+  auto begin = static_cast<const char*>(from.const_data_ptr()), end = begin + from.nbytes();
+  std::lock_guard<std::mutex> held(lock_);
+  std::erase_if(downloads_, [&](Download& one) {
+    auto to = static_cast<const char*>(one.to.const_data_ptr());
+    if (to >= end || to + one.to.nbytes() <= begin) return false;
+    one.to.copy_(one.value);
+    return true;
+  });
+}
+
 void download(const Tensor& to, const Tensor& from, bool non_blocking) {
   pause(from);
   bool pinned = is_pinned(to.const_data_ptr());
@@ -272,6 +284,7 @@ void download(const Tensor& to, const Tensor& from, bool non_blocking) {
 void upload(const Tensor& to, const Tensor& from, bool non_blocking) {
   bool pinned = is_pinned(from.const_data_ptr());
   if (!pinned) pageable_++;
+  settle_downloads(from);
   host(to).copy_(from);
   if (!non_blocking) {
     blocking_++;

@@ -65,7 +65,7 @@ def environment(total: int = 8 << 30, devices: int = 1, arch: tuple[int, int] = 
     total: bytes it says it has; limit: bytes it really gives; bytes_per_s: of copies to the host beside the step; gone_after, back_from:
     attempts after which there is no card, and from which there is one again; hip: a Radeon of that architecture; integrated; late: faults
     that raise are errors of the device, heard of when the host next waits for it; ledger: a file in which the memory of all processes is
-    counted, that of a dead one for release_s more; everywhere: every Python process sees it.
+    counted, that of a dead one for release_s more; everywhere: every Python process sees it; bitsandbytes: it can quantise there.
     """
     chosen = {"library": str(library()), "total": total, "devices": devices, "arch": arch}
     options = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}

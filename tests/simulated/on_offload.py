@@ -1,11 +1,15 @@
-"""Run by test_offload.py on the simulated card: moments in main memory give the bits of moments on the card."""
+"""Run by test_offload.py on the simulated card: moments and activations in main memory give the bits of those on it."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
 
 import simulated_card as card
 import torch
 
 from holdfast.config.train import Train
+from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.optim import optimizer as module
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.simple import Lion
@@ -34,6 +38,22 @@ def updated(one: module.Elementwise) -> list[torch.Tensor]:
         card.limit(-1)
     return [one.weights.cpu(), *(moment.cpu() for moment in one.moments)]
 
+
+def passed(model: torch.nn.Module, keeping: Any) -> tuple[list[torch.Tensor], int, int]:
+    """(gradients, waits, copies of memory that is not pinned)."""
+    waits, pageable = card.syncs(), card.pageable()
+    with keeping():
+        loss = model(torch.ones(32, 64, device="cuda")).sum()
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    waits, pageable = card.syncs() - waits, card.pageable() - pageable
+    return [one.cpu() for one in found], waits, pageable
+
+
+deep = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 1)).to(
+    "cuda"
+)
+whole, away_too = passed(deep, nullcontext), passed(deep, HostActivations(deep))
+assert all(map(torch.equal, whole[0], away_too[0])) and whole[1:] == away_too[1:] == (0, 0) and card.races() == 0
 
 module.Elementwise.STRETCH = 1024
 for kind in ("adamw", "lion", "sgd"):

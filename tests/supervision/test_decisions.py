@@ -18,13 +18,14 @@ from holdfast.book import cards_of
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.diagnosis.diagnose import diagnose_failure
+from holdfast.diagnosis.divergence import FROM_THE_START
 from holdfast.planning.plan import make_plan, settings_of
 from holdfast.report.summarise import Journals, of_steps, summarise, wall_seconds
 from holdfast.run.plan import Params
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import Diagnosis, Ending, FailureReport
 from holdfast.supervision.policy.ledgers import OF_TRAINER, Past
-from holdfast.supervision.policy.moves import GiveUp
+from holdfast.supervision.policy.moves import GiveUp, RollBack
 from holdfast.supervision.policy.next_move import of_death, wants_experiments
 from support.known import known
 from support.plans import MODEL, a_plan
@@ -50,6 +51,22 @@ def test_the_same_error_without_progress_ends_after_its_limit() -> None:
     past = Past(5, "unknown", "error", None, False)
     assert outcome_of([past] * (OF_TRAINER.same - 1))
     assert not outcome_of([past] * OF_TRAINER.same)
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "after", "told"),
+    [
+        (3, 2, 2, "at step 3"),
+        (None, 0, 39, "after step 39"),
+        (None, 39, 39, "before its first step"),
+        (None, 0, 0, "before its first step"),
+    ],
+)
+def test_where_an_attempt_ended_is_told_by_what_is_left_of_it(step: int | None, before: int, after: int, told: str) -> None:
+    """After a power cut the pulse is gone and the committed steps are there."""
+    ended = failure_report("vanished", None, step=step, committed_before=before, committed_after=after)
+    move = of_death(known(ended, [Past(after, "unknown", "vanished", None, after > before, from_outside=True)], "unknown"))
+    assert move.goes_on and told in move.reason
 
 
 def test_kills_from_outside_are_met_with_more_patience() -> None:
@@ -113,6 +130,9 @@ def test_words_about_an_unreadable_checkpoint_end_no_run_either() -> None:
     found = Diagnosis("checkpoint_unreadable", 0.9)
     assert of_death(known(said, [Past(3, found.cause, "error", None, False)], found)).goes_on
     told = failure_report("no_state", 65)
+    again = of_death(known(told, [Past(3, found.cause, "no_state", None, False)], found))
+    assert isinstance(again, RollBack) and again.to == 0, "the beginning is near"
+    told = failure_report("no_state", 65, committed_after=FROM_THE_START + 1)
     assert not of_death(known(told, [Past(3, found.cause, "no_state", None, False)], found)).goes_on
 
 

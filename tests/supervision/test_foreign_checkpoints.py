@@ -239,6 +239,17 @@ def test_a_remedy_is_an_argument_of_the_commands_own() -> None:
     [
         ("  3%|▎   | 3/100 [00:01<00:20, 4.50it/s]\r  4%|▍  | 4/100 [00:01<00:20, 4.50it/s]\r", 4, 100),
         ("Map: 100%|███| 900/900 [00:01<00:00, 800 examples/s]\n", None, None),
+        ("Tokenizing train dataset: 100%|█| 400/400 [00:01<00:00, 800 examples/s]\n", None, None),
+        ("Truncating train dataset (num_proc=2): 100%|█| 400/400 [00:01<00:00, 1.20k examples/s]\n", None, None),
+        ("Loading train data: 100%|█| 50/50 [00:01<00:00, 80.00it/s]\n", None, None),
+        ("  9%|9  | 36/400 [00:01<00:00, 800 examples/s]\r", None, None),
+        (" 50%|█  | 200/400 [00:01<00:00, 1.05s/rows]\r", None, None),
+        ("Fetching 12 files: 100%|█| 12/12 [00:01<00:00, 3.1it/s]\n", None, None),
+        ("train.parquet: 100%|█| 400/400 [00:01<00:00, 800B/s]\n", None, None),
+        ("Tokenizing train dataset: 100%|█| 400/400 [00:01<00:00, 8 examples/s]\n 40%|█| 2/5 [00:01<00:00, 2.5s/it]\r", 2, 5),
+        ("Training: 40%|█| 2/5 [00:01<00:00, 2.50step/s]\r", 2, 5),
+        ("7/12 [00:01<00:01]\n", 7, 12),
+        ("Epoch: 25%|█| 1/4 [00:01<?, ?it/s]\r", 1, 4),
         (" 40%|██ | 4/10 [00:01<00:02, 3it/s]\r 50%|██ | 1/2 [00:00<00:00, 9it/s]\r", 4, 10),
         ("step 1/9 loss 2\nstep 2/9 loss 1\nstep 3/9 loss 1\n", 3, 9),
         ("Step 1: read the manual\n", None, None),
@@ -254,6 +265,16 @@ def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, 
         for at in range(0, len(text), size):
             counter.feed(text[at : at + size])
         assert (counter.step, counter.total) == (step, total)
+
+
+def test_a_bar_of_another_length_than_the_better_source_tells_counts_something_else() -> None:
+    counter = Counter()
+    counter.feed("100%|█| 400/400 [00:01<00:00, 80it/s]\n 20%|█| 2/5 [00:01<00:00, 2it/s]\r 40%|█| 3/5 [00:01<00:00, 2it/s]\r")
+    assert (counter.step, counter.total) == (400, 400), "nothing tells them apart yet"
+    counter.of(5)
+    assert (counter.step, counter.first, counter.total) == (3, 2, 5)
+    counter.feed("100%|█| 900/900 [00:01<00:00, 80it/s]\r 100%|█| 5/5 [00:01<00:00, 2it/s]\r")
+    assert (counter.step, counter.first, counter.total) == (5, 2, 5)
 
 
 def event(step: int) -> bytes:

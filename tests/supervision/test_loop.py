@@ -166,7 +166,13 @@ STORIES = [
     Story("a trial that cannot be ended ends the run", [crashes()] * 2, "gave up", ["resume", "none"], lab=[STUCK]),
     Story("what the trainer refuses is not tried again", [REFUSES], "gave up", ["none"]),
     Story("a disk that takes no bytes ends a run", [killed(USUAL), FULL], "gave up", ["resume", "none"]),
-    Story("committed steps without a state end a run", [Ends("no_state", 65)], "gave up", ["none"]),
+    Story(
+        "committed steps without a state are computed again",
+        [killed(*FIVE), Ends("no_state", 65, facts={"step": 5, "reason": "no state"}), finishes(USUAL)],
+        "finished",
+        ["resume", "rollback"],
+    ),
+    Story("they end a run where the beginning is far", [Ends("no_state", 65, facts={"step": 241, "reason": "none"})], "gave up", ["none"]),
     Story("a trainer that cannot be killed ends a run", [Ends("stuck", facts={"reason": "stuck"})], "gave up", ["none"]),
     Story("a hang is the program's own doing", [Ends("hang", -9)] * 3, "gave up", ["resume", "resume", "none"], run=NO_LAB),
     Story(

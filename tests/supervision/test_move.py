@@ -19,11 +19,12 @@ from conftest import events, holdfast, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.config.config import Config, Save
 from holdfast.machine.differences import unlike
+from holdfast.row_sources import remote_files
 from holdfast.run.artifact import Artifact
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import newest_valid, save_checkpoint
 from holdfast.run.snapshots.memory_file import Snapshot
-from holdfast.supervision.remote import elsewhere, lease, targets
+from holdfast.supervision.remote import elsewhere, lease
 from holdfast.supervision.remote.lease import Lease, free_lease, lease_at
 from holdfast.supervision.remote.state import Sender, fetch, states_at
 from holdfast.supervision.remote.targets import Remote, Target, target_of
@@ -208,7 +209,7 @@ def test_without_the_package_of_a_service_its_name_is_told(monkeypatch: pytest.M
     def missing(name: str) -> Any:
         raise ImportError("Install s3fs to access S3")
 
-    monkeypatch.setattr(targets.importlib, "import_module", missing)
+    monkeypatch.setattr(remote_files.importlib, "import_module", missing)
     with pytest.raises(Stop, match="Install s3fs") as stop:
         target_of("s3://bucket/x")
     assert "holdfast[remote]" in stop.value.hint

@@ -65,7 +65,7 @@ class Stand:
         self.config = Config.model_validate(tree)
         chosen = {"steps": STEPS, "samples": 6, "threads": 1, "micro_batch_tokens": 400, "packing": self.config.adapter.type != "prompt"}
         self.settings = Settings.model_validate(chosen | (settings or {}))
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.settings.threads)
         self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"), folder)
         self.rows = list(range(len(self.task.tokens)))
         self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.step_hooks.rates)

@@ -1,6 +1,7 @@
-"""Large matrices by thirds: a run of the whole suite takes one third of each, chosen by the commit, and every value of each axis.
+"""Large matrices and heavy tests by thirds: a run of the whole suite takes one third of them, chosen by the commit.
 
-A test with `@pytest.mark.matrix` is one. Asked for by file or by name, with HOLDFAST_TESTS_ALL=1, and without git, all of it runs.
+A test with `@pytest.mark.matrix` is a matrix: each third has every value of each axis. The heavy tests stand in heavy.txt, which
+`scripts/test_times.py --heavy` writes. Asked for by file or by name, with HOLDFAST_TESTS_ALL=1, and without git, all of them run.
 Hooks that `conftest.py` takes over; `thirds_of` is for a matrix inside of one test.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 Cell = TypeVar("Cell", bound=Hashable)
+HEAVY = Path(__file__).with_name("heavy.txt")
 ALL, THIRD = "HOLDFAST_TESTS_ALL", "HOLDFAST_TESTS_THIRD"  # the second is set here, and workers read it
 
 
@@ -59,6 +61,16 @@ def thirds_of(cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell, keep in zip(found, kept, strict=True) if keep]
 
 
+def is_left_out(place: int, which: int | None) -> bool:
+    """Whether a run leaves out the heavy test at that place of the list, which is sorted by cost."""
+    return which is not None and place % 3 != which
+
+
+def heavy_tests() -> list[str]:
+    """Names of heavy tests, the most expensive first."""
+    return HEAVY.read_text(encoding="utf-8").splitlines()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Choose once, before workers are started: for a run that names no file."""
     config.addinivalue_line("markers", "matrix: a run of the whole suite takes a third of it, by the commit (support/thirds.py)")
@@ -79,7 +91,11 @@ def _commit() -> str:
 
 def said() -> str:
     chosen = third()
-    return "matrices: all of them" if chosen is None else f"matrices: third {chosen + 1} of 3, by the commit; all with {ALL}=1"
+    return (
+        "matrices and heavy tests: all of them"
+        if chosen is None
+        else f"matrices and heavy tests: third {chosen + 1} of 3, by the commit; all with {ALL}=1"
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -89,7 +105,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("matrix"):
             matrices[item.nodeid.partition("[")[0]].append(item)
-    left_out = set()
+    places = {name: place for place, name in enumerate(heavy_tests())}
+    alone = [item for item in items if item.nodeid in places and not item.get_closest_marker("matrix")]
+    left_out = {item for item in alone if is_left_out(places[item.nodeid], third())}
     for cells in matrices.values():
         columns = {tuple(cell.callspec.indices[name] for cell in cells) for name in cells[0].callspec.params}  # one for each `parametrize`
         kept = chosen_of(list(zip(*sorted(columns), strict=True)), third())

@@ -6,6 +6,7 @@ Run by test_fused.py with TRITON_INTERPRET=1. Triton's interpreter keeps bf16 as
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,26 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter
 
+from holdfast.base_model.packed import Packed
+from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.model.frozen.halves import widened
+from holdfast.trainer.model.frozen.quantised import _parameter, _parts
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.fused import Fused
+from holdfast.trainer.model.layers.fused import _widened as fused_widened
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 
 KINDS = {"bf16": torch.bfloat16, "fp32": torch.float32}
-SIZES = [(1, 1, 1, 1), (5, 7, 3, 1), (70, 130, 4, 3), (33, 64, 16, 2), (600, 96, 20, 3), (40, 33, 200, 2)]  # tokens, features, rank, layers
+SIZES = [
+    (1, 1, 1, 1),
+    (5, 7, 3, 1),
+    (70, 130, 4, 3),
+    (33, 64, 16, 2),
+    (600, 96, 20, 3),
+    (40, 33, 200, 2),
+    (70, 1100, 12, 3),
+]  # tokens, features, rank, layers
 
 
 def multiply_halves() -> None:
@@ -79,6 +93,23 @@ def products(name: str) -> None:
             for block, keep in zip(blocks, keeps, strict=True):
                 wanted[block] = 0.5 * dh[:, block].float().t() @ (x.float() * keep)
             torch.testing.assert_close(gathered, wanted, rtol=1e-4, atol=1e-4 * tokens**0.5)
+
+
+def widen(_: str) -> None:
+    """Weights in 4 and 8 bits as bitsandbytes widens them, in fp32 bit for bit, with zeros and another matrix behind them or alone."""
+    library = bitsandbytes("this test")
+    for rows, features, kind, double in ((40, 64, "nf4", False), (9, 320, "nf4", True), (64, 96, "fp4", True), (33, 257, "int8", False)):
+        torch.manual_seed(rows)
+        shape = torch.Size((rows, features))
+        held = _parameter(_parts(torch.randn(shape), Packed(kind, double), library), kind, shape, library, torch.device("cpu"))
+        layer = SimpleNamespace(base_layer=SimpleNamespace(weight=held, out_features=rows, in_features=features))
+        up = torch.randn(rows, 8).bfloat16()
+        for dtype in KINDS.values():
+            wanted = widened(held, dtype)
+            near = {"rtol": 0.0, "atol": 0.0} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 0.0}  # the interpreter cuts bits off
+            torch.testing.assert_close(fused_widened(layer, dtype), wanted, **near)
+            behind = torch.cat([wanted, torch.zeros(rows, 16, dtype=dtype), up.to(dtype)], 1)
+            torch.testing.assert_close(fused_widened(layer, dtype, up.to(dtype), 16), behind, **near)
 
 
 def masks(_: str) -> None:
@@ -151,4 +182,4 @@ def model(name: str) -> None:
 if __name__ == "__main__":
     multiply_halves()
     case, _, argument = sys.argv[1].partition("-")
-    {"products": products, "masks": masks, "loss": loss, "model": model}[case](argument)
+    {"products": products, "widen": widen, "masks": masks, "loss": loss, "model": model}[case](argument)

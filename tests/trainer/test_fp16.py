@@ -45,6 +45,23 @@ def test_a_step_is_near_that_in_fp32_and_its_state_is_all_that_later_steps_need(
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("held", [{}, {"frozen": "nf4"}])
+def test_fp16_that_nobody_asked_for_is_left_where_a_model_overflows_in_it(model: Path, held: dict[str, str]) -> None:
+    if held:
+        pytest.importorskip("bitsandbytes")
+    stand = Stand(model, settings={"dtype": "fp16"} | held)
+    kept = [weight.clone() for weight in stand.task.model.parameters()]
+    assert stand.task.prove() == ({}, "")
+    assert all(torch.equal(weight, before) for weight, before in zip(stand.task.model.parameters(), kept, strict=True))
+    scale = stand.task.base.model.layers[1].post_attention_layernorm.weight
+    scale.data.mul_(1e5)
+    changes, reason = stand.task.prove()
+    assert changes == {"dtype": "fp32"} and "in fp16 this model's logits overflow" in reason
+    asked = Stand(model, settings={"dtype": "fp16"}, train={"precision": "fp16"})
+    asked.task.base.model.layers[1].post_attention_layernorm.weight.data.mul_(1e5)
+    assert "dtype" not in asked.task.prove()[0], "who asks for it has it"
+
+
 def test_gradients_too_small_for_fp16_arrive_all_the_same(model: Path) -> None:
     wide, stand = stand_of(model, "fp32"), stand_of(model)
     small = times(1e-6)

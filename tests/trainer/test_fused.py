@@ -31,6 +31,7 @@ from holdfast.trainer.tasks.text.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, apart, assert_equal, gradients, task_of
 from support.interpreted import run_interpreted
 from support.plans import a_plan
+from support.stand import Stand, model_folder
 
 ROWS = list(range(len(LENGTHS)))
 Change = Callable[[Tensor], Tensor]
@@ -63,11 +64,19 @@ def stand_ins(masks: Change = lambda mask: mask, sums: Change = lambda values: v
     """The kernels by torch's operations; `masks` and `sums` change what they draw and what they leave."""
 
     def project(k: types.SimpleNamespace) -> None:
+        h = k.h.zero_()[0] if k.CUT else k.h
         for at, a in enumerate((k.a0, k.a1, k.a2)[: k.G]):
-            block = k.scale * kept(k, at, k.x.float(), masks) @ a.to(k.x.dtype).float().t()
-            k.h[:, at * k.PADDED : (at + 1) * k.PADDED] = torch.nn.functional.pad(block, (0, k.PADDED - k.RANK))
+            block = (1.0 if k.CUT else k.scale) * kept(k, at, k.x.float(), masks) @ a.to(k.x.dtype).float().t()
+            h[:, at * k.PADDED : (at + 1) * k.PADDED] = torch.nn.functional.pad(block, (0, k.PADDED - k.RANK))
         if k.WIDE:
-            k.wide.copy_(torch.cat([k.x, k.h], 1))
+            k.wide[:, : k.features] = k.x
+            if not k.CUT:
+                k.wide[:, k.features :] = h
+
+    def join(k: types.SimpleNamespace) -> None:
+        k.h.copy_(k.scale * k.parts.sum(0))
+        if k.WIDE:
+            k.wide[:, k.features :] = k.h
 
     def blocks(k: types.SimpleNamespace) -> list[Tensor]:
         return [block.float() for block in k.dh.split(k.PADDED, 1)]
@@ -82,7 +91,8 @@ def stand_ins(masks: Change = lambda mask: mask, sums: Change = lambda values: v
 
     drawn = "rows keys at dropped scale"
     return types.SimpleNamespace(
-        project=Launched(f"x a0 a1 a2 {drawn} h wide tokens features", project),
+        project=Launched(f"x a0 a1 a2 {drawn} h wide tokens features stretch", project),
+        join=Launched("parts h wide scale tokens cuts width features", join),
         spread=Launched(f"dh a0 a1 a2 {drawn} dx tokens features", spread),
         gather=Launched(f"x dh {drawn} parts tokens shares features", gather),
     )
@@ -108,8 +118,29 @@ def of_loss(change: Change = lambda values: values, hits: Change = lambda hits: 
     return types.SimpleNamespace(slopes=Launched("logits labels losses right columns scale", slopes))
 
 
-def install(monkeypatch: pytest.MonkeyPatch, made: Any, loss: Any = None) -> None:
-    for name, module in (("lora", made), ("loss", loss or of_loss())):
+def of_widen(scales: Change = lambda scales: scales) -> Any:
+    """What widens by torch's operations; `scales` changes those of the blocks."""
+
+    def widen(k: types.SimpleNamespace) -> None:
+        if not k.FOUR:
+            wide = k.packed.float() * scales(k.scales)[:, None]
+        else:
+            shared = k.scales
+            if k.NESTED:
+                shared = k.codes[k.scales.long()] * k.outer.repeat_interleave(k.OUTER)[: len(k.scales)] + k.offset
+            halves = torch.stack([k.packed.flatten() >> 4, k.packed.flatten() & 15], 1).flatten()
+            wide = (k.code[halves.long()] * scales(shared).repeat_interleave(k.BLOCK)[: len(halves)]).view(k.rows, k.features)
+        k.out.zero_()[:, : k.features] = wide
+        if k.PADDED:
+            k.out[:, k.features + k.before :] = k.up
+
+    return types.SimpleNamespace(
+        widen=Launched("packed scales code codes outer offset up out rows features before width", widen),
+    )
+
+
+def install(monkeypatch: pytest.MonkeyPatch, made: Any, loss: Any = None, widen: Any = None) -> None:
+    for name, module in (("lora", made), ("loss", loss or of_loss()), ("widen", widen or of_widen())):
         monkeypatch.setitem(sys.modules, f"holdfast.trainer.model.kernels.{name}", module)
         monkeypatch.setattr(kernels, name, module, raising=False)
 
@@ -138,6 +169,51 @@ def test_layers_together_learn_what_they_learn_alone(name: str, mixed: bool) -> 
         else:
             assert_equal(found, wanted)
     assert all(group._made is None for group in task.fused.groups)
+
+
+@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("kind", "double"), [("nf4", False), ("nf4", True), ("fp4", True), ("int8", False)])
+def test_layers_in_fewer_bits_learn_together_what_they_learn_alone(
+    in_fewer_bits: Callable[..., Any], kind: str, double: bool, dtype: str
+) -> None:
+    wanted, found = (in_fewer_bits(kind, double, dtype, fused) for fused in (False, True))
+    assert fused_differ(found) == ({}, "")
+    assert not any(group.matrices for group in found.fused.groups), "no weight is kept wide"
+    alone, together = (gradients(task, task.batches([0, 1, 2, 3], 64)) for task in (wanted, found))
+    if dtype == "bf16":
+        assert together[0] == pytest.approx(alone[0], rel=5e-3) and apart(together[1], alone[1]) < 5e-3
+    else:
+        assert_equal(together, alone)
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_weights_that_are_widened_wrongly_are_found_out(
+    monkeypatch: pytest.MonkeyPatch, in_fewer_bits: Callable[..., Any], kind: str
+) -> None:
+    install(monkeypatch, stand_ins(), widen=of_widen(lambda scales: scales * (1 + 0.1 * (torch.arange(len(scales)) == 0))))
+    changes, reason = fused_differ(in_fewer_bits(kind, False, "fp32", True))
+    assert changes == {"fused": False} and "of a layer with" in reason
+
+
+@pytest.fixture
+def in_fewer_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A task over weights in 4 or 8 bits: (kind, are scales held in 8 bits, dtype, fused)."""
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    folder = model_folder(tmp_path / "model", dtype=torch.bfloat16)
+
+    def made(kind: str, double: bool, dtype: str, fused: bool) -> Any:
+        how = {"frozen": kind, "double_quant": double}
+        task: Any = Stand(folder, settings=how | {"dtype": dtype}, train=how, adapter={"dropout": 0.2}).task
+        for name, parameter in task.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.constant_(parameter, 0.1)
+        if fused:
+            task.fused = Fused(task.model, task.context, dtype == "bf16")
+        return task
+
+    return made
 
 
 @pytest.mark.usefixtures("_stand_ins")
@@ -307,9 +383,9 @@ def test_a_gpu_with_triton_begins_with_them() -> None:
     cards = [bare | {"packages": {name: "3.5.1"}} for name in ("triton", "triton-rocm", "pytorch-triton-rocm")]
     machines = [{"packages": {"triton": "3.5.1"}}, bare, *cards]
     assert [settings_of(config, plan, machine, 1, 1, 1).fused for machine in machines] == [False, False, True, True, True]
-    others = [{"frozen": "nf4"}, {"fsdp": True, "ranks": 2}]
-    odd = [Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}, "train": train}) for train in others]
-    assert not any(settings_of(one, plan, cards[0], 1, 1, 1).fused for one in odd)
+    for train, fused in (({"frozen": "nf4"}, True), ({"fsdp": True, "ranks": 2}, False)):
+        one = Config.model_validate({"model": "tiny", "data": {"files": "rows.jsonl"}, "train": train})
+        assert settings_of(one, plan, cards[0], 1, 1, 1).fused == fused
     assert not settings_of(config, a_plan(precision="fp16"), cards[0], 1, 1, 1).fused
 
 
@@ -326,7 +402,7 @@ def test_a_plan_counts_masks_where_no_kernels_draw_them() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        *("masks", "products-bf16", "loss-bf16", "model-qwen2"),
+        *("masks", "widen", "products-bf16", "loss-bf16", "model-qwen2"),
         *(
             pytest.param(case, marks=pytest.mark.long) for case in ("products-fp32", "loss-fp32", "model-gemma3", "model-gpt2")
         ),  # to a minute of CPU each

@@ -146,13 +146,17 @@ SMALL = ModelFacts(Path("m"), {}, {"l.weight": (512, 512)}, 0)
         ("auto", {"gpus": [], "cpu": {"bf16": True}, "probes": {"matmul": {"outcome": "ok", "bf16_speed": 3.0}}}, BIG, "bf16", "faster"),
         ("auto", {"gpus": [], "cpu": {"bf16": True}, "probes": {"matmul": {"outcome": "wrong"}}}, BIG, "fp32", "probe"),
         ("auto", {"gpus": [{"vendor": "nvidia", "arch": "sm_90"}], "cpu": {"bf16": False}}, BIG, "bf16", "faster"),
-        ("auto", {"gpus": [{"vendor": "nvidia", "arch": "sm_75"}], "cpu": {"bf16": True}}, BIG, "fp32", "no units"),
-        ("auto", {"gpus": [{"vendor": "amd", "arch": "gfx1030"}]}, BIG, "fp32", "no units"),
+        ("auto", {"gpus": [{"vendor": "nvidia", "arch": "sm_75"}], "cpu": {"bf16": True}}, BIG, "fp16", "scaled loss"),
+        ("auto", {"gpus": [{"vendor": "nvidia", "arch": "sm_70"}]}, SMALL, "fp32", "262,144 parameters"),
+        ("auto", {"gpus": [{"vendor": "nvidia", "arch": "sm_75"}], "probes": {"matmul": {"outcome": "wrong"}}}, BIG, "fp32", "probe"),
+        ("auto", {"gpus": [{"vendor": "nvidia", "arch": "sm_61"}]}, BIG, "fp32", "no units"),
+        ("auto", {"gpus": [{"vendor": "amd", "arch": "gfx1030"}]}, BIG, "fp16", "scaled loss"),
+        ("auto", {"gpus": [{"vendor": "amd", "arch": "gfx906"}]}, BIG, "fp16", "scaled loss"),
         ("bf16", {"gpus": [], "cpu": {"bf16": False}}, SMALL, "bf16", "config"),
         ("fp32", {"gpus": [{"vendor": "nvidia", "arch": "sm_90"}]}, BIG, "fp32", "config"),
     ],
 )
-def test_auto_takes_bf16_where_the_device_is_fast_at_it(asked: str, machine: Any, model: ModelFacts, chosen: str, word: str) -> None:
+def test_auto_takes_the_16_bits_that_the_device_is_fast_at(asked: str, machine: Any, model: ModelFacts, chosen: str, word: str) -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"precision": asked}})
     precision, why = choose_precision(config, model, machine)
     assert precision == chosen and word in why

@@ -20,6 +20,7 @@ from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.tokens.token_set import sequences
+from holdfast.trainer.tasks.text.reference import Portions
 from support.pairs import pairs_of
 from support.stand import Stand, announced_and_asked, model_folder
 
@@ -181,6 +182,30 @@ def test_reference_values_that_were_torn_or_lost_are_made_again_to_the_bit(model
     assert again.compute(1).loss == loss and file.read_bytes() == kept
     file.unlink()
     assert stand_of(model, "dpo", tmp_path).compute(1).loss == loss and file.read_bytes() == kept
+
+
+def test_rows_are_scored_with_those_beside_them_in_the_first_epoch_once_each_whoever_asks_first(model: Path, tmp_path: Path) -> None:
+    stand = stand_of(model, "dpo", tmp_path)
+    order, lengths = stand.task.data.table.order(0), stand.task.data.sizes
+    portions = Portions(order, lengths, 2 * int(lengths.max()), packed=True)
+    whole = [portions.of(row) for row in order]
+    assert sorted({row for portion in whole for row in portion}) == sorted(order) and all(
+        row in one for row, one in zip(order, whole, strict=True)
+    )
+    assert max(map(len, whole)) > 1 and all(sum(lengths[one]) <= 2 * lengths.max() for one in whole)
+    padded = [Portions(order, lengths, 90, packed=False).of(row) for row in order]
+    assert all(len(one) * lengths[one].max() <= 90 or len(one) == 1 for one in padded) and max(map(len, padded)) > 1
+    compared = stand.task.compared
+    compared.budget, asked, scores = 2 * int(lengths.max()), list[int](), compared._of_portion
+    compared._of_portion = lambda rows: (asked.append(len(rows)), scores(rows))[1]
+    for row in [*reversed(order), *order]:
+        compared.score([int(row)])
+    assert sum(asked) == len(order) and len(asked) < len(order)
+    (file,) = tmp_path.glob("reference-*.bin")
+    again = stand_of(model, "dpo", tmp_path / "again")
+    again.task.compared.budget = compared.budget
+    again.task.compared.score([int(row) for row in order])
+    assert file.read_bytes() == next((tmp_path / "again").glob("reference-*.bin")).read_bytes()
 
 
 WRONG: list[tuple[Json, str]] = [

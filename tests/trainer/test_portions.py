@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -40,6 +41,28 @@ def test_what_does_not_fit_is_halved_from_there_on_and_everything_has_its_turn_o
     assert [number for numbers, _ in found for number in numbers] == list(range(11))
     assert all(squares == [number**2 for number in numbers] for numbers, squares in found)
     assert work.sizes == [8, 4, 2, 2, 2, 2, 2, 1]
+
+
+def test_portions_at_the_same_time_are_worked_on_alone_from_where_they_do_not_fit() -> None:
+    both, most = threading.Barrier(2, timeout=60), _Worker(2)
+
+    def work(some: Some) -> list[int]:
+        if 6 not in some.numbers and not both.broken:
+            both.wait()  # alone, one would wait for ever
+        elif not both.broken:
+            both.abort()
+            raise RuntimeError("out of memory")
+        return most(some)
+
+    def pairs(left: list[int], size: int) -> list[Some]:
+        return [Some(left[at : at + size]) for at in range(0, len(left), size)]
+
+    gc.disable()
+    try:
+        found = [(some.numbers, squares) for some, squares in in_portions(range(9), 2, pairs, work, at_once=2)]
+    finally:
+        gc.enable()
+    assert found == [([0, 1], [0, 1]), ([2, 3], [4, 9]), ([4, 5], [16, 25]), ([6, 7], [36, 49]), ([8], [64])]
 
 
 def test_one_thing_alone_that_does_not_fit_and_any_other_error_end_it() -> None:

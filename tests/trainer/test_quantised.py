@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from conftest import holdfast
 from holdfast.base.errors import Stop
+from holdfast.base.files import sha256
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
+from holdfast.base_model.packed import Packed
 from holdfast.config.config import Config
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.serving_limits import limits
 from holdfast.supervision.preparation.needs import refuse_what_is_missing
 from holdfast.trainer.model.frozen import quantised
+from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import widened
+from holdfast.trainer.model.frozen.tensor_file import write_tensors
 from holdfast.trainer.refuse import Refusal
 from support.stand import Stand, model_folder
 
@@ -48,6 +53,28 @@ def test_a_state_holds_all_that_later_steps_need(model: Path, kind: str, double:
     again.restore(kept)
     assert [again.step(step) for step in range(4, 6)] == losses[3:] and again.saved() == stand.saved()
     assert losses[-1] < losses[0]
+
+
+def test_what_is_kept_has_the_bytes_of_safetensors_which_older_runs_compare(tmp_path: Path) -> None:
+    found: dict[str, torch.Tensor] = {}
+    for kind, double in KINDS:
+        parts = quantised._parts(torch.randn(32, 64), Packed(kind, double), bitsandbytes("a test"))  # type: ignore[arg-type]
+        found |= {f"é.{kind}{double}:{name}": one for name, one in parts.items()}
+    found["half"] = torch.ones(3, dtype=torch.bfloat16)
+    digest = write_tensors(tmp_path / "kept.safetensors", found)
+    assert (tmp_path / "kept.safetensors").read_bytes() == save(found) and digest == sha256(tmp_path / "kept.safetensors")
+    assert write_tensors(None, found) == write_tensors(tmp_path / "kept.safetensors" / "no folder", found) == digest
+
+
+def test_blocks_that_a_bitsandbytes_of_a_card_does_not_take_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_given: Any, **_named: Any) -> None:
+        raise RuntimeError("expected blocksize to be one of [128, 256], got 64")
+
+    monkeypatch.setattr("bitsandbytes.functional.quantize_4bit", refuses)
+    monkeypatch.setattr(quantised, "_kept", lambda *_: None)
+    with pytest.raises(Refusal, match=r"blocks of 64 on this device: .*expected blocksize") as told:
+        stand_of(model, "nf4")
+    assert "bitsandbytes>=0.50" in told.value.hint
 
 
 @pytest.fixture(scope="module")

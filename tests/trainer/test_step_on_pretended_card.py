@@ -22,7 +22,8 @@ from support.thirds import thirds_of
 
 pytestmark = card.needed
 
-LAUNCHES_A_LAYER = {0.0: 151, 0.05: 151}  # forward and backward, in bf16, with a dropout of
+LAUNCHES_A_LAYER = {"": 151, "dropout": 151, "nf4": 173, "nf4, dropout": 173}  # forward and backward, in bf16
+_CHANGED: dict[str, dict[str, Any]] = {"dropout": {"dropout": 0.05}, "nf4": {"frozen": "nf4"}}
 PLANNED_BEYOND, PLANNED_ROUGHLY = 1.08, 1.16  # of what a step needs; never less than it needs
 _SMALL = {"tokens": 128, "length": 32, "rank": 4}
 SMALL = thirds_of((name, dtype) for name in ARCHITECTURES for dtype in ("bf16", "fp32"))
@@ -95,16 +96,21 @@ def test_with_numbers_too_and_what_the_next_step_needs_is_laid_out_meanwhile() -
 
 
 @pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[float, int], dict[str, Any]]:
-    """Steps of the 0.5B shape with two and four layers, by dropout and layers."""
-    names = [(dropout, layers) for dropout in LAUNCHES_A_LAYER for layers in (2, 4)]
-    cases = [{"model": "qwen0.5b", "rank": 16, "dropout": dropout, "layers": layers} for dropout, layers in names]
+def deep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
+    """Steps of the 0.5B shape with two and four layers, by what is changed and layers."""
+    names = [(changed, layers) for changed in LAUNCHES_A_LAYER for layers in (2, 4)]
+    cases = []
+    for changed, layers in names:
+        case = {"model": "qwen0.5b", "rank": 16, "layers": layers}
+        for word in filter(None, changed.split(", ")):
+            case |= _CHANGED[word]
+        cases.append(case)
     return dict(zip(names, steps(tmp_path_factory.mktemp("deep"), cases), strict=True))
 
 
-@pytest.mark.parametrize("dropout", LAUNCHES_A_LAYER)
-def test_a_layer_launches_no_more_than_it_did(deep: dict[Any, dict[str, Any]], dropout: float) -> None:
-    assert (deep[dropout, 4]["launches"] - deep[dropout, 2]["launches"]) / 2 <= LAUNCHES_A_LAYER[dropout]
+@pytest.mark.parametrize("changed", LAUNCHES_A_LAYER)
+def test_a_layer_launches_no_more_than_it_did(deep: dict[Any, dict[str, Any]], changed: str) -> None:
+    assert (deep[changed, 4]["launches"] - deep[changed, 2]["launches"]) / 2 <= LAUNCHES_A_LAYER[changed]
 
 
 PLANNED: dict[str, dict[str, Any]] = {  # a few layers say it all: what is left out is as many times one layer
@@ -119,6 +125,7 @@ PLANNED: dict[str, dict[str, Any]] = {  # a few layers say it all: what is left 
     "0.5B, samples by themselves": {"model": "qwen0.5b", "rank": 16, "varlen": False, "layers": 4, "tokens": 2048},
     "Qwen3-4B": {"model": "qwen3-4b", "layers": 4, "tokens": 16384, "length": 1024},
     "Qwen3-4B in fp32": {"model": "qwen3-4b", "dtype": "fp32", "layers": 4, "tokens": 4096, "length": 1024},
+    "7B in 4 bits": {"model": "qwen7b", "frozen": "nf4", "dropout": 0.05, "layers": 4, "tokens": 2048},
     "Gemma 2B": {"model": "gemma-2b", "layers": 4, "tokens": 16384, "length": 1024},
     "Gemma 3 1B": {"model": "gemma3-1b", "layers": 4, "length": 1024},
     "Gemma 2 2B, soft-capped": {"model": "gemma2-2b", "layers": 4, "length": 1024},
@@ -131,7 +138,7 @@ ROUGHLY: dict[str, dict[str, Any]] = {
 
 
 USUAL = (
-    *("0.5B", "7B with dropout", "0.5B, samples by themselves", "Gemma 3 1B", "8B, layers computed again"),
+    *("0.5B", "7B with dropout", "7B in 4 bits", "0.5B, samples by themselves", "Gemma 3 1B", "8B, layers computed again"),
     *("0.5B, eager", "0.5B, eager without kernels"),
 )
 OTHERS = tuple(name for name in PLANNED | ROUGHLY if name not in USUAL)

@@ -1,5 +1,8 @@
 """Unsloth's patched SFTTrainer on prompt and completion, without padding. Argument: the work as JSON. Needs a GPU; it has not run yet."""
 
+# isort: off
+from unsloth import FastLanguageModel  # first: it changes what the others import
+
 import json
 import sys
 from pathlib import Path
@@ -7,7 +10,6 @@ from pathlib import Path
 import torch
 from datasets import load_dataset
 from trl import SFTConfig, SFTTrainer
-from unsloth import FastLanguageModel  # first: it changes what the others import
 
 work = json.loads(Path(sys.argv[1]).read_text())
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stages.common import Json, Place
 
-OPTIMIZERS = ("schedule_free", "adafactor", "lion", "muon", "sgd", "adamw8bit", "paged")
+OPTIMIZERS = ("paged", "adamw8bit", "schedule_free", "adafactor", "lion", "muon", "sgd")
 IN_A_REHEARSAL = ("schedule_free", "muon")  # bitsandbytes has no kernels for the simulated card
 KILL = [{"name": "kill", "when": {"attempt": 1, "step": 4, "phase": "optimizer"}, "effect": "kill"}]
 
@@ -18,5 +18,6 @@ def run(place: Place) -> None:
         ended[name] = [plain["status"], killed["status"]]
         if plain.get("artifact_sha256") is None or plain["artifact_sha256"] != killed.get("artifact_sha256"):
             other.append(name)
+        print(name, ended[name], other, flush=True)
     place.answer("finished", sorted({status for pair in ended.values() for status in pair}), str(ended))
     place.answer("killed", other, f"of {', '.join(ended)}")

@@ -10,7 +10,7 @@ import time
 from stages.common import ROOT, Json, Place, lines
 
 
-def run(place: Place, size: str = "qwen0.5b", steps: int = 30, patience_s: float = 220) -> None:
+def run(place: Place, size: str = "qwen0.5b", steps: int = 20, patience_s: float = 95) -> None:
     if place.smoke and size != "qwen0.5b":
         for question in ("ours", "beside"):
             place.answer(question, None, "in a rehearsal all sizes are the smallest one, which the speed stage asked")

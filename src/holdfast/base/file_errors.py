@@ -40,7 +40,16 @@ def file_error(error: OSError) -> Stop | None:
     """Stop(1) in the words of the table; None for an error that is none of the file system's."""
     if error.errno not in _TABLE:
         return None
-    fact, remedy = _TABLE[error.errno]
     place = error.filename2 or error.filename
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)
-    return Stop(BLOCKED, fact.format(place=named), remedy)
+    return Stop(BLOCKED, fact_of(error, named), _TABLE[error.errno][1])
+
+
+def fact_of(error: OSError, place: object) -> str:
+    """What an error of the table says of a place."""
+    return _TABLE[error.errno or 0][0].format(place=place)
+
+
+def remedy_of(error: OSError) -> str:
+    """What to do about an error of the table, before the command is repeated."""
+    return _TABLE[error.errno or 0][1].removesuffix(", then repeat the command").removesuffix("; then repeat the command")

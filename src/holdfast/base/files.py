@@ -33,6 +33,11 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def takes_nothing(error: BaseException) -> bool:
+    """Whether an error says that a disk takes nothing now, for whatever reason of its own: it is full, read-only, failing, or away."""
+    return is_full(error) or (isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE))
+
+
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part.
@@ -51,7 +56,8 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     except BaseException as error:
         if isinstance(error, OSError):
             _named(error, path)
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file system that has become read-only
+            temporary.unlink(missing_ok=True)
         raise
     if durable:
         fsync_folder(path.parent)
@@ -121,13 +127,25 @@ def append_line(path: Path, value: Json, durable: bool = False) -> int:
             os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
             raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(path))
         if durable:
-            os.fsync(descriptor)
+            _reach_the_disk(descriptor, line)
     except OSError as error:
         _named(error, path)
         raise
     finally:
         os.close(descriptor)
     return torn
+
+
+def _reach_the_disk(descriptor: int, line: bytes) -> None:
+    """Wait until what was appended is on the disk. Raises OSError where it does not get there: it is cut off, as it may be tried again."""
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            before = os.fstat(descriptor).st_size - len(line)
+            if os.pread(descriptor, len(line), before) == line:
+                os.ftruncate(descriptor, before)
+        raise
 
 
 def _named(error: OSError, path: Path) -> None:

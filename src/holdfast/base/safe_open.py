@@ -33,8 +33,16 @@ def open_log(path: Path, anew: bool = False) -> BinaryIO:
 
 
 def lock_descriptor(path: str | Path) -> int:
-    """A descriptor of a lock file, made where there is none. Raises OSError (ELOOP) where a link has its name."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    """A descriptor of a lock file, made where there is none. Raises OSError (ELOOP) where a link has its name.
+
+    On a file system that has become read-only one that is there can be locked all the same.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def open_own(path: Path, flags: int) -> int:

@@ -13,7 +13,9 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
+from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
@@ -44,9 +46,15 @@ class ModelFacts:
     stored: str | None = None
 
     @property
+    def text(self) -> Json:
+        """What config.json says of the language model: of a wrapped one that stands under text_config."""
+        inner = self.config.get("text_config")
+        return self.config | inner if isinstance(inner, dict) else self.config
+
+    @property
     def positions(self) -> int | None:
         """The longest input the model takes, in tokens; None when its config does not say."""
-        value = self.config.get("max_position_embeddings") or self.config.get("n_positions")
+        value = self.text.get("max_position_embeddings") or self.text.get("n_positions")
         return value if type(value) is int and value > 0 else None
 
     def linear(self) -> dict[str, tuple[int, ...]]:
@@ -62,12 +70,20 @@ class ModelFacts:
 
     def number(self, *names: str, default: int) -> int:
         """The first of these config keys that holds a size: a whole number above 0."""
-        return next((self.config[name] for name in names if type(self.config.get(name)) is int and self.config[name] > 0), default)
+        said = self.text
+        return next((said[name] for name in names if type(said.get(name)) is int and said[name] > 0), default)
+
+
+def folder_of(model: str) -> Path:
+    """The folder of an embedded model, of a GGUF file (widened where it is not yet), or the path that `model` is. Raises Stop(1)."""
+    if is_gguf(model) and not is_folder(Path(model)):
+        return widened_folder(Path(model).expanduser())
+    return EMBEDDED.get(model) or Path(model)
 
 
 def read_description(model: str) -> ModelFacts:
     """Facts of a model whose weights may be missing: then no shapes, and `stored` as config.json has it. Raises Stop as read_model does."""
-    folder = EMBEDDED.get(model) or Path(model)
+    folder = folder_of(model)
     config = read_json(folder / "config.json") if folder.is_dir() else None
     if config is None or any(folder.glob("*.safetensors*")):
         return read_model(model)
@@ -75,11 +91,11 @@ def read_description(model: str) -> ModelFacts:
 
 
 def read_model(model: str) -> ModelFacts:
-    """Facts of an embedded model, a local folder, or a hub name, also name@REVISION, in the local cache (fetched where there is a network).
+    """Facts of an embedded model, a local folder, a GGUF file, or a hub name, also name@REVISION (fetched where there is a network).
 
     Raises Stop(1) when it cannot be had or is damaged, naming the file.
     """
-    folder = EMBEDDED.get(model) or Path(model)
+    folder = folder_of(model)
     if not is_folder(folder):
         folder = _from_hub(model)
     config = read_json(folder / "config.json")
@@ -131,14 +147,11 @@ def _from_hub(model: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md"]
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Stop(BLOCKED, f"{model} is not a folder, and the hub does not give it: {reason}", "give the path of a local folder") from None
+    except Exception as error:  # noqa: BLE001  (each way to fail is an error of its own, of two libraries)
+        raise refusal(error, model, "model", "a folder") from None
 
 
 def weight_files(folder: Path) -> list[Path]:

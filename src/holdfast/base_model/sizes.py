@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
-from holdfast.base_model.types import causal_types
+from holdfast.base_model.types import loads_as
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
@@ -22,20 +22,20 @@ _MAY_BE_LEFT_OUT = dict.fromkeys(("intermediate_size", "num_key_value_heads", "h
 
 def refuse_nonsense(model: ModelFacts) -> None:
     """Raise Stop(1) where config.json leaves a size open, which transformers would fill in with another model's, or says what cannot be."""
-    file, kind, known = model.folder / "config.json", model.config.get("model_type"), causal_types()
-    if known is not None and not (isinstance(kind, str) and kind in known):
+    file, kind, said = model.folder / "config.json", model.config.get("model_type"), model.text
+    if loads_as(model.config) is None:
         text = f"{file}: model_type {kind!r} is no causal language model of the installed transformers"
         raise Stop(BLOCKED, text, "take config.json from the model's own download; for a new one: pip install --upgrade transformers")
     for names, bounds in _SIZES.items():
-        given = {name: model.config[name] for name in names if name in model.config}
+        given = {name: said[name] for name in names if name in said}
         if not given:
             text = f"{file} does not say {names[0]}, so the model's size is unknown"
             raise Stop(BLOCKED, text, "take config.json from the model's own download")
         for name, value in given.items():
             _refuse_size(file, name, value, bounds)
-    _refuse_together(file, model.config)
+    _refuse_together(file, said)
     for name, bounds in _MAY_BE_LEFT_OUT.items():
-        if (value := model.config.get(name)) is not None and not isinstance(value, list):  # some say it layer by layer
+        if (value := said.get(name)) is not None and not isinstance(value, list):  # some say it layer by layer
             _refuse_size(file, name, value, bounds)
 
 

@@ -1,4 +1,4 @@
-"""Which causal language models the installed transformers has code for. Reads its source; imports nothing of it."""
+"""Which models the installed transformers has code for, and the class one is loaded through. Reads its source; imports nothing of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,56 @@ import re
 from functools import cache
 from pathlib import Path
 
-_LIST = re.compile(r"^MODEL_FOR_CAUSAL_LM_MAPPING_NAMES\b.*?^\)", re.MULTILINE | re.DOTALL)
+from holdfast.base.files import Json
+
+CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
+_TOWERS = ("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel")
 
 
 @cache
-def causal_types() -> frozenset[str] | None:
-    """The values of `model_type` in config.json; None where transformers is not installed or keeps its list elsewhere."""
+def _listed(name: str) -> dict[str, str] | None:
+    """Class names by the values of `model_type`; None where transformers is not installed or keeps its list elsewhere."""
     found = importlib.util.find_spec("transformers")
     file = Path(found.origin).parent / "models" / "auto" / "modeling_auto.py" if found and found.origin else None
     try:
-        listed = _LIST.search(file.read_text(encoding="utf-8")) if file else None
+        text = file.read_text(encoding="utf-8") if file else ""
     except OSError:
         return None
-    return frozenset(re.findall(r'\("([^"]+)",', listed.group())) or None if listed else None
+    listed = re.search(rf"^{name}\b.*?^\)", text, re.MULTILINE | re.DOTALL)
+    return dict(re.findall(r'\("([^"]+)",\s*"([^"]+)"', listed.group())) or None if listed else None
+
+
+def causal_types() -> frozenset[str] | None:
+    """The values of `model_type` in config.json that are causal language models; None where that cannot be told."""
+    listed = _listed("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
+    return None if listed is None else frozenset(listed)
+
+
+def loads_as(config: Json) -> str | None:
+    """The class of transformers that people load a model with this config.json through, and training does, too; None: there is none.
+
+    A model of text and images, or text and sound, is loaded as what its config names, so that what is trained has the names found there.
+    """
+    kind, causal = config.get("model_type"), _listed("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
+    wrapped = _listed("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES") or {}
+    if causal is None:
+        return CAUSAL
+    if not isinstance(kind, str) or config.get("is_encoder_decoder") is True:
+        return CAUSAL if kind in causal else None
+    named = config.get("architectures")
+    own = named[0] if isinstance(named, list) and named else None
+    if kind in wrapped and "text_config" in config and (kind not in causal or own == wrapped[kind]):
+        return WRAPPED
+    return CAUSAL if kind in causal else None
+
+
+def has_text_half(config: Json) -> bool:
+    """Whether AutoModelForCausalLM makes another class of it than training has: the language half, whose weights have other names there."""
+    kind = str(config.get("model_type"))
+    half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(kind) for name in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"))
+    return loads_as(config) == WRAPPED and half is not None and half != whole
+
+
+def is_tower(name: str) -> bool:
+    """Whether a module or weight of a wrapped model belongs to what turns images or sound into embeddings, by its name."""
+    return any(word in part for part in name.lower().split(".") for word in _TOWERS)

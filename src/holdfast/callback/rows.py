@@ -61,7 +61,12 @@ class Rows:
 
 
 def _opened(folder: Path) -> int:
-    return os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """The file to append to, without what a process that died in mid-write has left behind its last whole line."""
+    file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        os.ftruncate(file, os.pread(file, size, 0).rfind(b"\n") + 1)
+    return file
 
 
 def _listen(sampler: Any, drawn: list[list[int]]) -> None:

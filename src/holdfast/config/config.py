@@ -11,6 +11,7 @@ from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS
 from holdfast.config.faults import Fault
 from holdfast.config.frozen_formats import FORMATS
+from holdfast.config.notify import Notify
 from holdfast.config.objectives import either, objectives_of
 from holdfast.config.section import Section
 from holdfast.config.train import WITH_MOMENTS, Preference, Train
@@ -22,7 +23,13 @@ class Data(Section):
     """Where the rows come from."""
 
     files: Annotated[list[str], Field(min_length=1)] = Field(
-        description="JSON Lines, JSON, CSV, Parquet, Arrow or text files, also compressed, read in this order"
+        description="JSON Lines, JSON, CSV, Parquet, Arrow or text files, also compressed, read in this order; "
+        "owner/name of a data set on the hub, or an address that fsspec knows (s3://bucket/rows.jsonl)"
+    )
+    subset: str | None = Field(None, min_length=1, description="the subset of data sets on the hub; the default one when not given")
+    split: str | None = Field(None, min_length=1, description="the split of data sets on the hub in `files`; train when not given")
+    revision: str | None = Field(
+        None, min_length=1, description="branch, tag or commit of data sets on the hub; a run keeps the commit it began with"
     )
     format: Literal["auto", "alpaca", "prompt-completion", "chat", "question-answer", "text"] = Field(
         "auto", description="layout of a row; auto looks at the fields of each row"
@@ -42,7 +49,10 @@ class Data(Section):
     )
     redact: bool = Field(False, description="take secrets and e-mail addresses out of the texts")
     held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
-    held_out_files: list[str] = Field(default_factory=list, description="files with the rows for evaluation, instead of a share")
+    held_out_files: list[str] = Field(
+        default_factory=list,
+        description="files with the rows for evaluation, instead of a share; of owner/name on the hub its validation or test split",
+    )
     rows_per_epoch: int | None = Field(
         None, ge=1, description="rows an epoch draws, another part of the same mix each time; all of them when not given"
     )
@@ -148,6 +158,7 @@ class Run(Section):
     track: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
         default_factory=list, description="trackers that get every step, each through its own package"
     )
+    notify: Notify | None = Field(None, description="who is told when the run needs a person, recovered or ended")
 
 
 _NAMES = [kind.name for kind in task_kinds()]
@@ -161,7 +172,9 @@ class Common(Section):
         description="; ".join(f"{kind.name}: {kind.about}" for kind in task_kinds()),
         json_schema_extra={"enum": [name for kind in task_kinds() for name in (kind.name, *kind.aliases)]},
     )
-    model: str = Field(description="a folder in Hugging Face layout, a hub name (name or name@REVISION), or tiny (ships with holdfast)")
+    model: str = Field(
+        description="a folder in Hugging Face layout, a GGUF file, a hub name (name or name@REVISION), or tiny (ships with holdfast)"
+    )
     data: Data
     adapter: Adapter = Adapter()
     train: Train = Train()
@@ -230,8 +243,8 @@ class Common(Section):
             raise ValueError(text)
 
     def fusable(self, precision: str) -> bool:
-        """Whether a GPU's kernels of LoRA layers read what is computed with: plain frozen matrices that are whole on it."""
-        return not self.train.frozen_format.width and precision != "fp16" and not self.train.fsdp
+        """Whether a GPU's kernels of LoRA layers read what is computed with: frozen matrices that are whole on it."""
+        return precision != "fp16" and not self.train.fsdp
 
     @property
     def cuts_trained(self) -> bool:

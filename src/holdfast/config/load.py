@@ -17,9 +17,11 @@ from holdfast.base.inert import refuse_unwritable_name
 from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted
 from holdfast.base_model.folder import EMBEDDED, hub_name
+from holdfast.base_model.gguf_file import is_gguf
 from holdfast.config.config import Config
 from holdfast.config.faults import Fault, FaultFile
-from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
+from holdfast.config.foreign.key_names import FACTORS, NO_KEY, OURS, program_of, translated
+from holdfast.config.rows_elsewhere import elsewhere, with_rows_here, with_rows_named
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
@@ -38,11 +40,12 @@ _INSTEAD_OF = {  # values of other keys
 _PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
-def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool = True) -> Config:
+def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool = True, fetch: bool | None = None) -> Config:
     """Read `file`, apply `key.path=value` overrides (values are YAML), make paths absolute.
 
     Paths are looked up beside the config file first, then in the current folder. Raises Stop(2) naming every problem: path of
-    the key, value found, what is expected, nearest valid key. need_rows: files of rows that are missing are problems.
+    the key, value found, what is expected, nearest valid key. need_rows: files of rows that are missing are problems. fetch: rows that
+    are elsewhere are fetched, else data.files has their names (default: as need_rows).
     """
     refuse_unwritable_name(file.resolve())
     tree = read_yaml(file)
@@ -66,8 +69,9 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
     if tree.get("task", config.task) != config.task:
         _tell(f"task: {tree['task']} is called task: {config.task} now; both mean the same")
     if isinstance(tree.get("train"), dict) and "shards" in tree["train"]:
-        _tell("train.reduction_parts is called train.reduction_parts now; both mean the same")
-    return _with_absolute_paths(config, file.parent)
+        _tell("train.shards is called train.reduction_parts now; both mean the same")
+    config = with_rows_named(_with_absolute_paths(config, file.parent))
+    return with_rows_here(config) if (need_rows if fetch is None else fetch) else config
 
 
 def load_faults(file: Path) -> list[Fault]:
@@ -251,6 +255,8 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
         files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
         for number, name in enumerate(files):
             path = find_path(name, folder) if isinstance(name, str) else folder / __file__
+            if path is None and elsewhere(name, folder):
+                continue
             if path is None:
                 problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
             elif path.is_dir():
@@ -266,13 +272,13 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
         problems.append(f"adapter.start: {start}: no such folder{_near_text(folder / start)}")
     model = tree.get("model")
     if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
-        problems.append(f"model: {model}: no such folder{_near_text(folder / model)}")
+        problems.append(f"model: {model}: no such {'file' if is_gguf(model) else 'folder'}{_near_text(folder / model)}")
     return problems
 
 
 def looks_local(model: str) -> bool:
-    """Whether `model` can only be meant as a folder: hub names are `name` or `owner/name`, with or without @REVISION."""
-    return model.startswith((".", "/", "~")) or hub_name(model)[0].count("/") > 1
+    """Whether `model` can only be meant as a folder or a file: hub names are `name` or `owner/name`, with or without @REVISION."""
+    return model.startswith((".", "/", "~")) or is_gguf(model) or hub_name(model)[0].count("/") > 1
 
 
 def find_path(name: str, folder: Path) -> Path | None:

@@ -38,6 +38,8 @@ class Settings(BaseModel):
     fused: OfModel[bool] = False
     packing: OfModel[bool] = True
     shards: OfProcess[Annotated[int, Field(ge=1)]] = 1  # train.reduction_parts: parts of a step, added in one binary tree; 1: undivided
+    part_threads: OfProcess[Annotated[int, Field(ge=1)] | None] = None  # that a part is computed in; None: all
+    at_once: OfStep[Annotated[int, Field(ge=1), _OF_MEMORY]] = 1  # parts computed at the same time; the bits are the same
     varlen: OfModel[bool] = False
     own_head: OfModel[bool] = False
     micro_batch_tokens: OfStep[Annotated[int, Field(ge=1), _OF_MEMORY]]

@@ -156,3 +156,8 @@ def network_of(config: Section) -> Network:
     found = getattr(config, "network", None)
     assert isinstance(found, Network)
     return found
+
+
+def embedding_width(values: int, asked: int | None) -> int:
+    """Numbers that a category of so many values becomes: asked for, or half as many as values, 50 at most (fast.ai's first rule)."""
+    return asked or min(50, (values + 2) // 2)

@@ -76,8 +76,8 @@ class Train(Section):
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, but not for tiny models; "
-        "fp16: with a loss scale, for cards that multiply no bf16",
+        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, fp16 on cards that are "
+        "fast at that alone, fp32 for tiny models; fp16 has a loss scale",
     )
     frozen: Frozen = Field(
         "auto",
@@ -134,6 +134,12 @@ class Train(Section):
         None,
         description="parts of a step (2, 4, 8 ...), added in one order, so that any number of ranks gives the same bits; "
         "8 where there are several ranks, else off",
+    )
+    parts_at_once: Literal["auto", "off"] | Annotated[int, Field(ge=2, le=64)] = Field(
+        "auto",
+        description="on a CPU, parts of each step (2, 4, 8 ...) that are computed at the same time, on cores of their own; auto: one "
+        "for each core, 4 at most, where a LoRA adapter is trained with sft on a model that is heavy enough to gain from it; off where "
+        "other programs keep the cores busy",
     )
 
     spot_check: int | None = Field(
@@ -199,7 +205,7 @@ class Train(Section):
             tree["reduction_parts"] = tree.pop("shards")
         return tree
 
-    @field_validator("reduction_parts", "offload", "ladder", mode="before")
+    @field_validator("reduction_parts", "parts_at_once", "offload", "ladder", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         return "off" if value is False else value  # YAML takes a plain off for false
@@ -207,9 +213,10 @@ class Train(Section):
     @model_validator(mode="after")
     def _ranks_fit_parts(self) -> Train:
         parts, ranks = self.reduction_parts, self.ranks
-        if isinstance(parts, int) and parts & (parts - 1):
-            near = f"{1 << parts.bit_length() - 1} or {1 << parts.bit_length()}"
-            raise ValueError(f"reduction_parts is {parts}, which is no power of two: {near}")
+        for name, count in (("reduction_parts", parts), ("parts_at_once", self.parts_at_once)):
+            if isinstance(count, int) and count & (count - 1):
+                near = f"{1 << count.bit_length() - 1} or {1 << count.bit_length()}"
+                raise ValueError(f"{name} is {count}, which is no power of two: {near}")
         if isinstance(ranks, int) and self.ranks_min > ranks:
             raise ValueError(f"ranks_min is {self.ranks_min}, ranks {ranks}: it cannot be more")
         if self.spot_check is not None and self.fsdp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -9,8 +10,13 @@ import yaml
 from holdfast import __version__
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
+from holdfast.base_model.parts import of_experts
+from holdfast.base_model.server_keys import HALF, ignored
+from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.export.subject import Subject
+from holdfast.export.tensors import tensors_of_file
 from holdfast.run.plan import read_plan
+from holdfast.run.rows_of_run import data_sets
 from holdfast.run.snapshots.checkpoint import ARTIFACT
 
 _KINDS = {
@@ -36,6 +42,7 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         "base_model": base,
         "base_model_relation": "adapter" if "adapter" in kind else "finetune",
         **_licence(subject.facts.folder),
+        **({"datasets": known} if (known := data_sets(subject.run) if subject.run else []) else {}),
         "library_name": "peft" if kind == "adapter" else "transformers",
         "tags": ["holdfast", *([] if whole else ["lora"])],
     }
@@ -44,9 +51,10 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         f"This is {_KINDS[f'whole {kind}' if whole else kind]}: `{base}` fine-tuned with holdfast {__version__}.\n",
     ]
     if kind in _USE:
-        parts.append(f"```python\n{_USE[kind].format(here='PATH')}\n```\n")
+        parts.append(f"```python\n{use_line(subject, kind)}\n```\n")
     if kind == "adapter":
-        parts.append(serve_line(subject))
+        parts.append(f"{HALF}.\n" if has_text_half(subject.facts.config) else "")
+        parts.append(serve_line(subject, tensors_of_file(subject.weights)))
     parts += [_equal(checked, subject.told), _training(subject), _results(subject), _incidents(subject)]
     parts.append(
         "## Where it comes from\n\n| | |\n|---|---|\n"
@@ -68,8 +76,26 @@ def _licence(folder: Path) -> Json:
     return {key: known[key] for key in ("license", "license_name", "license_link") if isinstance(known.get(key), str)}
 
 
-def serve_line(subject: Subject) -> str:
-    """How vLLM serves the adapter: it has to be told the largest rank."""
+def use_line(subject: Subject, kind: str) -> str:
+    """How Python loads it: through the class that training did, whose names of weights it has."""
+    auto = loads_as(subject.facts.config) or CAUSAL
+    if kind == "adapter" and auto != CAUSAL:
+        return (
+            f"from peft import PeftModel\nfrom transformers import {auto}\n"
+            f"base = {auto}.from_pretrained('BASE')\nmodel = PeftModel.from_pretrained(base, 'PATH')"
+        )
+    return _USE[kind].replace(CAUSAL, auto).format(here="PATH")
+
+
+def serve_line(subject: Subject, tensors: Iterable[str]) -> str:
+    """How vLLM serves an adapter with these tensors: it has to be told the largest rank. Where servers ignore some, that and no command."""
+    about = subject.config
+    if about.get("peft_type", "LORA") != "LORA" or about.get("use_dora") or about.get("modules_to_save"):
+        return "vLLM refuses this kind of adapter: serve it merged into its base model (`holdfast export --to merged`).\n"
+    if lost := ignored(subject.facts.config, tensors):
+        lines = "".join(f"* {one.why}.\n" for one in lost)
+        way = "`merge_and_unload` of PEFT" if not of_experts(about.get("target_parameters")) else "`holdfast export --to merged`"
+        return f"Serve it merged into its base model ({way}):\n\n{lines}"
     rank = max([int(subject.config.get("r") or 0), *(subject.config.get("rank_pattern") or {}).values()])
     allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
     name = subject.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.base.child import trainer_command
+from holdfast.base.child import NOTES, trainer_command
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.files import Json, read_json, read_lines, write_json
+from holdfast.base.inert import inert
 from holdfast.export.samples import Samples
 from holdfast.machine.system import usable_threads
 
@@ -49,6 +51,8 @@ def ask(job: str, folder: Path, request: Json, env: Mapping[str, str]) -> None:
         what = f"{told['part']}: {told['message']}" if told else f"exit code {code}: {_last_line(folder / 'output.log')}"
         hint = told.get("hint") or "holdfast diagnose reads such logs"
         raise Stop(told.get("code", BLOCKED), f"the model could not be measured ({what})", hint)
+    for note in read_lines(folder / NOTES):
+        print(inert(f"{note['part']}: {note['text']}"), file=sys.stderr, flush=True)
 
 
 def _read(folder: Path, name: str) -> Found:

@@ -17,8 +17,11 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.units import listed
+from holdfast.base_model.parts import of_experts
+from holdfast.base_model.types import is_tower
 from holdfast.config.adapter_kinds import KINDS
 from holdfast.config.module_pattern import refused
+from holdfast.export.experts import is_of_experts, pieces
 from holdfast.export.tensors import Floats, Held, tensors_of_file
 
 _PREFIX = "base_model.model."
@@ -26,7 +29,7 @@ _MERGES = {kind.peft: kind.merge for kind in KINDS.values() if kind.merge}  # fo
 _PARTS = {part: None for kind in KINDS.values() if kind.merge for part in kind.parts} | {"lora_embedding_A": None, "lora_embedding_B": None}
 _PART = re.compile(rf"^(.+)\.({'|'.join(_PARTS)})(?:\.weight)?$")
 _OTHER = (  # what changes more than weights, or weights in a way that is not computed here
-    *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters", "trainable_token_indices"),
+    *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "trainable_token_indices"),
     *("alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config", "kasa_config"),
 )
 HEAD = "lm_head.weight"
@@ -38,6 +41,7 @@ class Change:
     """What is done to one tensor. down [r, in], up [out, r]; flipped: the tensor is stored [in, out].
 
     whole: what the adapter has in place of the base's tensor; PEFT keeps embeddings beside their adapters, too.
+    expert: of a stack of experts, down [experts, r, in] and up [experts, out, r] where the base's tensor is the stack.
     factor: what rows [out, 1] or columns [1, in], or the values of a bias, are multiplied by.
     """
 
@@ -48,11 +52,12 @@ class Change:
     flipped: bool = False
     whole: Held | None = None
     factor: Floats | None = None
+    expert: bool = False
 
     @property
     def beyond_lora(self) -> bool:
         """Whether it is more than a product added to a linear layer's weight."""
-        return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped
+        return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped or self.expert
 
     def applied(self, base: Floats, first: int, last: int) -> Floats:
         """Rows first to last of the changed tensor, from those of the base's."""
@@ -62,6 +67,9 @@ class Change:
             return base * (self.factor if len(self.factor) == 1 else self.factor[first:last])
         if self.down is None or self.up is None:
             return base
+        if self.down.ndim == 3:
+            product = self.up[first:last] @ self.down[first:last]
+            return base + np.float32(self.scale) * (product.transpose(0, 2, 1) if self.flipped else product)
         if self.flipped:
             return base + np.float32(self.scale) * (self.down[:, first:last].T @ self.up.T)
         changed: Floats = base + np.float32(self.scale) * (self.up[first:last] @ self.down)
@@ -99,10 +107,15 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
         else:
             whole[name.removeprefix(_PREFIX).replace(".modules_to_save", "").replace(".base_layer", "")] = held
     names = set(base)
-    places = {end: name for name in names for end in _ends(name)}
+    places = _places(names)
     changes: dict[str, Change] = {}
     lost = []
     for module, found in parts.items():
+        if config.get("target_parameters") and is_of_experts(module):
+            of_module = _of_experts(module, found, config, base)
+            changes |= of_module
+            lost += [] if of_module else [module]
+            continue
         place = _place(f"{module}.weight", names, places, tied)
         if place is None:
             lost.append(module)
@@ -129,9 +142,12 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
 def _refuse_other(file: Path, config: Json) -> None:
     kind = config.get("peft_type")
     beyond = [name for name in _OTHER if config.get(name) not in (None, False, {}, [])]
+    if not of_experts(config.get("target_parameters")):
+        beyond.append("target_parameters")
     if kind not in _MERGES or beyond:
         what = ", ".join(beyond) if kind in _MERGES else f"peft_type {kind}"
-        raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", "export it --to adapter")
+        hint = "export it --to adapter" + ("; PEFT's merge_and_unload merges that" if kind in _MERGES else "")
+        raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", hint)
 
 
 def _refuse_other_shape(name: str, held: Held, shape: tuple[int, ...]) -> None:
@@ -171,6 +187,21 @@ def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int
     return Change(scale, down, up, magnitude, flipped), None
 
 
+def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
+    """LoRA on a stack of experts, by tensor of the base; empty where the base has none that it fits. Raises Stop(1)."""
+    if {*found} != {"lora_A", "lora_B"}:
+        raise _incomplete(module, found)
+    down, up = found["lora_A"].rows(), found["lora_B"].rows()
+    if not (np.isfinite(down).all() and np.isfinite(up).all()):
+        raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
+
+    def scale_of(name: str, rank: int) -> float:
+        return _alpha(name, config, rank) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+    some = pieces(module, down, up, base, scale_of)
+    return {one.name: Change(one.scale, one.down, one.up, flipped=one.flipped, expert=True) for one in some}
+
+
 def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
     """IA3 at a weight of such a shape: what scales an output scales its bias, too. Raises Stop(1)."""
     if "ia3_l" not in found:
@@ -203,13 +234,32 @@ def _alpha(module: str, config: Json, otherwise: int) -> float:
     return float(found)
 
 
-def _place(name: str, names: set[str], places: dict[str, str], tied: str | None) -> str | None:
-    """The tensor of the base that a module's weight is: files leave out the first parts of some names."""
+def _places(names: set[str]) -> dict[str, list[str]]:
+    """The tensors that each end of a name is an end of, in the order of their names."""
+    places: dict[str, list[str]] = {}
+    for name in sorted(names):
+        for end in _ends(name):
+            places.setdefault(end, []).append(name)
+    return places
+
+
+def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str | None) -> str | None:
+    """The one tensor of the base that a module's weight is: files leave out, or rename, the first parts of some names.
+
+    The longest end that both have decides, and where it leaves several, the one with the same tower or language model in its name.
+    Raises Stop(1) where several are left: the wrong one would be changed.
+    """
     if name in names:
         return name
     if name.rpartition(".")[0].rpartition(".")[2] == "lm_head" and tied is not None:
         return HEAD
-    return next((places[end] for end in _ends(name) if end.count(".") >= 2 and end in places), None)
+    found = next((places[end] for end in _ends(name) if end.count(".") >= 2 and end in places), [])
+    if len(found) > 1:
+        found = [one for one in found if is_tower(one) == is_tower(name)]
+    if len(found) > 1:
+        text = f"{name} of the adapter may be any of {listed(found, _SHOWN)} of the base model"
+        raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+    return found[0] if found else None
 
 
 def _ends(name: str) -> list[str]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
+from holdfast.base_model.gguf_file import is_gguf
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.ask import Questions, questions_of
 from holdfast.export.card import write_card
@@ -98,7 +99,9 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
     """The adapter as PEFT reads it, with the tokenizer, and the settings it is to be asked with."""
     source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
-    write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": order.subject.base_name})
+    base = order.subject.base_name
+    loadable = str(order.subject.facts.folder) if is_gguf(base) else base  # PEFT loads no GGUF file; the folder it was widened into, yes
+    write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": loadable})
     write_json(folder / "generation_config.json", generation_config(order.subject, codec))
     copy_tokenizer(codec, folder)
     return {}

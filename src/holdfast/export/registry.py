@@ -52,7 +52,7 @@ class _Verified(_Made):
 
 
 class _Placed(_Entry):
-    event: Literal["promoted", "rolled_back"]
+    event: Literal["promoted", "rolled_back", "withdrawn"]
 
 
 _ENTRY: TypeAdapter[_Exported | _Verified | _Placed] = TypeAdapter(Annotated[_Exported | _Verified | _Placed, Field(discriminator="event")])
@@ -116,17 +116,27 @@ def _take(registry: Registry, entry: Json) -> None:
     elif entry["event"] == "verified":
         version.verdicts.pop(entry["against"], None)
         version.verdicts[entry["against"]] = entry["verdict"]
-    elif entry["event"] in ("promoted", "rolled_back"):
-        before = registry.current(name)
-        if before:
-            before.promoted = False
-        numbers = registry.in_place.setdefault(name, [])
-        if entry["event"] == "promoted":
-            numbers.append(number)
-        else:
-            numbers.pop()
-            number = numbers[-1]
-        registry.versions[name, number].promoted = True
+    else:
+        _place(registry, name, number, entry["event"])
+
+
+def _place(registry: Registry, name: str, number: int, event: str) -> None:
+    """Put a version in place or back, or out of the list for ever. Raises LookupError where none is there to go back to."""
+    before = registry.current(name)
+    if before:
+        before.promoted = False
+    numbers = registry.in_place.setdefault(name, [])
+    if event == "promoted":
+        numbers.append(number)
+    elif event == "rolled_back":
+        if len(numbers) < 2:
+            raise LookupError(name)
+        numbers.pop()
+    else:
+        numbers[:] = [one for one in numbers if one != number]
+        registry.versions[name, number].verdicts.clear()
+    if now := registry.current(name):
+        now.promoted = True
 
 
 @contextmanager
@@ -208,6 +218,15 @@ def rollback(file: Path, name: str) -> Version:
         found = registry.current(name)
         assert found is not None
         return found
+
+
+def withdraw(file: Path, name: str, runs: list[str]) -> None:
+    """Take the versions of runs out of what is in place and of what a rollback brings back; no verdict promotes them again."""
+    with _held(file) as registry:
+        for number in [number for (one, number), version in registry.versions.items() if one == name and version.facts["run"] in runs]:
+            entry: Json = {"event": "withdrawn", "name": name, "version": number}
+            append_line(file, {"time": round(time.time(), 3), **entry}, durable=True)
+            _take(registry, entry)
 
 
 def _version(registry: Registry, name: str, number: int) -> Version:

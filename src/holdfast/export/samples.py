@@ -106,10 +106,16 @@ def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
     return joined([row for row in good if row], "file")
 
 
-def of_general(codec: Codec, most_tokens: int) -> Samples:
-    """The small general set: what a model could do before, and should still."""
+def of_general(codec: Codec, most_tokens: int, lines: frozenset[int] | None = None) -> Samples:
+    """The small general set: what a model could do before, and should still. lines: those of it that count, all where None."""
     with as_file(files("holdfast.export") / GENERAL) as file:
-        return joined([row for row in _tokenised(file, codec, most_tokens) if row], "general")
+        rows = [row for row in _tokenised(file, codec, most_tokens) if row and (lines is None or row[2].line in lines)]
+        return joined(rows, "general")
+
+
+def general_text() -> str:
+    """The small general set as it stands: JSON Lines."""
+    return (files("holdfast.export") / GENERAL).read_text(encoding="utf-8")
 
 
 def _tokenised(file: Path, codec: Codec, most_tokens: int) -> Iterator[tuple[list[int], list[int], Source] | None]:

@@ -17,6 +17,7 @@ INTEGRATED = frozenset(
 FREEZE_WHEN_FULL = frozenset({"gfx1200", "gfx1201"})
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # of /proc/cpuinfo: units that multiply bf16, the last one on ARM
 _AMD_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")
+_FAST_FP16 = ("sm_70", "sm_72", "sm_75", "gfx906", "gfx103")
 _TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
 VENDORS: tuple[Vendor, ...] = ("amd", "nvidia", "intel", "apple")
 
@@ -43,6 +44,11 @@ def has_bf16(arch: str | None) -> bool | None:
     if arch.startswith("sm_") and number.isdecimal():
         return int(number) >= 80
     return arch.startswith(_AMD_BF16) if arch.startswith("gfx") else None
+
+
+def has_fast_fp16(arch: str | None) -> bool:
+    """Whether a GPU that multiplies no bf16 multiplies fp16 several times faster than fp32: Volta, Turing, MI50 and RDNA2."""
+    return (arch or "").startswith(_FAST_FP16)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from pydantic import ValidationError
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED, read_description
+from holdfast.base_model.gguf_file import is_gguf
 from holdfast.config.config import Config
 from holdfast.config.foreign.convert import convert
 from holdfast.config.foreign.keys import Draft
 from holdfast.config.foreign.read import read_foreign
 from holdfast.config.load import looks_local
+from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.paths import expand
 from holdfast.new_config.choose import choose, choose_table, size_in_name
 from holdfast.new_config.rows import look_at_rows
@@ -77,13 +79,15 @@ def from_answers(model: str | None, data: list[str], goal: str) -> Made:
             raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on", f"holdfast data check {' '.join(files)}")
         params, positions = _size(model)
         choice = choose(model, params, files, rows, goal, positions)
+    if any(map(elsewhere, data)):
+        choice.tree["data.files"] = data
     head = ["Made by `holdfast init`.", *([f"Goal: {goal}"] if goal else []), *(f"To do: {one}" for one in choice.todo)]
     return Made(choice.tree, choice.reasons, head, todo=choice.todo)
 
 
 def _size(model: str) -> tuple[int | None, int | None]:
     """Parameters and positions of a model that is here; as its name tells them where it is on the hub. Raises Stop where it is damaged."""
-    if model in EMBEDDED or Path(model).expanduser().is_dir():
+    if model in EMBEDDED or Path(model).expanduser().is_dir() or (is_gguf(model) and Path(model).expanduser().is_file()):
         facts = read_description(str(Path(model).expanduser()) if model not in EMBEDDED else model)
         return facts.parameters() or size_in_name(model), facts.positions
     if looks_local(model):

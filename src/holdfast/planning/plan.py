@@ -23,8 +23,8 @@ from holdfast.planning.memory.arithmetic import (
 )
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import branches_of, parts_per_step, ranks_of
-from holdfast.planning.trained_size import trainable_parameters
-from holdfast.run.plan import Bytes, Course, Params, Plan
+from holdfast.planning.trained_size import reached_by_part, trainable_parameters, trained_by_part, weights_by_part
+from holdfast.run.plan import Bytes, Course, Params, Plan, learning
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
@@ -72,6 +72,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
         capacity_bytes=capacity,
         bytes=Bytes(**spent),
         params=Params(total=model.parameters(), trainable=trainable),
+        learns=learning(trained_by_part(config, model), weights_by_part(model), reached_by_part(config, model)),
+        weights_by_part=weights_by_part(model),
         precision=precision,
         micro_batch_tokens=budget,
         checkpointed_layers=checkpointed,
@@ -92,7 +94,7 @@ def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, f
     if not fused:
         return "plainly"
     facts = read(machine)
-    capped = model.config.get("attn_logit_softcapping") and facts.package("flash-attn") is None
+    capped = model.text.get("attn_logit_softcapping") and facts.package("flash-attn") is None
     known = facts.torch is not None and within(facts.torch.version, AT_ONCE)
     at_once = known and precision == "bf16" and config.train.attention == "sdpa" and config.train.packing and not capped
     return "at once" if at_once else "apart"

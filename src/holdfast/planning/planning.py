@@ -44,7 +44,7 @@ from holdfast.planning.ranks import PARTS, branches_of, ranks_of
 from holdfast.planning.siblings import largest_sibling
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
-from holdfast.run.plan import Bytes, Course, Plan
+from holdfast.run.plan import Bytes, Course, Plan, learning
 
 CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
 _TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model of today has as many
@@ -126,11 +126,11 @@ class Planner:
         self.fused_attention = has_fused_attention(machine)
         allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
         self.rows = rows or Rows(allowed, allowed * config.train.effective_batch)
-        layers = next(model.config[name] for name in LAYERS if name in model.config)
+        layers = next(model.text[name] for name in LAYERS if name in model.text)
         self.sweep = Sweep(
             self.ask,
             layers,
-            _period(model.config),
+            _period(model.text),
             _least(config.adapter, layers),
             lambda dtype: layers_bytes(config, model, dtype) / layers,
         )
@@ -213,7 +213,7 @@ class Planner:
         if self.gpu:
             reserve = FREEZING_RESERVE if self.gpu.get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
         beside = CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
-        return Room(capacity, int((capacity or 0) * reserve), beside, loads_here=self.gpu is None)
+        return Room(capacity, int((capacity or 0) * reserve), beside, heap=self.gpu is None)
 
     def _process(self, need: Demand) -> int:
         return max(PROCESS_BYTES, int(need.process))
@@ -279,7 +279,7 @@ class Planner:
 
     def _plan(self, choice: Choice, room: Room) -> Plan:
         shape, demand = choice.shape, choice.demand
-        loading = room.loads_here and demand.building > demand.peak + room.allocator(demand)
+        loading = demand.building > demand.peak + room.allocator(demand)
         snapshot = 0 if self.gpu else room.beside - self._process(demand)
         found = {"weights": demand.building} if loading else demand.bytes | {"allocator": room.allocator(demand)}
         kinds = Bytes(
@@ -299,6 +299,8 @@ class Planner:
             reserve_bytes=room.reserve if room.capacity is not None else None,
             bytes=kinds,
             params=demand.params,
+            learns=learning(demand.learns, demand.weights_by_part, demand.reached_by_part),
+            weights_by_part=demand.weights_by_part,
             micro_batch_tokens=budget,
             accumulation=max(1, -(-batch // max(1, budget // self.rows.longest))),
             checkpointed_layers=shape.again,

@@ -6,7 +6,12 @@ convert_lora_to_gguf.py, which Ollama uses, too.
 
 from __future__ import annotations
 
+from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.parts import of_experts
+from holdfast.base_model.server_keys import EXPERTS, HALF, TOWERS
+from holdfast.base_model.types import has_text_half
 from holdfast.config.config import Config
+from holdfast.planning.trained_size import trained_by_part
 
 _VLLM_RANK = 16  # of --max-lora-rank, where it is not given
 _VLLM_MOST = 512
@@ -14,8 +19,8 @@ _MERGED = "merged into the model it runs everywhere"  # by `holdfast export --to
 _BY_PEFT = "holdfast export does not merge it, PEFT's merge_and_unload does"
 
 
-def limits(config: Config) -> list[str]:
-    """A sentence for each limit."""
+def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
+    """A sentence for each limit. model: the base, whose parts some programs leave out; None: not known."""
     adapter, kind = config.adapter, config.adapter.kind
     if config.train.objective_kind.scores:
         return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT do (docs/how-to/preferences.md)"]
@@ -34,8 +39,15 @@ def limits(config: Config) -> list[str]:
         found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); {_MERGED}")
     if adapter.trainable_token_indices:
         found.append(f"vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; {_BY_PEFT}")
-    if adapter.target_parameters:
+    if adapter.target_parameters and not of_experts(adapter.target_parameters):
         found.append(f"llama.cpp and Ollama take no adapter of target_parameters; {_BY_PEFT}")
+    learns = {} if model is None else trained_by_part(config, model)
+    if "towers" in learns:
+        found.append(f"{TOWERS}; {_MERGED}")
+    if "experts" in learns:
+        found.append(f"{EXPERTS}; {_MERGED}")
+    if model is not None and has_text_half(model.config):
+        found.append(HALF)
     return found
 
 

@@ -7,28 +7,91 @@ import re
 from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.parts import by_part, has_experts, is_router, part_of
+from holdfast.base_model.types import WRAPPED, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
+from holdfast.run.plan import Plan
 
+_APART = re.compile(r"experts\.\d+\.")
+_FUSED, _DOWN = ("gate_proj", "up_proj", "w1", "w3"), ("down_proj", "w2")
 _OF_A_LAYER = re.compile(r"\.(\d+)\.")
 
 
 def trainable_parameters(config: Config, model: ModelFacts) -> int:
     """What is trained; of modules that are saved whole, too."""
+    return sum(trained_sizes(config, model).values())
+
+
+def trained_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
+    """The same by part of the model: attention, mlp, experts, router, embeddings, towers, other."""
+    return by_part(trained_sizes(config, model), is_wrapped(model))
+
+
+def weights_by_part(model: ModelFacts) -> dict[str, int]:
+    """All numbers of the model's files, by part."""
+    return by_part({name: math.prod(shape) for name, shape in model.shapes.items()}, is_wrapped(model))
+
+
+def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
+    """Numbers of the weights in the model's files that learn themselves or carry an adapter, by part."""
+    found = trained_sizes(config, model)
+
+    def reached(name: str) -> bool:
+        return name in found or f"{name.removesuffix('.weight')}.adapter" in found or any(f".{name}".endswith(f".{one}") for one in found)
+
+    return by_part({name: math.prod(shape) for name, shape in model.shapes.items() if reached(name)}, is_wrapped(model))
+
+
+def what_learns(plan: Plan) -> str:
+    """One line: each part's share of what is trained and of all weights; then the parts that stay as they are."""
+    sizes = {part: one.parameters for part, one in plan.learns.items() if one.parameters}
+    trained, weights = max(1, sum(sizes.values())), max(1, sum(plan.weights_by_part.values()))
+
+    def share(part: str) -> str:
+        return f"{plan.weights_by_part.get(part, 0) / weights:.0%} of the weights"
+
+    learns = [f"{part} {size / trained:.0%} ({share(part)})" for part, size in sizes.items()]
+    still = [f"{part} ({share(part)})" for part in plan.weights_by_part if part not in sizes]
+    return f"what learns: {', '.join(learns) or 'nothing'}" + (f"; as it was stays: {', '.join(still)}" if still else "")
+
+
+def is_wrapped(model: ModelFacts) -> bool:
+    """Whether it is loaded as a model of text and images, or text and sound."""
+    return loads_as(model.config) == WRAPPED
+
+
+def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
+    """Numbers that are trained, by the name of the weight or module they belong to."""
     adapter, kind = config.adapter, config.adapter.kind
-    if not kind.frozen:
-        return model.parameters()
     if kind.own_weights:
-        return sum(math.prod(model.shapes[name]) for name in chosen_weights(adapter.layers, model))
+        return {name: math.prod(model.shapes[name]) for name in chosen_weights(config, model)}
     hidden = model.number("hidden_size", "n_embd", default=768)
-    saved = [shape for name, shape in model.shapes.items() if any(f".{one}." in f".{name}." for one in adapter.modules_to_save)]
-    whole = sum(map(math.prod, saved)) + (hidden if config.train.objective_kind.scores else 0)
-    whole += len(adapter.trainable_token_indices) * hidden + adapter.r * sum(_sides(model, one) for one in adapter.target_parameters)
-    whole += adapter.virtual_tokens * hidden if kind.prefix else 0
-    if kind.count is None:
-        return whole
-    targets = list(kind.sits_on) if kind.sits_on and adapter.targets == "all-linear" else adapter.targets
-    return whole + sum(kind.count(adapter.file_rank, matrix) for matrix in adapted(model, targets))
+    found = {
+        name: math.prod(shape) for name, shape in model.shapes.items() if any(f".{one}." in f".{name}." for one in adapter.modules_to_save)
+    }
+    found |= {one: adapter.r * _sides(model, one) for one in adapter.target_parameters}
+    found["embed_tokens of some"] = len(adapter.trainable_token_indices) * hidden + adapter.virtual_tokens * hidden * kind.prefix
+    found["score"] = hidden * config.train.objective_kind.scores
+    if kind.count is not None:
+        targets = list(kind.sits_on) if kind.sits_on and adapter.targets == "all-linear" else adapter.targets
+        for name, matrix in _adapted(model, targets).items():
+            found[f"{name}.adapter"] = kind.count(adapter.file_rank, _as_stacked(name, matrix, model, kind.peft))
+    return {name: size for name, size in found.items() if size}
+
+
+def _as_stacked(name: str, matrix: Matrix, model: ModelFacts, peft: str) -> Matrix:
+    """The matrix that an adapter's count follows from where a file has each expert apart and transformers 5 stacks them.
+
+    PEFT puts LoRA on the stack instead, with twice the rank where gate and up are one weight, and then passes over layers of the same names
+    beside the experts.
+    """
+    last = name.rpartition(".")[2]
+    if last not in (*_FUSED, *_DOWN) or not any(_APART.search(one) for one in model.shapes):
+        return matrix
+    if peft != "LORA" or part_of(name) != "experts":
+        return Matrix(matrix.name, 0, 0)
+    return Matrix(matrix.name, matrix.rows * (2 if last in _FUSED else 1), matrix.columns)
 
 
 def _sides(model: ModelFacts, parameter: str) -> int:
@@ -37,28 +100,52 @@ def _sides(model: ModelFacts, parameter: str) -> int:
     return sum(math.prod(shape[:-2]) * sum(shape[-2:]) for shape in of_module)
 
 
-def chosen_weights(layers: int | str | list[str] | None, model: ModelFacts) -> list[str]:
-    """The weights in the model's files that `adapter.layers` means, as far as their names tell."""
+def chosen_weights(config: Config, model: ModelFacts) -> list[str]:
+    """The weights in the model's files that `adapter.layers` means, as far as their names tell, or all; towers where they are named."""
+    layers = config.adapter.layers if config.adapter.kind.frozen else ".*"
+    alone = is_wrapped(model) and (isinstance(layers, int) or not names_tower(layers or []))
+    names = [name for name in model.shapes if not (alone and is_tower(name))]
     if isinstance(layers, int):
-        numbers = sorted({int(found[1]) for name in model.shapes if (found := _OF_A_LAYER.search(name))})[-layers:]
-        return [name for name in model.shapes if (found := _OF_A_LAYER.search(name)) and int(found[1]) in numbers]
+        numbers = sorted({int(found[1]) for name in names if (found := _OF_A_LAYER.search(name))})[-layers:]
+        return [name for name in names if (found := _OF_A_LAYER.search(name)) and int(found[1]) in numbers]
     if isinstance(layers, str):
-        return [name for name in model.shapes if re.fullmatch(layers, name)]
-    return [name for name in model.shapes if any(f".{one}." in f".{name}." for one in layers or [])]
+        return [name for name in names if re.fullmatch(layers, name)]
+    return [name for name in names if any(f".{one}." in f".{name}." for one in layers or [])]
 
 
 def adapted(model: ModelFacts, targets: str | list[str]) -> list[Matrix]:
     """The weights an adapter sits on: those that are named or match, or every matrix but embeddings and the output layer."""
+    return list(_adapted(model, targets).values())
+
+
+def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
+    """The same by module."""
+
+    def learns(name: str) -> bool:
+        return not (alone and is_tower(name)) and (asked or not is_router(name))
+
+    alone, asked = is_wrapped(model) and not names_tower(targets), names_router(targets) or not has_experts(model.shapes)
     if targets == "all-linear":
-        return _matrices(model.linear())
-    modules = model.matrices()
+        return _matrices({name: shape for name, shape in model.linear().items() if learns(name)})
+    modules = {name: shape for name, shape in model.matrices().items() if learns(name)}
     if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
         modules["lm_head"] = tied[0]
     return _matrices({name: shape for name, shape in modules.items() if _is_named(name, targets)})
 
 
-def _matrices(shapes: Mapping[str, tuple[int, ...]]) -> list[Matrix]:
-    return [Matrix(name.rpartition(".")[2], *shape) for name, shape in shapes.items()]
+def names_tower(targets: str | list[str]) -> bool:
+    """Whether what is to be trained names a part of a tower, by more than the last name that a text layer has, too."""
+    return any(is_tower(name) for name in ([targets] if isinstance(targets, str) else targets))
+
+
+def names_router(targets: str | list[str]) -> bool:
+    """Whether what is to be trained names what chooses experts; a pattern that only happens to match it does not."""
+    words = [targets] if isinstance(targets, str) else targets
+    return any(is_router(word) for one in words for word in re.split(r"[^a-zA-Z0-9_]+", one))
+
+
+def _matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Matrix]:
+    return {name: Matrix(name.rpartition(".")[2], *shape) for name, shape in shapes.items()}
 
 
 def _is_named(name: str, targets: str | list[str]) -> bool:

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from holdfast.privacy.secret_forms import KEY_FORMS, PLACED_FORMS
+from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PLACED_FORMS
 
 # An address as it stands in the texts of rows; no part of a URL or a path.
 ADDRESS_FORM = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
-_PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )?PRIVATE KEY-----|\Z)", re.S)
+_OF_A_KEY = "(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+_PRIVATE_KEY = re.compile(rf"-----BEGIN {_OF_A_KEY}.*?(?:-----END {_OF_A_KEY}|\Z)", re.S)
 _LOOSE_FORMS = re.compile(
     r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{16,}"
 )  # cut or newer ones
 _SECRET_NAME = (
-    r"[\w.-]*(?:password|passwd|passphrase|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|authorization"
+    r"[\w.-]*(?:password|passwd|passphrase|passwort|kennwort|secret|credentials?|(?:api|access|private)[_-]?key(?:[_-]?id)?|authorization"
     r"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))"
 )
 _QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
@@ -111,6 +112,8 @@ class Scrubber:
         """The text without what opens something; names and addresses stay."""
         text = self._replace("secret", _PRIVATE_KEY, text, "[secret]")
         text = self._replace("secret", self._secrets, text, "[secret]")
+        for pattern in BLOCK_FORMS:
+            text = pattern.sub(self._placed, text)
         for pattern in (_ARGUMENT, _NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
             text = pattern.sub(self._value, text)
         for pattern in PLACED_FORMS:

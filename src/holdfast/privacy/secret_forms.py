@@ -6,8 +6,8 @@ import re
 
 # Keys and tokens by the forms their makers gave them.
 KEY_FORMS = re.compile(
-    r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
-    r"(?:\s*[A-Za-z0-9+/=]*\s*-----END (?:[A-Z]+ )*PRIVATE KEY-----)?"
+    r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
+    r"(?:\s*[A-Za-z0-9+/=]*(?:\s+=[A-Za-z0-9+/]{4})?\s*-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?"
     r"|\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|AGE-SECRET-KEY-1[A-Za-z0-9]{40,}|SG\.[\w-]{22}\.[\w-]{43}\b"
     r"|[rs]k_live_[A-Za-z0-9]{24,}\b|npm_[A-Za-z0-9]{36}\b|pypi-AgE[\w-]{50,}"
     r"|gh[pousr]_[A-Za-z0-9]{36}\b|github_pat_\w{60,}|glpat-[\w-]{20}\b"
@@ -25,6 +25,14 @@ KEY_FORMS = re.compile(
 )
 _MIXED = r"(?=[A-Za-z0-9/+_-]{0,199}[A-Z])(?=[A-Za-z0-9/+_-]{0,199}[a-z])(?=[A-Za-z0-9/+_-]{0,199}\d)"
 # The group `it` is the secret, what stands around it tells that it is one.
+BLOCK_FORMS = (  # to be looked for before the value behind a name is: that is a mere | or > here
+    re.compile(
+        r"(?im)^(?P<in>[ \t]*)(?:- )?[\"']?[\w.-]{0,40}(?:password|passwd|passphrase|passwort|secret|token|credentials?"
+        r"|(?:api|access|private|secret)[_-]?key)(?:[_-]?id)?[\"']?[ \t]*:[ \t]*[|>][+\d-]{0,2}[ \t]*(?:#[^\n]*)?\n"
+        r"(?P<it>(?P=in)[ \t]+\S[^\n]*(?:\n(?:[ \t]*|(?P=in)[ \t]+\S[^\n]*)(?=\n|\Z)){0,200})"
+    ),
+)
+_NO_PORT = r"(?![\d.:/-]+(?:/(?:tcp|udp))?(?:\s|$))(?![/.~-])"  # what else stands behind -p: a port, a folder
 PLACED_FORMS = (
     re.compile(
         r"(?i)(?:\bsshpass\s{1,4}-p\s{0,4}"
@@ -35,6 +43,15 @@ PLACED_FORMS = (
         r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)"
         r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
     ),
+    re.compile(  # -p beside a user's name, or of a program whose -p it is
+        r"(?i)(?:\s(?:-u|--user(?:-?name)?|--login)[= ]\s{0,4}\S{1,80}|\b(?:twine|az|svn|helm|skopeo|oc|mongo\w{0,8}|jf)\s{1,4}\w)"
+        rf"[^\n|;]{{0,200}}?\s(?-i:-p)[= ]\s{{0,4}}{_NO_PORT}[\"']?(?P<it>[^\s\"'$<>{{}}|;]{{3,}})"
+    ),
+    re.compile(
+        rf"(?i)\s(?-i:-p)[= ]\s{{0,4}}{_NO_PORT}[\"']?(?P<it>[^\s\"'$<>{{}}|;]{{3,}})[\"']?"
+        r"(?=[^\n|;]{0,200}?\s(?:-u|--user(?:-?name)?)[= ])"
+    ),
+    re.compile(r"(?i)\b(?:gpg|pgp)\b[^\n]{0,80}?\bkey(?:[ -]?id)?[:= ]\s{0,4}(?:0x)?(?P<it>[0-9A-F]{8,40})\b"),
     re.compile(  # fed to a program that reads it
         r"(?i)\becho\s{1,4}(?:-n\s{1,4})?[\"']?(?P<it>[^\s\"'|)]{4,})[\"']?\s{0,4}\|"
         r"[^\n|]{0,200}?(?:-stdin\b|\bsudo\b[^\n|]{0,20}-S|--with-token|\blogin\b)"

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class CommandSession:
         self.launch, self.attempt, self.output = launch, attempt, output
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+        self.stdin: int | None = None
         self.master, self.slave = _terminal(launch.get("terminal"))
 
     def streams(self) -> dict[str, Any]:
@@ -49,10 +51,22 @@ class CommandSession:
             fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
         session = {"start_new_session": True, "preexec_fn": own_terminal if self.slave is not None else None}
-        return {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": self.launch["folder"], **session}
+        return {"stdin": self._input(), "stdout": output, "stderr": output, "cwd": self.launch["folder"], **session}
+
+    def _input(self) -> int:
+        """The file that was given as standard input, from where it stood; nothing where none was. Raises OSError."""
+        file, at = self.launch.get("stdin") or (None, 0)
+        if file is None:
+            return subprocess.DEVNULL
+        self.stdin = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        if at:
+            os.lseek(self.stdin, at, os.SEEK_SET)
+        return self.stdin
 
     def started(self, pid: int) -> None:
         """Write down who the command is; not where it is gone already."""
+        if self.stdin is not None:
+            os.close(self.stdin)
         if self.slave is not None:
             os.close(self.slave)
         with contextlib.suppress(OSError):
@@ -73,10 +87,21 @@ class CommandSession:
 
     def end(self) -> dict[str, Any]:
         """After its end: nothing that it started stays."""
+        before = self._output_bytes()
+        _settle(self._output_bytes)
+        printed = self._output_bytes() > before
         left = _end_what_is_left()
+        self._output_bytes()
+        return {"left": left[:2], "left_printed": printed and bool(left)}
+
+    def _output_bytes(self) -> int:
+        """Bytes of output so far, all that its terminal has included."""
         if self.master is not None:
             _pump(self.master, self.output)
-        return {"left": left[:2]}
+        try:
+            return os.fstat(self.output.fileno()).st_size
+        except OSError:
+            return 0
 
 
 def _terminal(size: list[int] | None) -> tuple[int | None, int | None]:
@@ -143,13 +168,18 @@ def _children() -> list[int]:
         return []
 
 
-def _end_what_is_left() -> list[str]:
-    """Give what the command left a moment to end by itself, then end it; the names of what had to be."""
+def _settle(meanwhile: Callable[[], object]) -> None:
+    """Give what the command left a moment to end by itself."""
     until = time.monotonic() + SETTLE_S
     while (left := below(os.getpid())) and time.monotonic() < until:
         wait_for_end(left[:1], 0.1)
+        meanwhile()
         _collect()
-    names = [name for pid in left if (name := command_of(pid))]
+
+
+def _end_what_is_left() -> list[str]:
+    """End what the command left; the names of what had to be ended."""
+    names = [name for pid in below(os.getpid()) if (name := command_of(pid))]
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + LEAVE_S
         for pid in below(os.getpid()):

@@ -9,7 +9,9 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json, last_line
 from holdfast.processes.awake import Awake
 from holdfast.run.attempt import read_launch_spec
@@ -20,6 +22,8 @@ FIRST_S = 900.0  # before it has shown what it takes
 _TIMES = 20  # of a usual pause
 _REMEMBERED = 50
 _BUSY_TIMES = 5  # where it computes all the while: perhaps an evaluation that prints nothing
+_SLOW_DISK = 50e6  # bytes a second that a start may read its model at
+_READS = 4 << 20  # bytes between two looks, of which a process that only polls reads none
 _LOOK_MOST_S = 2.0  # between two looks: more is time that the watcher itself did not have
 
 
@@ -36,6 +40,14 @@ def allowed_s(seen: Sequence[float], floor_s: float, longest_times: int = _TIMES
     """Seconds of silence that are no hang: 20 usual pauses, some longest ones, `first_s` before any was seen, `floor_s` at least."""
     learned = max(_TIMES * statistics.median(seen), longest_times * max(seen)) if seen else first_s
     return max(floor_s, learned)
+
+
+def _model_bytes(run: RunFolder) -> int:
+    """Of the weights that a start reads; 0 where it reads none, or none can be seen."""
+    try:
+        return sum(file.stat().st_size for file in Path(run.config().model or "").glob("*.safetensors"))
+    except (OSError, Stop):
+        return 0
 
 
 class HangTimeout:
@@ -84,6 +96,8 @@ class HangTimeout:
 class TrainerHangTimeout:
     """Watches one attempt of our own trainer. `floor_s`: no section is called overdue earlier, however quick it was before.
 
+    A start may take as long as a slow disk gives the model's bytes, whatever starts before it took, and some times that while it reads.
+
     Silence is counted from the look at which the newest pulse was first seen, in seconds that the watcher was awake for.
     """
 
@@ -91,7 +105,8 @@ class TrainerHangTimeout:
         self.run, self.number, self.floor_s = run, number, floor_s
         self._clock = clock or Awake(_LOOK_MOST_S).now
         self._pulse: Json | None = None
-        self._since = self._clock()
+        self._since = self._reading = self._clock()
+        self._read, self._of_model = 0, _model_bytes(run) / _SLOW_DISK
         rows = list(run.steps())
         self.steps = [row["seconds"] for row in rows[-_REMEMBERED:]]
         self.seen = rows[-1]["step"] if rows else 0
@@ -99,14 +114,20 @@ class TrainerHangTimeout:
         self.first_steps = [took for before, at in firsts.items() if (took := _first_step_s(run, before, at)) is not None]
         self.starts = [took for took in (_start_s(run, before) for before in range(1, number)) if took is not None]
 
-    def overdue(self, pulse: Json | None) -> Overdue | None:
-        """What has been silent for too long by now, given the trainer's newest pulse. To be asked all the while."""
+    def overdue(self, pulse: Json | None, read: int = 0) -> Overdue | None:
+        """What has been silent for too long by now, given the trainer's newest pulse and the bytes it has read from disks. To be asked all
+        the while.
+        """
         now = self._clock()
         if pulse != self._pulse:
             self._pulse, self._since = pulse, now
         silent = now - self._since
         if pulse is None:
-            return self._judge("start", silent, self.starts)
+            if read >= self._read + _READS:
+                self._read, self._reading = read, now
+            limit = self._limit(self.starts) + self._of_model
+            still, limit = (silent, limit * _BUSY_TIMES) if silent > limit * _BUSY_TIMES else (now - self._reading, limit)
+            return Overdue("start", still, limit) if still > limit else None
         if pulse["phase"] == "evaluate":
             return self._judge("evaluate", silent, self._evaluations() if silent > self.floor_s else [])
         if pulse["phase"] == "rehearsal":
@@ -120,9 +141,12 @@ class TrainerHangTimeout:
         return allowed_s(self.steps, self.floor_s, longest_times=0)
 
     def _judge(self, section: str, seconds: float, seen: list[float]) -> Overdue | None:
-        most = max(self.floor_s, FIRST_S)  # clocks that were set make any number of seconds
-        limit = allowed_s([min(took, most) for took in seen], self.floor_s)
+        limit = self._limit(seen)
         return Overdue(section, seconds, limit) if seconds > limit else None
+
+    def _limit(self, seen: list[float]) -> float:
+        most = max(self.floor_s, FIRST_S)  # clocks that were set make any number of seconds
+        return allowed_s([min(took, most) for took in seen], self.floor_s)
 
     def _evaluations(self) -> list[float]:
         """What whole evaluations took: no less than any of their parts, so that nothing longer than at first is allowed."""

@@ -21,6 +21,7 @@ from holdfast.processes.ending import STUCK_S
 from holdfast.processes.hang_timeout import TrainerHangTimeout
 from holdfast.processes.hanging import end_hanging
 from holdfast.processes.standby import Standby
+from holdfast.processes.tree import bytes_read
 from holdfast.run.attempt import is_closed, write_launch_spec
 from holdfast.run.evaluations import is_over
 from holdfast.run.folder import RunFolder
@@ -29,6 +30,7 @@ from holdfast.run.outcomes import EndingKind, kind_by_code
 from holdfast.run.types import Ending, Launch
 
 LOOK_EVERY_S = 0.2
+LAST_STEP_S = 60.0  # that a trainer may take to stop whose supervisor fails
 TOLD_S = 3.0  # for another rank's end to be written down
 Tick = Callable[[Attempt], bool]
 
@@ -36,8 +38,7 @@ Tick = Callable[[Attempt], bool]
 def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Attempt:
     """Write a new attempt down, then give it to the standby, or start its shim. `orders` go into launch.json beside the launch itself."""
     number = max(run.attempts(), default=0) + 1
-    folder = run.attempt(number)
-    folder.mkdir(parents=True)
+    folder = run.made(run.attempt(number))
     write_launch_spec(
         folder,
         launch,
@@ -82,7 +83,8 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
             return ending
         if tick(attempt) and not asked:
             asked = _ask_to_stop(attempt, run)
-        overdue = timeout.overdue(attempt.pulse())
+        pulse = attempt.pulse()
+        overdue = timeout.overdue(pulse, bytes_read(living_pids(attempt).values(), from_disks=True) if pulse is None else 0)
         if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
             return Ending("stuck", facts={"reason": why})
         wait_for_end(watched(attempt), LOOK_EVERY_S)
@@ -201,6 +203,16 @@ def end_strays(run: RunFolder) -> None:
     for identity in (shim, *_trainers(attempt).values()):
         if identity and signal_holder(identity, run.trainer_lock, signal.SIGKILL):
             wait_for_end([identity["pid"]], STUCK_S)
+
+
+def end_newest(run: RunFolder) -> None:
+    """Have the newest attempt's trainer stop after its step, and end what is still there a while later: nobody will watch it any more."""
+    ask_newest_to_stop(run)
+    attempt = adopt(run)
+    until = time.monotonic() + LAST_STEP_S
+    while attempt is not None and (pids := list(living_pids(attempt).values())) and time.monotonic() < until:
+        wait_for_end(pids[:1], LOOK_EVERY_S)
+    end_strays(run)
 
 
 def ask_newest_to_stop(run: RunFolder) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 STORE_DESCRIPTOR = "HOLDFAST_STORE_FD"  # the inherited socket on which the first rank is to listen
 STARTED_BY = "HOLDFAST_STARTED_BY"  # the process that started these ranks; without it another launcher did
@@ -36,6 +37,17 @@ def rank_variables(number: int, device: int, size: int, meeting: socket.socket, 
         found[STORE_DESCRIPTOR] = meeting.fileno()
     defaults = {name: loopback for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in environment}
     return defaults | {name: str(value) for name, value in found.items()}
+
+
+def recorder_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that have torch's flight recorder write each rank's last collectives into `folder` when one of them times out.
+
+    Old names and new ones: torch 2.8 renamed some. Nothing where the user has chosen anything of it.
+    """
+    chosen = {"TRACE_BUFFER_SIZE": "2000", "DUMP_ON_TIMEOUT": "1", "DEBUG_INFO_TEMP_FILE": f"{folder}/nccl_trace_rank_"}
+    found = {f"TORCH_NCCL_{name}": value for name, value in chosen.items()}
+    found |= {"TORCH_FR_BUFFER_SIZE": chosen["TRACE_BUFFER_SIZE"], "TORCH_FR_DUMP_TEMP_FILE": chosen["DEBUG_INFO_TEMP_FILE"]}
+    return {} if set(found) & set(environment) else found
 
 
 def rank_of(environment: Mapping[str, str]) -> int:

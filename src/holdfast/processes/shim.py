@@ -25,10 +25,12 @@ from holdfast.base.identity import identify, myself
 from holdfast.base.safe_open import lock_descriptor, open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.processes.command_session import CommandSession
+from holdfast.processes.rank_environment import recorder_variables
 from holdfast.processes.trainers import Trainers
 
 LOOK_EVERY_S = 0.5
 WRITER_PAUSE_S = (0.1, 5.0)
+_LOCK_S = 20.0  # for what the attempt before left, which may still be ending
 _RESERVED, _ENDING_BYTES = ".ending.reserved", 512
 
 
@@ -62,24 +64,27 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
     """See an attempt through to its end, with the trainers that stood by where there are some."""
     launch = json.loads((attempt / "launch.json").read_text())
     lock = lock_descriptor(launch["trainer_lock"]) if lock is None else lock
-    if not take_lock(lock) or (attempt / "ending.json").exists():
+    if not take_lock(lock, attempt / "ending.json"):
         return 1  # another trainer lives, or a new supervisor has called this attempt off
     write_whole(attempt / "nurse.json", dict(myself()))
     reserve(attempt)
     environment = _environment(launch)
+    if foreign or len(launch.get("devices", ())) > 1:
+        environment |= recorder_variables(attempt, environment)
     times, trainers = {"began": time.time()}, standby
     signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM) if trainers else None)
     with open_log(attempt / "output.log") as output:
         session = CommandSession(launch, attempt, output) if foreign else None
         if standby is None or not standby.tell(f"{int(attempt.name)}\n"):
-            streams = session.streams() if session else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             try:
+                streams = session.streams() if session else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
                 trainers = Trainers(launch["argv"], launch.get("devices", [0]), environment, (lock,), **streams)
             except OSError as error:
                 if not foreign:
                     raise
-                told = f"{launch['argv'][0]}: {error.strerror}"
+                told = f"{error.filename or launch['argv'][0]}: {error.strerror}"
                 write_ending(attempt, {"code": None, "could_not_start": told, **times, "ended": time.time()})
+                os.close(lock)
                 return 0
         assert trainers is not None
         beside: Beside = session or Writer(launch["writer_argv"], environment, output, attempt / "writer.json")
@@ -90,6 +95,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
         facts = beside.end()
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
     write_ending(attempt, {"code": code, **times, **ranks, **facts})
+    os.close(lock)  # who reads the ending may start the next attempt at once, while this interpreter still leaves
     return 0
 
 
@@ -106,22 +112,32 @@ def write_ending(attempt: Path, ending: dict[str, Any]) -> None:
         write_whole(attempt / "ending.json", ending)
         reserved.unlink(missing_ok=True)
     except OSError:
-        with reserved.open("r+b", buffering=0) as handle:
-            handle.write(text.ljust(_ENDING_BYTES))
-        reserved.replace(attempt / "ending.json")
+        try:
+            with reserved.open("r+b", buffering=0) as handle:
+                handle.write(text.ljust(_ENDING_BYTES))
+            reserved.replace(attempt / "ending.json")
+        except OSError as error:  # a file system that has become read-only: nobody can be told
+            with contextlib.suppress(OSError):
+                print(f"holdfast: {text.decode()} cannot be written down: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _environment(orders: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in (os.environ | orders["env"]).items() if value is not None}
 
 
-def take_lock(descriptor: int) -> bool:
-    """Take the trainer lock; for a second, because others hold it for an instant when they ask whether it is free."""
-    for _ in range(50):
+def take_lock(descriptor: int, called_off: Path) -> bool:
+    """Take the trainer lock, unless the attempt is called off meanwhile: the file is there.
+
+    Others hold it for an instant when they ask whether it is free, and on a busy machine what the attempt before left takes seconds to end.
+    """
+    until = time.monotonic() + _LOCK_S
+    while not called_off.exists():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            return not called_off.exists()
         except OSError:
+            if time.monotonic() > until:
+                return False
             time.sleep(0.02)
     return False
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Literal
 
 from holdfast.base.child import module_command
-from holdfast.base.files import is_full, last_line, write_json
+from holdfast.base.files import last_line, takes_nothing, write_json
 from holdfast.base.safe_open import open_log
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
@@ -50,7 +50,7 @@ class Standby:
         try:
             self._start(launch)
         except OSError as error:
-            if not is_full(error):
+            if not takes_nothing(error):
                 raise
             return  # the trainer that lives is watched without one
         self.run.event("standby_started", holds=self.mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -38,12 +39,15 @@ def cpu_seconds(pids: list[int]) -> float:
     return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / tick
 
 
-def bytes_read(pids: list[int]) -> int:
-    """What these processes have read so far, from files and elsewhere; 0 where that may not be known."""
+def bytes_read(pids: Iterable[int], from_disks: bool = False) -> int:
+    """What these processes have read so far, from files and elsewhere; from_disks: mapped files, too, but nothing that was in memory.
+
+    0 where that may not be known.
+    """
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, IndexError, ValueError):
-            total += int((_PROC / str(pid) / "io").read_text().split()[1])
+            total += int((_PROC / str(pid) / "io").read_text().split()[9 if from_disks else 1])
     return total
 
 

@@ -108,7 +108,8 @@ def persist_newest(run: RunFolder, places: list[Path], artifact: Artifact, keep:
 
     The step of the newest, or None when no snapshot is left. Raises OSError, and Stop(1) where the lock is not given back.
     """
-    with hold(run.writer_lock, wait=True, tell=tell):
+    told = None if tell is None else lambda waiting: tell(f"the newest state is still being written: {waiting}")
+    with hold(run.writer_lock, wait=True, tell=told):
         clear_staging(run)
         for place in places:
             memory = MemoryFile.open(place)

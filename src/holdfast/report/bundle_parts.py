@@ -29,6 +29,7 @@ _FILES = (  # pattern, how it is read, what it is
     ("data.json", "text", "what the check of the rows found, in numbers"),
     ("steps.jsonl", "rows", "the first and the last committed steps"),
     ("events.jsonl", "rows", "decisions and odd things, the first and the last"),
+    ("readings.jsonl", "rows", "what the machine did, the first and the last readings"),
     ("evaluations.jsonl", "rows", "held-out losses"),
     ("quarantine.jsonl", "rows", "rows that are left out: file, line, reason"),
     ("supervisor.lock", "text", "who supervises the run, or did so last"),

@@ -12,8 +12,9 @@ from holdfast import __version__
 from holdfast.base.files import Json, read_json, write_bytes
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.report_command import of_command
-from holdfast.report.report_parts import machine_rows, notices, rendered, without_secrets
+from holdfast.report.report_parts import machine_rows, notices, readings, rendered, without_secrets
 from holdfast.report.report_training import of_training
+from holdfast.report.words import unhealthy
 from holdfast.run.folder import RunFolder
 
 _SECTIONS: Json = {"wide": False, "samples": [], "table": [], "data": {}, "usage": "", "timeline": [], "config": ""}
@@ -33,9 +34,10 @@ def render(run: RunFolder) -> str:
     shown: Json = _SECTIONS | {
         "name": run.path.name,
         "status": status,
-        "good": status == "finished",
+        "good": status == "finished" and not unhealthy(summary),
         "notices": notices(run),
         "machine": machine_rows(run),
+        "readings": readings(run),
         "version": __version__,
         "folder": str(run.path),
     }

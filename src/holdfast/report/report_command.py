@@ -61,10 +61,11 @@ def _verdict(summary: Json, status: str, rows: list[Json]) -> str:
     if status == "interrupted":
         return f"Stopped by its user after {steps}; rerun the same command to resume."
     incidents = summary["incidents"]
-    text = f"Ended well: {steps} " + (f"through {counted(len(incidents), 'incident')}" if incidents else "without an incident")
+    how = "Trained to its end" if summary.get("after_training") else "Ended well"
+    text = f"{how}: {steps} " + (f"through {counted(len(incidents), 'incident')}" if incidents else "without an incident")
     if (again := summary["steps_computed_twice"]) is not None and incidents:
         text += f", {counted(again, 'step')} computed twice"
-    return text + (f". But its newest checkpoint is not whole: {summary['doubt']}." if summary.get("doubt") else ".")
+    return text + (f". But {summary['doubt']}." if summary.get("doubt") else ".")
 
 
 def _tiles(summary: Json) -> list[tuple[str, str]]:

@@ -7,14 +7,19 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from holdfast.base.errors import WRONG_VALUES
 from holdfast.base.files import Json, read_json
 from holdfast.machine.machine_file import training_devices
+from holdfast.machine.readings.keep import kept
+from holdfast.machine.readings.words import figures, seen_signs, summed
 from holdfast.privacy.scrub import Scrubber
 from holdfast.report.notices import notice
 from holdfast.report.pages import page_template
+from holdfast.report.svg import line_chart
 from holdfast.run.folder import RunFolder
 
 _NOTICES_SHOWN = 50
+_FEWEST_DRAWN, _READING_CHARTS = 3, 13  # of eight cards busy, then what there is room for
 
 
 def without_secrets(value: Any, scrubber: Scrubber) -> Any:
@@ -70,6 +75,28 @@ def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
         ("torch", str(torch.get("version"))),
     ]
     return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
+
+
+def readings(run: RunFolder) -> Json:
+    """What the machine did while the run was trained: charts over steps, figures, signs; nothing where nothing was kept."""
+    try:
+        found = kept(run.readings_file)
+        over = [one for one in found if isinstance(one.get("step"), int)]
+        return {"charts": _reading_charts(over), "rows": list(summed(found)), "signs": seen_signs(found)}
+    except (OSError, *WRONG_VALUES):
+        return {}
+
+
+def _reading_charts(found: list[Json]) -> list[tuple[str, Markup]]:
+    if len(found) < _FEWEST_DRAWN:
+        return []
+    tables = [figures(one) for one in found]
+    names = [name for name in dict.fromkeys(key for table in tables for key in table) if name.endswith(("busy", "celsius", "watts"))]
+    charts = []
+    for name in names[:_READING_CHARTS]:
+        points = [(one["step"], table[name]) for one, table in zip(found, tables, strict=True) if name in table]
+        charts.append((name.replace("/", " ").replace("_", " "), Markup(line_chart([x for x, _ in points], [y for _, y in points], ""))))
+    return charts
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,16 @@ from itertools import pairwise
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
+from holdfast.report.seen_progress import (
+    begin_of,
+    believed,
+    computed_twice,
+    disagreeing,
+    disobeyed,
+    furthest,
+    stands_at,
+    useful_seconds,
+)
 from holdfast.run.evaluations import best_of
 
 _BESIDE_ATTEMPTS = ("run_created", "final_evaluation_ended")  # events of what takes time before and after the attempts
@@ -28,8 +38,11 @@ class Journals:
 def summarise(status: str, reason: str | None, told: Journals, known: Json) -> Json:
     """The content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
 
-    known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown.
+    known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown;
+    `began`, where it is there, the step each attempt was seen to begin after; `doubts` what speaks against the result.
     """
+    known = dict(known)
+    began: dict[int, int | None] | None = known.pop("began", None)
     losses = [row["loss"] for row in told.rows if row.get("loss") is not None]
     wall = wall_seconds(told.launches, told.endings, {row["attempt"]: row["time"] for row in told.rows})
     if wall:
@@ -40,13 +53,14 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "reason": reason,
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
         "attempts": len(told.launches),
-        "incidents": incidents(told.rows, told.events, told.failure_reports),
+        "incidents": incidents(told.rows, told.events, told.failure_reports, began),
         "quarantined": [],
         "goodput": round(min(1.0, useful / wall), 4) if wall and useful is not None else None,
         "wall_seconds": round(wall, 3) if wall else None,
     }
-    more = {name: value for name, value in known.items() if name not in ("useful_s", "loss")}
-    return found | more | {"loss": found["loss"] | known.get("loss", {})}
+    more = {name: value for name, value in known.items() if name not in ("useful_s", "loss", "doubts")}
+    doubts = {"doubt": "; ".join(known["doubts"]) or None} if "doubts" in known else {}
+    return found | more | doubts | {"loss": found["loss"] | known.get("loss", {})}
 
 
 def of_steps(
@@ -61,6 +75,7 @@ def of_steps(
     artifact_sha256: str | None,
     is_adapter: bool = True,
     until: Json | None = None,
+    learns: Json | None = None,
 ) -> Json:
     """What a trainer of ours tells beside."""
     rows, in_steps = told.rows, sum(row["seconds"] for row in told.rows)
@@ -71,6 +86,7 @@ def of_steps(
         "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
+        **({"learns": learns} if learns else {}),
         **({"until": _until(until, told.events)} if until else {}),
         "health": health,
         "quarantined": [{name: row[name] for name in ("file", "line", "reason", "evidence", "step")} for row in quarantined],
@@ -86,6 +102,7 @@ def of_steps(
 def of_progress(told: Journals, command: Json, code: int | None) -> Json:
     """What was seen of somebody else's command. Rows are {time, attempt, step, total, source, loss}."""
     rows, events = told.rows, told.events
+    rows = believed(rows)
     went_on = {event["attempt"]: event["step"] for event in events if event["event"] == "loop_resumed"}
     refused = {event["attempt"] for event in events if event["event"] == "option_unknown"}  # they ended before they began to train
     trained = {
@@ -93,15 +110,20 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         for number, launch in told.launches.items()
         if number not in refused
     }
+    total = next((row["total"] for row in reversed(rows) if row.get("total")), None)
+    reached = stands_at(rows, trained)
     dropped = sum(event["count"] for event in events if event["event"] == "gradients_dropped")
     return {
         **dict.fromkeys(_UNKNOWN),
         "useful_s": useful_seconds(rows, trained),
+        "doubts": [*disobeyed(rows, trained), *disagreeing(rows)],
         "command": command["argv"],
         "launcher": command["launcher"],
         "exit_code": code,
-        "steps": max((row["step"] for row in rows), default=None),
-        "total_steps": next((row["total"] for row in reversed(rows) if row.get("total")), None),
+        "began": {number: begin_of(rows, trained, number) for number in trained},
+        "steps": furthest(rows),
+        "total_steps": total,
+        "incomplete": reached < total if reached is not None and total else None,
         "progress_from": rows[-1]["source"] if rows else None,
         "checkpoints_set_aside": [event["now"] for event in events if event["event"] == "checkpoint_set_aside"],
         "steps_computed_twice": computed_twice(rows, trained),
@@ -126,8 +148,8 @@ def _evaluations(rows: list[Json]) -> Json | None:
     return {"count": len(rows), "last_loss": rows[-1]["loss"], **facts, "seconds": round(sum(row["seconds"] for row in rows), 3)}
 
 
-def incidents(steps: list[Json], events: list[Json], failure_reports: list[Json]) -> list[Json]:
-    """One entry for each attempt that ended early against the user's will."""
+def incidents(steps: list[Json], events: list[Json], failure_reports: list[Json], began: dict[int, int | None] | None = None) -> list[Json]:
+    """One entry for each attempt that ended early against the user's will. began: as in `summarise`, None: what was restored counts."""
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
     found = []
     for before, failure_report in pairwise([{}, *failure_reports]):
@@ -138,14 +160,17 @@ def incidents(steps: list[Json], events: list[Json], failure_reports: list[Json]
         next_row = next(
             (row for row in steps if row["attempt"] > failure_report["attempt"] and row["time"] >= failure_report["died"]), None
         )
-        lost = max(0, failure_report["committed_after"] - next_state["step"]) if next_state else None
+        start = next_state["step"] if next_state else None
+        if next_state and began is not None:
+            start = began.get(next_state["attempt"])
+        lost = max(0, failure_report["committed_after"] - start) if start is not None else None
         found.append(
             {
                 "step": failure_report["step"] if failure_report["step"] is not None else failure_report["committed_after"] + 1,
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],
-                "evidence": _story(failure_report, next_state, lost),
+                "evidence": _story(failure_report, next_state, start, lost),
                 "lost_steps": lost,
                 "seconds_to_recover": round(next_row["time"] - failure_report["died"], 3) if next_row else None,
                 "attempt": failure_report["attempt"],
@@ -166,13 +191,18 @@ def _ending_words(failure_report: Json) -> str:
     return words + (f" ({'; '.join(clues)})" if clues else "")
 
 
-def _story(failure_report: Json, next_state: Json | None, lost: int | None) -> str:
+def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None) -> str:
+    """How the attempt ended, and what became of it: that the next one went on is said where it was seen."""
     story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
     if verdict := failure_report.get("verdict"):
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"
     if next_state is None:
         return story
+    if start is None:
+        return f"{story}; the next was to go on from {next_state['state']}, and no step of it was seen"
     again = "no committed step computed again" if not lost else f"{counted(lost, 'committed step')} computed again"
+    if start < (next_state["step"] or 0):
+        return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
     return f"{story}; went on from {next_state['state']}, {again}"
 
 
@@ -194,50 +224,3 @@ def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dic
             ended = (signs or {}).get(number)
         total += max(0.0, ended - began) if ended is not None else 0.0  # below 0: the clock was put back meanwhile
     return total or None
-
-
-def _by_attempt(progress: list[Json]) -> dict[int, list[Json]]:
-    found: dict[int, list[Json]] = {}
-    for row in progress:
-        found.setdefault(row["attempt"], []).append(row)
-    return found
-
-
-def began_at(rows: list[Json], launch: Json) -> int:
-    """The step an attempt went on from: that of its checkpoint, or 0 where the steps it showed say that it began anew.
-
-    A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
-    """
-    resumed = int(launch.get("resumed_step") or 0)
-    return 0 if any(0 < row["step"] < resumed for row in rows) else resumed
-
-
-def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | None:
-    """Steps that a later attempt computed again; None where an attempt that was followed by another told no step at all."""
-    seen, total = _by_attempt(progress), 0
-    for earlier, later in pairwise(sorted(launches)):
-        rows = seen.get(earlier, [])
-        if not rows and not progress:
-            return None
-        if rows:
-            begin = began_at(seen.get(later, []), launches[later])
-            total += max(0, rows[-1]["step"] - begin)
-    return total
-
-
-def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | None:
-    """Seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
-    seen, seconds, told = _by_attempt(progress), 0.0, False
-    numbers = sorted(launches)
-    for at, number in enumerate(numbers):
-        rows = seen.get(number, [])
-        if len(rows) < 2 or rows[-1]["step"] <= rows[0]["step"]:
-            continue
-        told = True
-        kept = rows[-1]["step"]
-        if at + 1 < len(numbers):
-            following = numbers[at + 1]
-            kept = min(kept, began_at(seen.get(following, []), launches[following]))
-        share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])
-        seconds += max(0.0, share) * max(0.0, rows[-1]["time"] - rows[0]["time"])
-    return seconds if told else None

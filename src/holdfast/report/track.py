@@ -1,8 +1,8 @@
 """Pass a run's steps on to trackers, from a process of its own: a tracker that fails or hangs never touches the training.
 
-    python -m holdfast.report.track RUN
+    python -m holdfast.report.track RUN NAME
 
-It follows steps.jsonl, remembers in tracked.json how far it came, and ends when the run has its summary or its parent is gone.
+It follows steps.jsonl, remembers in tracked-NAME.json how far it came, and ends when the run has its summary or its parent is gone.
 """
 
 from __future__ import annotations
@@ -13,16 +13,26 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.files import Json, Tail, read_json, write_json
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
 
 POLL_S = 0.5
+_OF_ALL = "tracked.json"  # of runs whose trackers had one process together
+_LONGEST_TAG = 5000  # characters that MLflow takes
 _NUMBERS = ("loss", "grad_norm", "lr", "token_accuracy", "peak_bytes")
 Log = Callable[[dict[str, float], int], None]
-Tracker = tuple[Log, Callable[[], None]]
+Note = Callable[[str, int], None]  # of what happened, in words
+
+
+class Tracker(NamedTuple):
+    """How steps and incidents reach a tracker, and how it is closed."""
+
+    log: Log
+    note: Note
+    close: Callable[[], None]
 
 
 def numbers(row: Json) -> dict[str, float]:
@@ -47,7 +57,18 @@ def tensorboard(run: RunFolder, _: Json) -> Tracker:
         writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=entries)))
         writer.flush()
 
-    return log, writer.close
+    def note(text: str, step: int) -> None:
+        value = writing(text)
+        writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=[value])))
+
+    def writing(text: str) -> Any:
+        tensor_pb2 = importlib.import_module("tensorboard.compat.proto.tensor_pb2")
+        types_pb2 = importlib.import_module("tensorboard.compat.proto.types_pb2")
+        tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode()])
+        about = summary_pb2.SummaryMetadata(plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="text"))
+        return summary_pb2.Summary.Value(tag="incidents", metadata=about, tensor=tensor)
+
+    return Tracker(log, note, writer.close)
 
 
 def wandb(run: RunFolder, config: Json) -> Tracker:
@@ -56,7 +77,11 @@ def wandb(run: RunFolder, config: Json) -> Tracker:
     session = package.init(
         project=named("WANDB_PROJECT"), name=run.path.name, id=run.id()[:16], resume="allow", config=config, dir=str(run.path)
     )
-    return lambda values, step: session.log(values, step=step), session.finish
+    return Tracker(
+        lambda values, step: session.log(values, step=step),
+        lambda text, step: session.alert(title="incident", text=f"step {step}: {text}", level="WARN"),
+        session.finish,
+    )
 
 
 def mlflow(run: RunFolder, config: Json) -> Tracker:
@@ -67,14 +92,22 @@ def mlflow(run: RunFolder, config: Json) -> Tracker:
         package.set_experiment(named("MLFLOW_EXPERIMENT_NAME"))
     package.start_run(run_name=run.path.name)
     package.log_params({name: str(value)[:250] for name, value in config["train"].items()})
-    return lambda values, step: package.log_metrics(values, step=step), package.end_run
+    return Tracker(
+        lambda values, step: package.log_metrics(values, step=step),
+        lambda text, step: package.set_tag(f"incident at step {step}", text[:_LONGEST_TAG]),
+        package.end_run,
+    )
 
 
 def trackio(run: RunFolder, config: Json) -> Tracker:
     """trackio, on this machine."""
     package = importlib.import_module("trackio")
     package.init(project=named("TRACKIO_PROJECT"), name=run.path.name, config=config)
-    return lambda values, step: package.log(values, step=step), package.finish
+    return Tracker(
+        lambda values, step: package.log(values, step=step),
+        lambda text, step: package.alert(title="incident", text=f"step {step}: {text}", level=package.AlertLevel.WARN),
+        package.finish,
+    )
 
 
 TRACKERS: dict[str, Callable[[RunFolder, Json], Tracker]] = {
@@ -85,38 +118,72 @@ TRACKERS: dict[str, Callable[[RunFolder, Json], Tracker]] = {
 }
 
 
-def follow(run: RunFolder, names: list[str], alive: Callable[[], bool]) -> None:
-    """Log every committed step and every held-out loss once, until the run is over."""
+def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_name: str = _OF_ALL) -> None:
+    """Log every committed step, every held-out loss and every incident once, until the run is over."""
     config = run.config()
     trackers = [TRACKERS[name](run, config.model_dump(mode="json")) for name in names]
-    memory = run.path / "tracked.json"
-    known = read_json(memory) or {}
-    done, evaluated = known.get("step", 0), known.get("evaluated", 0)
+    memory = run.path / memory_name
+    known = read_json(memory) or read_json(run.path / _OF_ALL) or {}
+    journal = Tail(run.events_file, key="event")
     while True:
         over = run.summary_file.exists() or not alive()
-        fresh: list[Any] = [row for row in run.steps() if row["step"] > done]
-        for row in fresh:
-            for log, _ in trackers:
-                log(numbers(row), row["step"])
-            done = row["step"]
-        held_out = [row for row in read_evaluations(run) if evaluated < row["step"] <= done]
-        for row in held_out:
-            evaluated = row["step"]
-            for log, _ in trackers if row["loss"] is not None else ():
-                log({"eval/loss": float(row["loss"]), "eval/step": float(evaluated)}, done)  # wandb takes no step again that is past
-        if fresh or held_out:
-            write_json(memory, {"step": done} | ({"evaluated": evaluated} if evaluated else {}), durable=False)
+        now = _pass_on(run, trackers, known, journal)
+        if over:
+            now = _final_losses(run, trackers, now)
+        if now != known:
+            write_json(memory, now, durable=False)
+            known = now
         if over:
             break
         time.sleep(POLL_S)
-    for _, close in trackers:
-        close()
+    for tracker in trackers:
+        tracker.close()
+
+
+def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, journal: Tail) -> Json:
+    """Send what is new since `known`; what is known then."""
+    now = dict(known)
+    done = now.get("step", 0)
+    for row in [row for row in run.steps() if row["step"] > done]:
+        for tracker in trackers:
+            tracker.log(numbers(row), row["step"])
+        done = now["step"] = row["step"]
+    for row in [row for row in read_evaluations(run) if now.get("evaluated", 0) < row["step"] <= done]:
+        now["evaluated"] = row["step"]
+        for tracker in trackers if row["loss"] is not None else ():
+            # wandb takes no step again that is past
+            tracker.log({"eval/loss": float(row["loss"]), "eval/step": float(row["step"])}, done)
+    for event in journal.new()[0]:
+        if event["event"] == "attempt_ended" and "decision" in event and event["time"] > now.get("incident", 0.0):
+            now["incident"], now["incidents"] = event["time"], now.get("incidents", 0) + 1
+            for tracker in trackers:
+                tracker.note(incident(event), done)
+                tracker.log({"incidents": float(now["incidents"])}, done)
+    return now
+
+
+def incident(event: Json) -> str:
+    """An end of an attempt that the run went on from, in words."""
+    cause = (event.get("diagnosis") or {}).get("cause")
+    named = f" ({cause.replace('_', ' ')})" if cause and cause != "unknown" else ""
+    return f"{event['decision'].get('reason') or 'an attempt ended'}{named}"
+
+
+def _final_losses(run: RunFolder, trackers: list[Tracker], known: Json) -> Json:
+    """Send what base and tuned model lose on the held-out rows, once."""
+    loss = (read_json(run.summary_file) or {}).get("loss") or {}
+    values = {f"eval/{name}": float(loss[f"eval_{name}"]) for name in ("base", "tuned") if loss.get(f"eval_{name}") is not None}
+    if not values or known.get("final"):
+        return known
+    for tracker in trackers:
+        tracker.log(values, known.get("step", 0))
+    return known | {"final": True}
 
 
 def main(argv: list[str]) -> int:
     run = RunFolder(Path(argv[0]))
     parent = os.getppid()
-    follow(run, list(run.config().run.track), lambda: os.getppid() == parent)
+    follow(run, [argv[1]], lambda: os.getppid() == parent, f"tracked-{argv[1]}.json")
     return 0
 
 

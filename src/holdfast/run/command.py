@@ -18,7 +18,7 @@ class Command:
     checkpoints, as its user or its arguments name it. progress: a regular expression or a file. retries: most restarts, None:
     as long as it makes progress. hang_s: seconds of silence, at least. stop_s: seconds between being asked to stop and SIGKILL.
     there: checkpoints that were there before, with their time of change: another run's. unknown_option: the option to go on that was
-    added to it and that it said it does not know; it is added no more.
+    added to it and that it said it does not know; it is added no more. stdin: the file it reads as its standard input, from byte stdin_at.
     """
 
     argv: tuple[str, ...]
@@ -33,6 +33,8 @@ class Command:
     callback: bool = False
     there: dict[str, int] = field(default_factory=dict)
     unknown_option: str = ""
+    stdin: str | None = None
+    stdin_at: int = 0
 
     @property
     def place(self) -> Path | None:

@@ -28,6 +28,7 @@ from holdfast.base.files import (
 from holdfast.base.safe_open import read_small
 from holdfast.config.config import Config
 from holdfast.config.yaml_tree import in_one_line, value_of
+from holdfast.machine.readings.keep import FILE as READINGS
 from holdfast.run.plan import RunPlan, read_plan
 
 TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
@@ -82,6 +83,11 @@ class RunFolder:
     @property
     def events_file(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def readings_file(self) -> Path:
+        """What the machine did meanwhile."""
+        return self.path / READINGS
 
     @property
     def evaluations_file(self) -> Path:
@@ -171,6 +177,11 @@ class RunFolder:
         return self.path / "supervisor.lock"
 
     @property
+    def notify_file(self) -> Path:
+        """Who is told of the run's turns (run.notify); for its user alone."""
+        return self.path / "notify.json"
+
+    @property
     def supervisor_log(self) -> Path:
         """What a supervisor without a terminal says."""
         return self.path / "supervisor.log"
@@ -182,6 +193,12 @@ class RunFolder:
     @property
     def writer_lock(self) -> Path:
         return self.path / "writer.lock"
+
+    def made(self, folder: Path) -> Path:
+        """Make a new numbered folder below the run's. Raises OSError, also where the run folder itself is gone: it does not come back."""
+        folder.parent.mkdir(exist_ok=True)
+        folder.mkdir()
+        return folder
 
     def attempt(self, number: int) -> Path:
         return self.path / "attempts" / f"{number:03d}"
@@ -200,7 +217,10 @@ class RunFolder:
             raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
 
     def write_config(self, config: Config) -> None:
-        text = yaml.safe_dump(config.model_dump(mode="json", exclude={"faults"}), sort_keys=False, allow_unicode=True)
+        """Without run.notify, whose addresses are secrets: reports, bundles and trackers show what stands here."""
+        text = yaml.safe_dump(
+            config.model_dump(mode="json", exclude={"faults": True, "run": {"notify"}}), sort_keys=False, allow_unicode=True
+        )
         write_bytes(self.config_file, text.encode())
 
     def plan(self) -> RunPlan:

@@ -5,12 +5,14 @@ Who makes a plan is planning/plan.py. A key of another version's plan is ignored
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base_model.parts import PARTS
 from holdfast.config.settings import Dtype
 
 Count = Annotated[int, Field(ge=0)]
@@ -65,6 +67,19 @@ class Alternative(_Part):
     fits: bool | None = None
 
 
+class Learns(_Part):
+    """Parameters that are trained of a part, and the share of its weights that learn or carry an adapter; None: it has no weights."""
+
+    parameters: Count
+    share_of_kind: Annotated[float, Field(ge=0, le=1)] | None
+
+
+def learning(trained: Mapping[str, int], weights: Mapping[str, int], reached: Mapping[str, int]) -> dict[str, Learns]:
+    """What learns, by part of a model: from numbers that are trained, that there are, and that a change reaches."""
+    shares = {part: round(reached.get(part, 0) / weights[part], 4) if weights.get(part) else None for part in PARTS}
+    return {part: Learns(parameters=trained.get(part, 0), share_of_kind=shares[part]) for part in PARTS}
+
+
 class Course(_Part):
     """How a run goes through its rows, as its settings take it."""
 
@@ -78,7 +93,7 @@ class Plan(Course):
 
     reserve_bytes: of the capacity, what is left to others; frozen: how the base model's matrices are held; micro_batch_tokens: tokens that
     go through the model at once; checkpointed_layers: layers computed again in backward; host_bytes: of main memory, beside a GPU or all
-    of it; disk_bytes: of the run folder.
+    of it; disk_bytes: of the run folder; learns, weights_by_part: parameters trained, and of the model, by part (base_model/parts.py).
     """
 
     fits: bool | None
@@ -86,6 +101,8 @@ class Plan(Course):
     capacity_bytes: Count | None
     bytes: Bytes
     params: Params
+    learns: dict[str, Learns] = {}
+    weights_by_part: dict[str, Count] = {}
     accumulation: Annotated[int, Field(ge=1)]
     reserve_bytes: Count | None = None
     frozen: Literal["fp32", "half", "nf4", "fp4", "int8"] | None = None
@@ -94,6 +111,12 @@ class Plan(Course):
     seconds: Seconds | None = None
     alternatives: tuple[Alternative, ...] = ()
     reasons: tuple[str, ...] = ()
+
+    @field_validator("learns", mode="before")
+    @classmethod
+    def _of_this_form(cls, value: Any) -> Any:
+        """What learns, as plans had it for some days: numbers alone, which no share follows from."""
+        return {part: one for part, one in value.items() if not isinstance(one, int)} if isinstance(value, dict) else value
 
 
 class RowCounts(_Part):

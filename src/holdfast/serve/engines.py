@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import subprocess
+import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,8 +25,10 @@ from holdfast.export.endings import end_tokens
 from holdfast.export.gguf.convert import sixteen, write_gguf, write_gguf_adapter
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
+from holdfast.processes.signs_of_life import SignsOfLife
 
-_PATIENCE_S = 600
+_PATIENCE_S, _LEAVING_S = 600, 1.0
+_LOOK_S, _SILENT_S = 0.5, 30.0  # of a program that is asked: one that computes shows it many times a second
 MODELS = ("base", "tuned")
 
 
@@ -54,6 +58,67 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+class Child:
+    """The program that generates, while it lives. One that does nothing for long while it is asked is ended, and started again when
+    the next one asks."""
+
+    def __init__(self, command: list[str], log: Path, env: Mapping[str, str]) -> None:
+        self._command, self._path, self._env = command, log, dict(env)
+        self._lock, self._asked, self._over = threading.Lock(), 0, threading.Event()
+        self._hung = ""
+        self._start()
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+
+    def _start(self) -> None:
+        """Raises Stop(1) where it ends before it can answer."""
+        self._log = self._path.open("ab")
+        self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=self._env)
+        self._signs = SignsOfLife(self.process.pid)
+        self.ready = _ready(self.process, self._path)
+        self._signs.begin()
+
+    @contextlib.contextmanager
+    def asked(self) -> Iterator[None]:
+        """While it is asked for an answer. Raises RuntimeError, with the reason, where it ended or hung meanwhile."""
+        with self._lock:
+            if self.process.poll() is not None:
+                _end(self.process, self._log)
+                try:
+                    self._start()
+                except Stop as stop:
+                    raise RuntimeError(stop.message) from None
+            if not self._asked:
+                self._signs.begin()
+            self._asked, process, self._hung = self._asked + 1, self.process, ""
+        try:
+            yield
+        except (OSError, RuntimeError, http.client.HTTPException):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LEAVING_S)  # what it said last may come before its end does
+            if process.poll() is None and not self._hung:
+                raise
+            raise RuntimeError(self._hung or "the model's process has ended; it is started again for the next request") from None
+        finally:
+            with self._lock:
+                self._asked -= 1
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            with self._lock:
+                if self._asked and (silent := self._signs.silent_s()) > _SILENT_S:
+                    again = "it was ended, and is started again for the next request"
+                    self._hung = f"the model's process gave no sign of life for {silent:.0f} s; {again}"
+                    print(f"holdfast: {self._hung}", file=sys.stderr, flush=True)
+                    self.process.kill()
+                    self.process.wait()
+
+    def close(self) -> None:
+        self._over.set()
+        self._watching.join()
+        _end(self.process, self._log)
+
+
 class LlamaCpp:
     """llama.cpp's server, behind a key of its own, in a process that dies with this one's pipe."""
 
@@ -64,29 +129,29 @@ class LlamaCpp:
         write_gguf_adapter(subject, lora)
         request: Json = {"model": str(base), "lora": [str(lora)], "threads": usable_threads(), "slots": 2}
         write_json(work / "serve.json", request | {"context": subject.facts.positions or 2048})
-        self._log = (work / "engine.log").open("wb")
         command = module_command("holdfast.serve.llama", work / "serve.json")
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=dict(env))
-        ready = _ready(self._child, work / "engine.log")
-        self._url, self._key = ready["url"], ready["key"]
+        self._child = Child(command, work / "engine.log", env)
 
     def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
         body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
         body |= {"top_p": wanted.top_p, "lora": [{"id": 0, "scale": float(wanted.model == "tuned")}], "cache_prompt": True}
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
-        request = urllib.request.Request(self._url + "/completion", orjson.dumps(body), headers)
-        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
-            for line in answer:
-                if not line.startswith(b"data: {"):
-                    continue
-                part = orjson.loads(line[6:])
-                if part.get("stop"):
-                    yield part.get("content", ""), 0, "stop" if part.get("stop_type") in ("eos", "word") else "length"
-                    return
-                yield part["content"], 1, None
+        with self._child.asked():
+            ready = self._child.ready
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ready['key']}"}
+            request = urllib.request.Request(ready["url"] + "/completion", orjson.dumps(body), headers)
+            with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+                for line in answer:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    part = orjson.loads(line[6:])
+                    if part.get("stop"):
+                        yield part.get("content", ""), 0, "stop" if part.get("stop_type") in ("eos", "word") else "length"
+                        return
+                    yield part["content"], 1, None
+            raise RuntimeError("the model's answer broke off")
 
     def close(self) -> None:
-        _end(self._child, self._log)
+        self._child.close()
 
 
 def _base_in_gguf(subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> Path:
@@ -114,17 +179,16 @@ class Transformers:
 
     name = "transformers"
 
-    def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
         request: Json = {**subject.loaded(), "threads": usable_threads()}
         write_json(work / "serve.json", request | {"ends": end_tokens(codec, subject.facts), "pad": codec.pad})
-        self._log = (work / "engine.log").open("wb")
-        command = trainer_command("serve", work / "serve.json")
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=dict(env))
+        self._child = Child(trainer_command("serve", work / "serve.json"), work / "engine.log", env)
         self._lock, self._codec, self._number = threading.Lock(), codec, 0
-        _ready(self._child, work / "engine.log")
+        for told in self._child.ready.get("told", ()):
+            say(told)
 
     def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
-        with self._lock:
+        with self._lock, self._child.asked():
             self._number += 1
             self._send({"number": self._number, **vars(wanted)})
             ids: list[int] = []
@@ -144,26 +208,27 @@ class Transformers:
                     yield text[len(told) :], int(not ended), part.get("end")
                     told = text
             finally:
-                if not ended and self._child.poll() is None:  # who asked has gone: nobody else gets the rest
+                if not ended and self._child.process.poll() is None:  # who asked has gone: nobody else gets the rest
                     self._send({"cancel": self._number})
                     while not {"end", "error"} & self._next(self._number).keys():
                         pass
 
     def _send(self, told: Json) -> None:
-        assert self._child.stdin
-        self._child.stdin.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
-        self._child.stdin.flush()
+        assert self._child.process.stdin
+        self._child.process.stdin.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+        self._child.process.stdin.flush()
 
     def _next(self, number: int) -> Json:
         """The child's next line of a request. Raises RuntimeError where the child has ended, or answers another one."""
-        assert self._child.stdout
-        part: Json = orjson.loads(self._child.stdout.readline() or b"{}")
+        assert self._child.process.stdout
+        line = self._child.process.stdout.readline()
+        part: Json = orjson.loads(line) if line.endswith(b"\n") else {}
         if part.get("of") != number:
             raise RuntimeError("the model's process has ended" if not part else f"the model answers request {part.get('of')}, not {number}")
         return part
 
     def close(self) -> None:
-        _end(self._child, self._log)
+        self._child.close()
 
 
 def _ready(child: subprocess.Popen[bytes], log: Path) -> Json:

@@ -21,6 +21,7 @@ def main(path: Path) -> int:
     params.model.path = request["model"]
     params.n_ctx, params.n_parallel = request["context"] * request["slots"], request["slots"]
     params.verbosity, params.warmup = 0, False
+    params.cache_ram_mib = 0  # what it keeps of prompts there it gives to either model, whichever it was computed with
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads, cpu.poll = request["threads"], 0
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]

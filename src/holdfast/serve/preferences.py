@@ -32,13 +32,17 @@ class Blind:
         return {"id": number, "left": answers[order[0]], "right": answers[order[1]]}
 
     def vote(self, number: str, choice: str) -> Json | None:
-        """Keep one of CHOICES, durably; the counts with it. None for a pair that is not there, or was judged already."""
+        """Keep one of CHOICES, durably; {"kept": how many pairs the file has}. None for a pair that is not there, or was judged already.
+
+        No count by model: the side that a vote raises it for would be known from then on, and the next vote would not be blind.
+        """
         with self._lock:
-            shown = self._waiting.pop(number, None)
+            shown = self._waiting.get(number)
             if shown is None:
                 return None
-            append_line(self.file, preference_row(shown, choice, self._name), durable=True)
-            return tally(self.file)
+            append_line(self.file, preference_row(shown, choice, self._name), durable=True)  # where it fails, the pair can be judged again
+            del self._waiting[number]
+            return {"kept": kept(tally(self.file))}
 
 
 def tally(file: Path) -> Json:
@@ -49,6 +53,11 @@ def tally(file: Path) -> Json:
             counts[row["voted"]] += 1
     interval = share_interval(counts["tuned"], counts["base"])
     return counts | {"p_value": sign_test(counts["tuned"], counts["base"]), "interval": interval}
+
+
+def kept(counts: Json) -> int:
+    """How many pairs were judged."""
+    return int(counts["tuned"] + counts["base"] + counts["same"])
 
 
 def preference_row(shown: Json, choice: str, name: str) -> Json:

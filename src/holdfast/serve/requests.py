@@ -11,6 +11,7 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.serve.endpoint import Refused
 from holdfast.serve.engines import MODELS, Wanted
 
 _LONGEST = 512  # tokens of an answer that asks for no number
@@ -31,14 +32,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for what is done any
     "suffix": ("",),
     "modalities": (["text"],),
 }
-
-
-class Refused(Exception):
-    """What a client did wrong, and the status that says so."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def message_of(one: Any) -> Message:

@@ -15,6 +15,8 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.book.kinds.failure import Failure
 from holdfast.data.files.stream import open_stream, read_head
+from holdfast.diagnosis.collectives.dumps import read_dumps
+from holdfast.diagnosis.collectives.guilty import with_dumps
 from holdfast.diagnosis.diagnose import diagnose, diagnose_failure
 from holdfast.diagnosis.health_signs import FIRST_WORD_AT, ills
 from holdfast.diagnosis.logs.file import read_log
@@ -69,7 +71,7 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
         lines = read_lines_of(str(log)) if log.is_file() else ()
         if failure_report is None or failure_report.ending.kind in ("finished", "interrupted"):
             continue
-        found = diagnose_failure(failure_report, cards, lines)
+        found = with_dumps(diagnose_failure(failure_report, cards, lines), read_dumps(folder.attempt(number)))
         attempts.append(({"attempt": number, "ending": failure_report.ending.words()}, found))
     told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
     now = look(folder)

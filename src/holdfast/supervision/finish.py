@@ -36,6 +36,7 @@ from holdfast.run.attempt import close
 from holdfast.run.evaluations import is_over, read_evaluations, stopped_early
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
+from holdfast.run.plan import read_plan
 from holdfast.run.snapshots.checkpoint import Checkpoint, newest_valid, next_valid
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.supervision.launch import child_environment, trainer_launch
@@ -114,10 +115,11 @@ def _see_out(run: RunFolder) -> None:
     """Wait until writer and shim of the newest attempt are gone, so that nothing of the run outlives its supervisor."""
     if not (numbers := run.attempts()):
         return
-    writer = (read_json(run.attempt(numbers[-1]) / "writer.json") or {}).get("identity")
+    folder = run.attempt(numbers[-1])
     until = time.monotonic() + _LEAVING_S
-    while writer and alive(writer) and time.monotonic() < until:
-        wait_for_end([writer["pid"]], _LEAVING_S)
+    for identity in ((read_json(folder / "writer.json") or {}).get("identity"), read_json(folder / "nurse.json")):
+        while alive(identity) and time.monotonic() < until:
+            wait_for_end([identity["pid"]], _LEAVING_S)
     while taken(run.trainer_lock) and time.monotonic() < until:
         time.sleep(_POLL_S)
 
@@ -245,6 +247,7 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
         artifact_sha256=artifact.artifact_sha256 if artifact else None,
         is_adapter=artifact is None or artifact.kind == "adapter",
         until=_goals(run),
+        learns=plan.model_dump(include={"learns"})["learns"] if (plan := read_plan(run.plan_file)) else {},
     )
     return summarise(status, reason, told, known)
 

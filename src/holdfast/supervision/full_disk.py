@@ -1,18 +1,21 @@
-"""The run folder as the supervising loop holds it: what its full disk does not take waits in memory, and what ends the watch is told."""
+"""The run folder as the supervising loop holds it: what its disk does not take waits in memory, and what ends the watch is told."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.base.errors import BLOCKED, GAVE_UP, Stop
-from holdfast.base.files import DamagedLine, Json, append_line, is_full
+from holdfast.base.errors import GAVE_UP, Stop
+from holdfast.base.file_errors import fact_of, file_error, remedy_of
+from holdfast.base.files import DamagedLine, Json, append_line, is_full, takes_nothing
 from holdfast.run.folder import RunFolder
+
+_REMOVAL_S, _LOOK_S = 5.0, 0.1  # that a removal may take from the first missing file to the one which says what the run is
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class BufferedRunFolder(RunFolder):
 
     tell: Callable[[str], None] = field(compare=False)
     waiting: deque[tuple[Path, Json]] = field(default_factory=deque, compare=False)
+    refused: list[OSError] = field(default_factory=list, compare=False)  # the newest reason why the disk takes none
     _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
 
     def append(self, file: Path, row: Json) -> None:
@@ -32,45 +36,68 @@ class BufferedRunFolder(RunFolder):
             try:
                 super().append(file, row)
             except OSError as error:
-                if not is_full(error):
+                if not takes_nothing(error):
                     raise
-                self.waiting.append((file, row))
-                self.event("journals_kept")
-                self.tell(
-                    f"the disk of {self.path} is full: what is written down of the run is kept in memory until there is room;"
-                    " supervision goes on"
-                )
+                self._keep(file, row, error)
+
+    def _keep(self, file: Path, row: Json, error: OSError) -> None:
+        self.refused[:] = [error]
+        self.waiting.append((file, row))
+        self.event("journals_kept")
+        until = "until there is room" if is_full(error) else "until it takes them"
+        self.tell(f"{_fact(error, self.path)}: what is written down of the run is kept in memory {until}; supervision goes on")
 
     def flush(self) -> bool:
         """Write what waits, as far as the disk takes it; whether nothing waits any more."""
         with self._lock:
             waited = len(self.waiting)
-            while self.waiting and _written(*self.waiting[0]):
+            while self.waiting and self._written(*self.waiting[0]):
                 self.waiting.popleft()
             if waited and not self.waiting:
                 self.event("journals_written", lines=waited)
-                self.tell(f"the disk of {self.path} has room again: {waited} lines that were kept in memory are written down")
+                again = "has room" if not self.refused or is_full(self.refused[0]) else "can be written"
+                self.tell(f"the disk of {self.path} {again} again: {waited} lines that were kept in memory are written down")
             return not self.waiting
 
     def close(self) -> None:
         """Write what waits. Raises OSError where the disk still takes none."""
         if not self.flush():
-            raise OSError(errno.ENOSPC, "the disk takes no more", str(self.waiting[0][0]))
+            raise self.refused[0]
+
+    def _written(self, file: Path, row: Json) -> bool:
+        """Append a line; False where the disk takes none."""
+        try:
+            append_line(file, row)
+        except OSError as error:
+            if not takes_nothing(error):
+                raise
+            self.refused[:] = [error]
+            return False
+        return True
 
     def rows(self, file: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
         yield from super().rows(file, damaged_line)
         yield from [row for journal, row in list(self.waiting) if journal == file]
 
 
-def _written(file: Path, row: Json) -> bool:
-    """Append a line; False where the disk is full."""
-    try:
-        append_line(file, row)
-    except OSError as error:
-        if not is_full(error):
-            raise
-        return False
-    return True
+def _gone(file: Path, wait_s: float) -> bool:
+    """Tell whether a file that every run folder has is gone, or goes while a removal of all of it may last."""
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            file.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK_S)
+
+
+def _fact(error: OSError, place: Path | str) -> str:
+    """Why the disk of a place takes nothing."""
+    return f"the disk of {place} is full" if is_full(error) else fact_of(error, place)
 
 
 @contextlib.contextmanager
@@ -79,7 +106,8 @@ def supervised(
 ) -> Iterator[BufferedRunFolder]:
     """The run folder to supervise with. Raises Stop where what is known at the end cannot be written down.
 
-    removed: what to raise where the folder is gone. full: what to say, and the summary, given the file or folder whose disk is full.
+    removed: what to raise where the folder is gone, whatever missed it first. full: what to say, and the summary, given why a disk takes
+    nothing.
     """
     folder = BufferedRunFolder(run.path, tell)
     described = run.command_file if run.command_file.exists() else run.config_file
@@ -90,15 +118,14 @@ def supervised(
             folder.flush()
             raise
         folder.close()
-    except FileNotFoundError:
-        if described.exists():
+    except Exception as error:
+        if _gone(described, _REMOVAL_S if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError) else 0.0):
+            raise removed from error
+        if not isinstance(error, OSError):
             raise
-        raise removed from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Stop(BLOCKED, f"{error.filename} is a link; holdfast writes through none", "remove the link") from None
-        if not is_full(error):
-            raise
+        if not takes_nothing(error):
+            raise (file_error(error) or error) from None
         place = Path(error.filename or run.path)
-        text, summary = full(str(run.path if place.is_relative_to(run.path) else place))
-        raise Stop(GAVE_UP, text, "make room, then rerun the same command to resume: nothing is lost", summary) from None
+        text, summary = full(_fact(error, run.path if place.is_relative_to(run.path) else place))
+        remedy = "make room" if is_full(error) else remedy_of(error)
+        raise Stop(GAVE_UP, text, f"{remedy}, then rerun the same command to resume: nothing is lost", summary) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable
@@ -10,26 +11,31 @@ from pathlib import Path
 
 from holdfast.base.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.base.units import counted, span
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.config.config import Config
 from holdfast.diagnosis.explain import answer
 from holdfast.planning.standby import standby_mode
 from holdfast.processes.attempt import Attempt
-from holdfast.processes.process import ask_newest_to_stop
+from holdfast.processes.process import ask_newest_to_stop, end_newest
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.processes.standby import Standby
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import memory_places, sweep
+from holdfast.supervision.companions.notified import notified
+from holdfast.supervision.companions.sampled import sampled
+from holdfast.supervision.companions.trackers import tracked
+from holdfast.supervision.companions.watched import attended
 from holdfast.supervision.diagnose_run import diagnose_run
 from holdfast.supervision.finish import finish, keep_newest, summary_of, write_summary
 from holdfast.supervision.full_disk import supervised
 from holdfast.supervision.launch import advised, trainer_launch
+from holdfast.supervision.moved import anchored
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import Outcome, View, supervise
-from holdfast.supervision.trackers import tracked
 from holdfast.supervision.training.hands import RealWorld
 from holdfast.supervision.training.trainer_run import TrainerRun
 from holdfast.terminal.run_view import Terminal
@@ -52,7 +58,10 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
     stop.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over")
     try:
-        with supervised(run, terminal.tell, removed, partial(_full_disk, run, places)) as folder:
+        with (
+            anchored(run.path, terminal.tell) as anchor,
+            supervised(run, terminal.tell, removed, partial(_full_disk, run, places)) as folder,
+        ):
 
             def tick(attempt: Attempt) -> None:
                 folder.flush()
@@ -60,12 +69,19 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
 
             view = View(tick, terminal.tell, stop.wish)
             run.summary_file.unlink(missing_ok=True)
-            with tracked(folder, config), sending(folder, config, terminal.tell):
+            beside, told = attended(folder, config.run.hang_s, terminal.tell), notified(folder, config.run.notify)
+            with beside, sampled(folder), told, tracked(folder, config), sending(folder, config, terminal.tell):
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
-                    outcome = supervise(user)
+                    outcome = anchor.going_on(lambda: supervise(user))
                 terminal.end()
-                return _conclude(folder, config, places, outcome, terminal, stop.asked_for)
+                return anchor.going_on(lambda: _conclude(folder, config, places, outcome, terminal, stop.asked_for))
+    except Stop:
+        raise
+    except Exception:
+        with contextlib.suppress(OSError):
+            end_newest(run)
+        raise
     except KeyboardInterrupt:
         ask_newest_to_stop(run)  # the interrupt may have come before the first one was passed on
         raise
@@ -108,8 +124,14 @@ def _conclude(
     text = f"gave up: {outcome.move.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
     hint = f"read {log}; fix the cause, then rerun the same command to resume"
     if outcome.ending.kind == "no_state":  # no rerun brings it back
-        hint = "put a checkpoint back, or begin anew in another folder with --run DIR: the same config and rows come to the same bits"
+        hint = f"put a checkpoint back, or begin again with --run DIR, another folder: {_price(run)}"
     raise Stop(GAVE_UP, text, hint, summary)
+
+
+def _price(run: RunFolder) -> str:
+    """What the committed steps of a run took, and would take again."""
+    took = sum(float(row.get("seconds") or 0.0) for row in run.steps())
+    return f"that computes {counted(run.committed(), 'step')} once more, which took {span(took)}"
 
 
 def diagnosed(run: RunFolder) -> list[str]:
@@ -124,8 +146,8 @@ def diagnosed(run: RunFolder) -> list[str]:
     return [f"{found.cause} ({found.confidence:.0%}): {told['explanation']}", *remedies, more]
 
 
-def _full_disk(run: RunFolder, places: list[Path], place: str) -> tuple[str, Json]:
+def _full_disk(run: RunFolder, places: list[Path], why: str) -> tuple[str, Json]:
     state = next((place for place in places if place.exists()), None)
     kept = f"the newest state is in {state}" if state else "checkpoints so far are kept"
-    text = f"the disk of {place} is full after step {run.committed()}; {kept}"
+    text = f"{why} after step {run.committed()}; {kept}"
     return text, summary_of(run, "gave_up", text)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.errors import USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.base.files import Json, newest_lines
+from holdfast.machine.readings.keep import newest
+from holdfast.machine.readings.signs import signs
 from holdfast.planning.duration import remaining
 from holdfast.report.summarise import incidents
 from holdfast.report.words import shown
@@ -51,13 +54,16 @@ def runs_in(place: Path) -> list[RunFolder]:
     return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
-def entry(standing: Standing) -> Json:
-    """One run as `status --json` tells it (docs/reference/json.md). None is unknown."""
+def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] | None = None) -> Json:
+    """One run as `status --json` tells it (docs/reference/json.md). None is unknown.
+
+    find_incident: what tells the newest one; by default `last_incident`, which reads every step.
+    """
     problems = [*standing.problems, *_damaged_lines(standing.run)]
     if standing.unwritten:
         problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
     try:
-        incident = last_incident(standing.run)
+        incident = (find_incident or last_incident)(standing.run)
     except (OSError, *WRONG_VALUES) as error:
         problems.append(wrong_value("its incidents", error))
         incident = None
@@ -66,6 +72,7 @@ def entry(standing: Standing) -> Json:
     except (OSError, Stop, *WRONG_VALUES) as error:
         problems.append(wrong_value("its pace", error))
         left = None
+    readings = newest(standing.run.readings_file) if standing.state == "running" else []
     return {
         "run": str(standing.run.path),
         "state": standing.state,
@@ -82,8 +89,17 @@ def entry(standing: Standing) -> Json:
         "last_step_time": standing.last_step.get("time"),
         "reason": standing.summary.get("reason"),
         "seconds_left": left.model_dump() if left else None,
+        "readings": readings[-1] if readings else None,
+        "signs": _judged(readings),
         "problems": problems,
     }
+
+
+def _judged(readings: list[Json]) -> list[Json]:
+    try:
+        return signs(readings)
+    except WRONG_VALUES:  # of another version, or damaged: nothing is known
+        return []
 
 
 def _damaged_lines(run: RunFolder) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from holdfast.base.files import Json
 from holdfast.config.config import Config
-from holdfast.config.embedding import embedding_width
-from holdfast.config.table import network_of
+from holdfast.config.table import embedding_width, network_of
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.plan import PROCESS_BYTES, USABLE_SHARE
 from holdfast.run.plan import Bytes, Params, Plan

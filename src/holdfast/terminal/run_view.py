@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from holdfast.report.summary_lines import summary_lines
 from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import newest_settings, read_timeline
+from holdfast.run.types import FULL_DISK_BYTES
 from holdfast.terminal.progress_line import Shown, live_line
 
 _LOOK_EVERY_S = 0.2
@@ -234,8 +236,9 @@ class Terminal:
     def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
         """Once, when the disk takes no more; that it takes rows again is an event of the trainer's."""
         if unwritten and not self._disk_is_full:
+            why = "is full" if shutil.disk_usage(run.path).free < FULL_DISK_BYTES else "takes nothing"
             self.tell(
-                f"the disk of {run.path} is full: training continues, its state is kept in memory, checkpoints wait until there is room"
+                f"the disk of {run.path} {why}: training continues, its state is kept in memory, checkpoints wait until it does"
                 f" (since step {run.committed() + 1})"
             )
         self._disk_is_full = unwritten > 0

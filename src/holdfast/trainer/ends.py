@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.base.errors import DeviceGone
-from holdfast.base.files import Json, is_full, write_json
+from holdfast.base.files import Json, takes_nothing, write_json
 from holdfast.processes.rank_environment import device_number
 from holdfast.run.outcomes import EndingKind, exit_code
 from holdfast.trainer.distributed.rank import PeerLost
@@ -34,18 +35,23 @@ ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], Account]], .
     (FloatingPointError, "nonfinite", lambda job, error: Account(str(error), {"step": job.run.committed() + 1} | _told(error))),
     (OutOfMemory, "out_of_memory", lambda job, error: _out_of_memory(job, error)),
     (BeginAgain, "out_of_memory", lambda _, error: Account(str(error), _told(error) | {"again": True})),
-    (OSError, "disk_full", lambda _, error: Account(f"the disk is full: {error}", None)),
+    (OSError, "disk_full", lambda _, error: Account(f"the disk takes nothing: {error}", None)),
 )
 
 
 def end_of(job: Job, error: Exception) -> int | None:
     """Say and leave what an error means for the attempt; its exit code, None where it is no error of the table."""
     for kind_of_error, kind, account in ENDS:
-        if isinstance(error, kind_of_error) and (kind != "disk_full" or is_full(error)):
+        if isinstance(error, kind_of_error) and (kind != "disk_full" or (takes_nothing(error) and not _is_faulty(error))):
             said, facts = account(job, error)
             job.say(f"holdfast: {said}")
             return end(job, kind, **facts) if facts is not None else exit_code(kind)
     return None
+
+
+def _is_faulty(error: Exception) -> bool:
+    """Whether it is the disk's own failure, which another attempt may not meet."""
+    return isinstance(error, OSError) and error.errno == errno.EIO
 
 
 def end(job: Job, kind: EndingKind, **facts: Any) -> int:

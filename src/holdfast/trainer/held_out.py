@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -13,6 +14,7 @@ from holdfast.run.evaluations import best_of, read_evaluations, stopped_early
 from holdfast.run.sampling.step_table import draw_rows
 from holdfast.trainer.memory.oom import tag_out_of_memory
 from holdfast.trainer.memory.pressure import within_memory
+from holdfast.trainer.parts.threads import at_the_same_time, products_in
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.step import run_dummy_passes
@@ -122,11 +124,19 @@ class HeldOut:
         return rank.agreed(work, lambda losses: {"losses": losses})[1]
 
     def _losses(self, batches: Sequence[Batch], step: int) -> list[float] | None:
-        job, losses = self.training.job, []
-        for batch in batches:
-            if job.stopping.asked:
-                return None
-            self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
+        job, losses, settings = self.training.job, list[float](), self.training.job.settings(step + 1)
+
+        def loss_of(batch: Batch) -> float:
             with tag_out_of_memory(batch):
-                losses.append(float(self.training.task.loss_sum(batch, step)[0].double()))
+                return float(self.training.task.loss_sum(batch, step)[0].double())
+
+        with products_in(settings.part_threads):
+            for start in range(0, len(batches), settings.at_once):
+                if job.stopping.asked:
+                    return None
+                self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
+                some = batches[start : start + settings.at_once]
+                with tag_out_of_memory(some[0]):
+                    self.training.task.prepare_passes(some)
+                losses += at_the_same_time([partial(loss_of, batch) for batch in some])
         return losses

@@ -29,7 +29,8 @@ from holdfast.trainer.goals import goals_of
 from holdfast.trainer.held_out import HeldOut
 from holdfast.trainer.job import Job
 from holdfast.trainer.memory.oom import tag_out_of_memory
-from holdfast.trainer.memory.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, rehearse, within_memory
+from holdfast.trainer.memory.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, within_memory
+from holdfast.trainer.parts.choose import choose_parts, rehearse_parts
 from holdfast.trainer.refuse import Refusal, refuse_broken_weights
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.restore import Found
@@ -143,7 +144,8 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
     saving = Saving(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
-        rehearse(training, announcer.rehearsal)
+        choose_parts(training)
+        rehearse_parts(training, announcer.rehearsal)
     watch, slow = MemoryWatch(training), SlowRanks(job.event)
     every = _spot_checks(training)
     held_out, goals = HeldOut(training, snapshots), goals_of(training, step)

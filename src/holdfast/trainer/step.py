@@ -15,6 +15,8 @@ from holdfast.base.files import Json
 from holdfast.trainer.distributed.rank import ALONE, Rank, own_parts, parts_of
 from holdfast.trainer.memory.oom import tag_out_of_memory
 from holdfast.trainer.optim.optimizer import FlatOptimizer
+from holdfast.trainer.parts.side_by_side import groups_in_tree
+from holdfast.trainer.parts.threads import products_in
 from holdfast.trainer.task import AnyTask, Batch
 
 # Called before each micro-batch and before each backward pass, and when the gradients are complete (gate); the factor for the micro-batch's
@@ -61,13 +63,16 @@ def compute_gradients(
     rank: Rank = ALONE,
     shards: int = 1,
     scale: float = 1.0,
+    at_once: int = 1,
+    part_threads: int | None = None,
 ) -> Gradients:
     """Accumulate the gradient of the mean loss over all labels of `samples` into the parameters' `.grad`.
 
     Masks and order follow from (seed, step, samples) alone; `budget` (tokens per micro-batch) changes only rounding. Raises OutOfMemory,
     on all ranks alike, and PeerLost. shards: parts of the step whose gradients are added in one binary tree, whichever ranks compute them;
     1: a part for each rank, added as the backend does. scale: a power of two that the gradients have on the way alone. `meanwhile` is
-    called when all has been asked of the device, before the step waits for it.
+    called when all has been asked of the device, before the step waits for it. at_once: of a rank's parts, how many are computed at the
+    same time; part_threads: threads each is computed in.
     """
     in_tree = shards > 1
     rounds = task.step_hooks.rounds
@@ -84,7 +89,11 @@ def compute_gradients(
             found = _in_rounds(task, optimizer, step, laid, [one["each"] for one in every], divisor / scale, announce, rank)
         else:
             run_dummy_passes(rank, passes, lambda: _dummy_pass(task, step))
-            found = _in_tree(task, optimizer, step, laid, divisor / scale, announce)
+            with products_in(part_threads):
+                if 1 < at_once <= len(laid):
+                    found = groups_in_tree(task, optimizer, step, laid, divisor / scale, announce, at_once)
+                else:
+                    found = _in_tree(task, optimizer, step, laid, divisor / scale, announce)
         batches = [batch for part in laid for batch in part]
         if batches:
             with tag_out_of_memory(batches[-1]):

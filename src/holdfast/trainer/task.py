@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -129,6 +129,10 @@ class Task(Protocol[OneBatch]):
 
     def prepare(self, samples: list[int], budget: int) -> None:
         """Lay out now what `batches` will be asked for next."""
+        ...
+
+    def prepare_passes(self, batches: Sequence[OneBatch]) -> None:
+        """Compute what the passes of these batches need and would be in each other's way for: they come next, at the same time."""
         ...
 
     def small_batch(self) -> OneBatch:

@@ -53,16 +53,20 @@ class TrainingState:
         numbers = table.samples(step, settings.samples, settings.behind)
         return [number for number in numbers if number not in hole]
 
-    def compute(self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing) -> Gradients:
+    def compute(
+        self, step: int, samples: list[int], announce: Announce, meanwhile: Callable[[], None] = nothing, at_once: int | None = None
+    ) -> Gradients:
         """Compute the gradients of `samples` at `step`, in training and in every replay. Raises OutOfMemory.
 
-        Those that overflow with a scaled loss are computed again without: what is not finite then is not the scale's doing.
+        Those that overflow with a scaled loss are computed again without: what is not finite then is not the scale's doing. at_once: in
+        place of the settings'.
         """
         settings, rank = self.job.settings(step), self.rank
         budget, shards = settings.micro_batch_tokens, settings.shards
 
         def of(scale: float) -> Gradients:
-            return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile, rank, shards, scale)
+            how = (at_once or settings.at_once, settings.part_threads)
+            return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile, rank, shards, scale, *how)
 
         if not self.scale:
             return of(1.0)
@@ -120,7 +124,7 @@ def build(job: Job, settings: Settings) -> TrainingState:
         put_in(TensorImage(task.artifact), job.run.start_adapter, begun)
     optimizer = optimizer_of(task.artifact, job.config.train, task.step_hooks.rates)
     task.step_hooks.hold(optimizer)
-    begins_scaled = job.config.train.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
+    begins_scaled = job.plan.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
     scale = LossScale() if begins_scaled or settings.dtype == "fp16" else None
     return TrainingState(
         job,

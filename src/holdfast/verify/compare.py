@@ -14,6 +14,7 @@ import numpy as np
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import counted
+from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
@@ -48,6 +49,8 @@ class Request:
     env: Mapping[str, str]
     say: Callable[[str], None]
     suite: Suite | None = None
+    groups: Callable[[Source], str] | None = None  # the name of a row's group; each is judged by itself, too
+    general_lines: frozenset[int] | None = None  # of the general set, those that are measured on
 
 
 def verify(request: Request) -> Json:
@@ -56,7 +59,7 @@ def verify(request: Request) -> Json:
     codec = subject_codec(subject)
     longest = min(_MOST_TOKENS, subject.facts.positions or _MOST_TOKENS)
     task = _task_rows(request, codec, longest)
-    general = of_general(codec, longest)
+    general = of_general(codec, longest, request.general_lines)
     asked = _asked(request, task, codec, longest)
     ends = end_tokens(codec, subject.facts)
     parts = []
@@ -130,6 +133,7 @@ def _answer(
     texts = {name: _texts(one, codec) for name, one in found.items()}
     passed = _passed(asked, texts)
     forgotten_loss, forgotten = loss_answer(_losses(general, base, tuned, len(task)))
+    groups = {"groups": _groups(task, losses, request.groups)} if request.groups else {}
     verdict = judge(loss, difference, passed | paired_tests(suite), trained_on=task.kind == "training")
     return {
         "loads": True,
@@ -146,9 +150,21 @@ def _answer(
         "answers": {name: _of_answers(one, texts[name]) for name, one in found.items()} if asked else None,
         "noise_floor": floor,
         **verdict,
+        **groups,
         "samples": _samples(asked, texts, codec),
         "hashes": request.subject.hashes(),
     }
+
+
+def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) -> Json:
+    """Of each group of rows its loss under both models, and the verdict on it alone."""
+    names = np.array([group_of(source) for source in task.sources])
+    found: Json = {}
+    for name in dict.fromkeys(names.tolist()):
+        at = names == name
+        loss, difference = loss_answer(Losses(losses.tokens[at], losses.base[at], losses.tuned[at], losses.clusters[at]))
+        found[name] = {"rows": int(at.sum()), "loss": loss, **judge(loss, difference, {}, trained_on=False)}
+    return found
 
 
 def _losses(samples: Samples, base: Found, tuned: Found, first: int) -> Losses:

@@ -27,7 +27,10 @@ _LIBRARY.card_resize.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 
 import torch  # noqa: E402
 
-sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # it would look for the card's driver when PEFT imports it
+if _OPTIONS.get("bitsandbytes"):
+    import simulated_bitsandbytes  # noqa: F401
+else:
+    sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # it would look for the card's driver when PEFT imports it
 
 TOTAL = int(_OPTIONS["total"])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.base_model.parts import PARTS
 from holdfast.cli.laboratory import laboratory_of
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -92,9 +93,8 @@ def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: l
 
 def nothing_known() -> Json:
     """`start` of a run that does not begin."""
-    kinds = ("attention", "mlp", "experts", "router", "embeddings", "towers")
     unknown = {"attention": None, "pad": None, "cudnn_attention": None, "blas": None}
-    return unknown | {"dtype": {"frozen": None, "trained": None, "computed": None}, "learns": dict.fromkeys(kinds)}
+    return unknown | {"dtype": {"frozen": None, "trained": None, "computed": None}, "learns": dict.fromkeys(PARTS)}
 
 
 def _refused(stop: Stop, only: list[str], found: list[Item], terminal: Terminal) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast diagnose LOG`: name what ended a run, from any trainer's log or from a run folder."""
+"""`holdfast diagnose LOG`: name what ended a run, from any trainer's log, a run folder or the dumps of torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.checkup.examine import examine
 from holdfast.diagnosis.at_hand import at_hand
+from holdfast.diagnosis.collectives.dumps import Dump, read_dump, read_dumps
+from holdfast.diagnosis.collectives.guilty import diagnose_dumps
 from holdfast.diagnosis.diagnose import diagnose
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.logs.text import Evidence
@@ -27,6 +29,7 @@ from holdfast.run.attempt import closed
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis
 from holdfast.supervision.diagnose_run import diagnose_run, read_lines_of
+from holdfast.supervision.runs import is_run
 
 _WORTH_TELLING = 0.02  # of another cause
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"
@@ -34,7 +37,10 @@ EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --e
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "log", metavar="LOG|RUN|-", help="a log file of any trainer (gzip, zstd and bzip2, too), a run folder, or - for standard input"
+        "log",
+        metavar="LOG|RUN|-",
+        help="a log file of any trainer (gzip, zstd and bzip2, too), a run folder, a folder of flight recorder "
+        "dumps (nccl_trace_rank_0, ...), or - for standard input",
     )
     parser.add_argument("--exit-code", metavar="N", help="how the program ended: 1, 137, -9, SIGKILL")
     parser.add_argument("--machine", type=Path, metavar="FILE", help="the machine it ran on, as `doctor --json` prints it")
@@ -49,7 +55,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     code = exit_code(arguments.exit_code) if arguments.exit_code is not None else None
     machine = read_machine_file(arguments.machine) if arguments.machine else {}
     path = Path(arguments.log)
-    if arguments.log != "-" and path.is_dir():
+    if arguments.log != "-" and (dumps := _dumps_at(path)):
+        found = diagnose_dumps(dumps)
+        result, whose = answer(found, cards), "another's"
+    elif arguments.log != "-" and path.is_dir():
         folder = RunFolder(path.resolve())
         if not folder.command_file.exists():
             folder.existing()
@@ -75,6 +84,13 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not arguments.json:
         say("\n".join(_told(result, whose)))
     return DONE, result
+
+
+def _dumps_at(path: Path) -> dict[int, Dump]:
+    """The flight recorder's dumps in a folder that is no run's, or beside one of them; none for anything else."""
+    if path.is_dir():
+        return {} if is_run(path) else read_dumps(path)
+    return read_dumps(path.parent) if path.is_file() and read_dump(path) else {}
 
 
 def exit_code(text: str) -> int:

@@ -134,7 +134,7 @@ def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
         config = load_config(out, need_rows=False)
         if task == "tabular":
             return None, "the memory of a network on tables is measured when it begins"
-        if config.model and not (Path(config.model).is_dir() or config.model == "tiny"):
+        if config.model and not (Path(config.model).exists() or config.model == "tiny"):
             return None, f"{config.model} is not on this machine: `holdfast plan {out}` fetches it"
         machine = read_machine(Path.cwd(), ask_torch=card is None)
         return plan_run(config, with_card(machine, card) if card else machine).plan, ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
@@ -11,7 +12,9 @@ from holdfast.base.files import Json
 from holdfast.base.units import parse_bytes
 from holdfast.book.graphics_cards import named_card
 from holdfast.checkup.recorded_machine import recorded
+from holdfast.config.config import Config
 from holdfast.config.load import load_config
+from holdfast.config.rows_elsewhere import with_rows_here
 from holdfast.machine.probes import kept_probes
 from holdfast.machine.read import read_machine
 from holdfast.planning.plan_table import plan_table
@@ -50,7 +53,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         return DONE, answer
     if arguments.config is None:
         raise Stop(USAGE, "there is no config to plan for", "holdfast plan CONFIG, or holdfast plan --table MODEL ...")
-    config = load_config(arguments.config, arguments.overrides, need_rows=False)
+    config = _with_rows(load_config(arguments.config, arguments.overrides, need_rows=False))
     limit = _size(arguments.memory)
     if arguments.price is not None and not 0 <= arguments.price < math.inf:
         raise Stop(USAGE, f"--price {arguments.price} is no price of an hour", "for example --price 1.99")
@@ -71,6 +74,15 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         view.saved(arguments.why)
     cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
     return BLOCKED if plan.fits is False else DONE, plan.model_dump(mode="json") | cost
+
+
+def _with_rows(config: Config) -> Config:
+    """With the rows that are on the hub or at an address, where they can be had: a plan does without them, and why is said."""
+    try:
+        return with_rows_here(config)
+    except Stop as stop:
+        print(f"holdfast: planned without the rows: {stop}", file=sys.stderr)
+        return config
 
 
 def _cost(seconds: Seconds | None, per_hour: float) -> Json | None:

@@ -21,6 +21,8 @@ from holdfast.report.words import shown
 from holdfast.run.command import Command, read_command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.run_to_end import finished_before, free_name, run_command
+from holdfast.supervision.command.standard_input import given_input
+from holdfast.supervision.companions.notified import notify_in
 from holdfast.supervision.foreign_checkpoints.newest import marks
 from holdfast.supervision.policy.resuming import checkpoints_of, known_by, resumes_by, training_in
 from holdfast.supervision.policy.shell_string import commands_in
@@ -56,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--try", dest="tries", action="store_true", help="if it fails again, try the book's remedies, one at a time")
     parser.add_argument("--callback", action="store_true", help="put holdfast's callback into every transformers Trainer it makes")
+    parser.add_argument("--notify", type=Path, metavar="FILE", help="who is told of its turns: YAML with the keys of run.notify")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command, as you would type it")
 
@@ -65,16 +68,18 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     terminal = Terminal(to_stderr=True, quiet=False)
     stop = StopSignals(ends=True)
     command = _command(arguments)
+    notify = notify_in(arguments.notify) if arguments.notify else None
     path = _path(arguments, command)
     with held(path) as (folder, _):
         terminal.fall_back_on(folder.supervisor_log)
         stop.outlive_terminal(terminal)
         command = _taken_up(folder, command)
         if summary := finished_before(folder):
-            terminal.say(f"{path} is finished; to run the command again give another --run or --name")
+            doubt = f" ({summary['doubt']})" if summary.get("doubt") else ""
+            terminal.say(f"{path} is finished{doubt}; to run the command again give another --run or --name")
             return DONE, summary
         terminal.say(f"run: {path}  ({known(command)})")
-        return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop)
+        return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop, notify)
 
 
 def _command(arguments: argparse.Namespace) -> Command:
@@ -94,6 +99,7 @@ def _command(arguments: argparse.Namespace) -> Command:
     named = arguments.checkpoints or checkpoints_of(words, card, config)
     if named and training.at is not None:  # a shell may have changed the folder when it meets the name
         named = str(here / named)
+    file, at = given_input()
     command = Command(
         tuple(words),
         str(here),
@@ -105,6 +111,8 @@ def _command(arguments: argparse.Namespace) -> Command:
         arguments.stop_s,
         arguments.tries,
         arguments.callback,
+        stdin=file,
+        stdin_at=at,
     )
     flag = resumes_by(words, card)
     goes_on = flag is not None and given(training.words, flag) is not None
@@ -172,6 +180,8 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
             text = f"{folder.path} is the run of another command: {' '.join(begun.argv)[:200]} (in {begun.folder})"
             raise Stop(USAGE, text, "give that one, or another folder with --run DIR")
         command = replace(command, there=begun.there, unknown_option=begun.unknown_option)
+        if command.stdin is None:  # as it was given when it was begun
+            command = replace(command, stdin=begun.stdin, stdin_at=begun.stdin_at)
     if command != begun:  # a disk that is full keeps nobody from taking up a command that lives
         write_command(folder, command)
     return command

@@ -21,9 +21,10 @@ from holdfast.base.files import Json
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
+from holdfast.serve.endpoint import refuse_port
 from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
 from holdfast.serve.gateway import State, open_gateway
-from holdfast.serve.preferences import Blind, tally
+from holdfast.serve.preferences import Blind, kept, tally
 from holdfast.supervision.launch import measuring_environment
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
@@ -41,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    if not 0 <= arguments.port < 65536:
-        raise Stop(USAGE, f"--port {arguments.port}: a number below 65536", "leave it out for one that is free")
+    refuse_port(arguments.port)
     subject = read_subject(arguments.subject, arguments.base)
     if subject.whole is not None:
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             _tell(arguments, state, f"http://127.0.0.1:{server.server_address[1]}")
             stopped.wait()
             server.shutdown()
+        if state.blind:
+            _tell_preferred(state.blind.file)
     return DONE, {}
 
 
@@ -84,7 +86,7 @@ def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work:
             if arguments.engine:
                 raise
             say(f"transformers generates, because {stop.message}")
-    return Transformers(subject, codec, work, environment)
+    return Transformers(subject, codec, work, environment, say)
 
 
 def _preferences(arguments: argparse.Namespace, subject: Subject) -> Path | None:
@@ -99,6 +101,14 @@ def _preferences(arguments: argparse.Namespace, subject: Subject) -> Path | None
     return file
 
 
+def _tell_preferred(file: Path) -> None:
+    """Which model was preferred: at the end, when no vote follows that could know it."""
+    counts = tally(file)
+    if kept(counts):
+        said = f"tuned preferred {counts['tuned']}, base {counts['base']}, no difference {counts['same']}"
+        print(f"{file}: {said} (sign test p = {counts['p_value']:.2g})", file=sys.stderr, flush=True)
+
+
 def _tell(arguments: argparse.Namespace, state: State, url: str) -> None:
     page = f"{url}/?token={state.token}" if state.blind else None
     if arguments.ready_line:
@@ -108,5 +118,5 @@ def _tell(arguments: argparse.Namespace, state: State, url: str) -> None:
     lines = [f"{state.name} and its base, by {state.engine.name}: {url}/v1  (models: {', '.join(MODELS)}; Ctrl-C ends)"]
     lines.append(f"token: {state.token}")
     if state.blind:
-        lines += [f"page:  {page}", f"preferences: {state.blind.file} ({tally(state.blind.file)['tuned']} for tuned so far)"]
+        lines += [f"page:  {page}", f"preferences: {state.blind.file} ({kept(tally(state.blind.file))} so far)"]
     print("\n".join(lines), flush=True)

@@ -12,6 +12,7 @@ from holdfast.base.errors import DONE
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import counted
+from holdfast.machine.readings.words import told
 from holdfast.report.words import between, shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Seconds
@@ -65,7 +66,8 @@ def _living(one: Json) -> list[str]:
     lines = [f"{one['doing'] or 'running'} on {one['host'] or 'an unknown host'}: {where}{ago}{left}"]
     if not one["supervised"]:
         lines.append("! no supervisor watches it: it trains on, but nothing would restart it; rerun the same command to adopt it")
-    return lines
+    lines += told(one["readings"]) if one["readings"] else []
+    return lines + [f"! {sign['says']}" for sign in one["signs"]]
 
 
 def _ago(seconds: float) -> str:

@@ -16,7 +16,10 @@ from holdfast.processes.process import end_strays
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import short
 from holdfast.run.folder import RunFolder
+from holdfast.run.rows_of_run import with_rows
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
+from holdfast.supervision.companions.notified import refuse_missing_sendmail
+from holdfast.supervision.companions.trackers import refuse_missing_trackers
 from holdfast.supervision.detach import detach
 from holdfast.supervision.preparation.faults import write_faults
 from holdfast.supervision.preparation.lock import held
@@ -27,7 +30,6 @@ from holdfast.supervision.ranks.join import Follower
 from holdfast.supervision.remote.elsewhere import fetched
 from holdfast.supervision.run_to_end import run_to_end
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.trackers import refuse_missing_trackers
 from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
@@ -51,9 +53,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     stop = StopSignals()
     terminal = Terminal(to_stderr=arguments.json, quiet=arguments.quiet)
     begun = arguments.run is not None and RunFolder(arguments.run).data_file.exists()  # it has its own copy of the rows
-    config = load_config(arguments.config, arguments.overrides, need_rows=not begun)
+    config = load_config(arguments.config, arguments.overrides, need_rows=not begun, fetch=False)
     sweep(SHARED_MEMORY)
     refuse_missing_trackers(config)
+    refuse_missing_sendmail(config.run.notify)
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
     if (known := RunFolder(path)).config_file.exists():
@@ -67,9 +70,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
         stop.outlive_terminal(terminal)
-        config = with_start(folder, config)
+        config = with_rows(folder, with_start(folder, config), terminal.tell)
         open_run(folder, config, arguments.extend, terminal)
-        config = config.model_copy(update={"model": folder.config().model})  # with the commit it began with
+        config = config.model_copy(update={"model": folder.config().model, "data": folder.config().data})  # with the commit it began with
         summary = read_json(folder.summary_file)
         if summary and summary["status"] == "finished":
             terminal.say(f"{path} is finished; to train longer: raise train.steps or train.epochs and add --extend")

@@ -52,7 +52,7 @@ def gather(
         rows: list[Json] = []
         refused: list[Json] = []
         for record in batch.records:
-            row = _row(record, level, needs_consent, found.redacted)
+            row = cleared(record, level, needs_consent, found.redacted)
             if isinstance(row, Unusable):
                 refused.append(_reject(row, level))
                 found.by_reason[row.reason] += 1
@@ -72,7 +72,7 @@ def gather(
     return found
 
 
-def _row(record: Record | Unusable, level: Level, needs_consent: bool, redacted: Counter[str]) -> Json | Unusable:
+def cleared(record: Record | Unusable, level: Level, needs_consent: bool, redacted: Counter[str]) -> Json | Unusable:
     """The row as it is written, or why it is not."""
     if isinstance(record, Unusable):
         return record

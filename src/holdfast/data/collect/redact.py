@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from holdfast.privacy.scrub import ADDRESS_FORM
-from holdfast.privacy.secret_forms import KEY_FORMS, PLACED_FORMS
+from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PLACED_FORMS
 
 Level = Literal["all", "secrets", "none"]
 _WELL_KNOWN = {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"}
@@ -60,7 +60,7 @@ _KINDS = (
     ),
     _Kind("SECRET", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
     _Kind("SECRET", re.compile(r"://[^\s/:@]+:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
-    *(_Kind("SECRET", form, lambda text: not _PLACEHOLDER.match(text)) for form in PLACED_FORMS),
+    *(_Kind("SECRET", form, lambda text: not _PLACEHOLDER.match(text)) for form in (*BLOCK_FORMS, *PLACED_FORMS)),
     _Kind(
         "SECRET",
         re.compile(

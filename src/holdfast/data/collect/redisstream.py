@@ -36,6 +36,7 @@ class Source:
     follow: bool = False
     idle_s: float = 60.0
     patience_s: float = 60.0
+    cluster: bool = False
 
     @property
     def shown(self) -> str:
@@ -54,11 +55,35 @@ class Reader:
             raise Stop(USAGE, "a Redis stream needs the package redis", "pip install 'holdfast[redis]'") from None
         self._source, self._sleep, self._clock = source, sleep, clock
         self.reconnected = self.gone = 0
-        retry = importlib.import_module("redis.retry").Retry(importlib.import_module("redis.backoff").NoBackoff(), 0)
+        errors = self._redis.exceptions
+        self._away = (errors.ConnectionError, errors.TimeoutError, errors.ClusterDownError, errors.MovedError, errors.RedisClusterException)
         try:
-            self._client = self._redis.Redis.from_url(source.url, socket_timeout=30, socket_connect_timeout=5, retry=retry)
+            self._client: Any = self._patiently(self._connect)
         except ValueError as error:
             raise Stop(USAGE, f"{source.shown}: {error}", "for example: redis://127.0.0.1:6379/0") from None
+
+    def _connect(self) -> Any:
+        """A client, or one of a cluster, which asks the nodes for their places: it connects at once."""
+        times = {"socket_timeout": 30, "socket_connect_timeout": 5}
+        if self._source.cluster:
+            return importlib.import_module("redis.cluster").RedisCluster.from_url(self._source.url, **times)
+        retry = importlib.import_module("redis.retry").Retry(importlib.import_module("redis.backoff").NoBackoff(), 0)
+        return self._redis.Redis.from_url(self._source.url, retry=retry, **times)
+
+    def there(self) -> Iterator[Batch]:
+        """What is there now, each entry once, and nothing is acknowledged: `acknowledge` does that, later and perhaps in another process.
+
+        Raises Stop as `batches` does.
+        """
+        self._patiently(self._join)
+        for entries in self._patiently_each():
+            yield self._batch(entries)
+
+    def acknowledge(self, names: list[str]) -> None:
+        """Take entries off the list of what is pending; those that are off it stay so. Raises Stop(3) where the server stays away."""
+        for begin in range(0, len(names), _AT_ONCE):
+            some = names[begin : begin + _AT_ONCE]
+            self._patiently(functools.partial(self._client.xack, self._source.stream, self._source.group, *some))
 
     def batches(self) -> Iterator[Batch]:
         """Entries of this consumer that were not acknowledged, then those of consumers that are gone, then new ones.
@@ -142,7 +167,7 @@ class Reader:
                 return call()
             except (errors.AuthenticationError, errors.NoPermissionError) as error:
                 raise Stop(USAGE, f"{self._source.shown} refuses us: {error}", "the address may carry a name and a password") from None
-            except (errors.ConnectionError, errors.TimeoutError) as error:  # BusyLoadingError is one of them
+            except self._away as error:  # BusyLoadingError is one of them
                 now = self._clock()
                 away = now if away is None else away
                 if now - away >= self._source.patience_s:

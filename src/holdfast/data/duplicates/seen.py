@@ -1,4 +1,5 @@
-"""Which keys stood before: 8 bytes each in memory up to some million, the others in sorted temporary files. Knows no rows.
+"""Which keys stood before, and where: 8 bytes each, and 8 for the place where that is asked for, in memory up to some million, the others
+in sorted temporary files. Knows no rows.
 
 The files have no name: they are gone with the process, whatever ends it.
 """
@@ -24,11 +25,15 @@ _WINDOW = 1 << 18  # keys of each file that are merged together
 
 
 class Seen:
-    """Keys that stood before, in sorted stretches that double in length, those that are long enough in files."""
+    """Keys that stood before, in sorted stretches that double in length, those that are long enough in files.
 
-    def __init__(self, in_memory: int = _IN_MEMORY) -> None:
+    placed: keep with each key a number, the place of the one that stood first.
+    """
+
+    def __init__(self, in_memory: int = _IN_MEMORY, placed: bool = False) -> None:
         self._in_memory = in_memory
-        self._stretches: list[Keys] = []
+        self._placed = placed
+        self._stretches: list[tuple[Keys, Keys]] = []
         self._runs: list[_Run] = []
 
     def __contains__(self, key: int) -> bool:
@@ -36,87 +41,124 @@ class Seen:
 
     def of(self, keys: Keys) -> Mask:
         """Which of these were added before."""
-        found = np.zeros(len(keys), np.bool_)
-        for stretch in self._stretches:
-            at = np.searchsorted(stretch, keys)
-            found |= stretch[np.minimum(at, len(stretch) - 1)] == keys
-        for run in self._runs:
-            found |= run.has(keys)
+        found: Mask = self.places_of(keys) >= 0
         return found
+
+    def places_of(self, keys: Keys) -> Keys:
+        """The place of each that was added before, 0 where places are not kept; -1 of the others."""
+        places = np.full(len(keys), -1, np.int64)
+        for known, where in self._stretches:
+            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            _note(places, known[at] == keys, where, at)
+        for run in self._runs:
+            _note(places, *run.look_for(keys))
+        return places
 
     def add(self, keys: Keys) -> Mask:
         """Add keys in order; which of them stood before, here or earlier among them. Raises Stop(1) where the disk is full."""
-        found = self.of(keys)
-        fresh, first = np.unique(keys, return_index=True)
-        again = np.ones(len(keys), np.bool_)
+        return self.add_at(keys, np.zeros(len(keys) if self._placed else 0, np.int64)) >= 0
+
+    def add_at(self, keys: Keys, places: Keys) -> Keys:
+        """The same with the places of the keys, from 0 on; of each the place of the first that was equal, -1 without one."""
+        found = self.places_of(keys)
+        fresh, first, equal = np.unique(keys, return_index=True, return_inverse=True)
+        again = found < 0
         again[first] = False
-        fresh = fresh[~found[first]]
-        while self._stretches and len(self._stretches[-1]) <= len(fresh):
-            fresh = np.concatenate([self._stretches.pop(), fresh])
-            fresh.sort(kind="stable")
+        found[again] = places[first][equal[again]] if self._placed else 0
+        new = found[first] < 0
+        fresh, added = fresh[new], places[first[new]] if self._placed else places
+        while self._stretches and len(self._stretches[-1][0]) <= len(fresh):
+            fresh, added = _sorted([self._stretches.pop(), (fresh, added)])
         if len(fresh) >= self._in_memory:
-            self._keep(_Run([fresh]))
+            self._keep(_Run([(fresh, added)]))
         elif len(fresh):
-            self._stretches.append(fresh)
-        return found | again
+            self._stretches.append((fresh, added))
+        return found
 
     def _keep(self, run: _Run) -> None:
         """Put a file to the others; the newest ones of one size become one."""
         self._runs.append(run)
         while len(self._runs) >= _RUNS and self._runs[-_RUNS].size < 2 * self._runs[-1].size:
-            self._runs[-_RUNS:] = [_Run([each.keys for each in self._runs[-_RUNS:]], self._runs[-_RUNS:])]
+            self._runs[-_RUNS:] = [_Run([(each.keys, each.places) for each in self._runs[-_RUNS:]], self._runs[-_RUNS:])]
+
+
+def _note(places: Keys, found: Mask, where: Keys, at: Keys) -> None:
+    """Put down the places of those that were found."""
+    places[found] = where[at[found]] if len(where) else 0
+
+
+def _sorted(parts: list[tuple[Keys, Keys]]) -> tuple[Keys, Keys]:
+    """Several sorted arrays of keys as one, with their places."""
+    keys = np.concatenate([part for part, _ in parts])
+    places = np.concatenate([where for _, where in parts])
+    if not len(places):
+        keys.sort(kind="stable")
+        return keys, places
+    order = np.argsort(keys, kind="stable")
+    return keys[order], places[order]
 
 
 class _Run:
-    """Sorted keys in a temporary file: one of `_PAGE` is held, and tells which page to look at. `of`: the files that the keys stand in."""
+    """Sorted keys in a temporary file: one of `_PAGE` is held, and tells which page to look at. Places lie in a second file.
 
-    def __init__(self, sorted_keys: list[Keys], of: Sequence[_Run] = ()) -> None:
-        self.size = sum(map(len, sorted_keys))
+    `of`: the files that the keys stand in.
+    """
+
+    def __init__(self, parts: list[tuple[Keys, Keys]], of: Sequence[_Run] = ()) -> None:
+        self.size = sum(len(keys) for keys, _ in parts)
+        self._maps: list[mmap.mmap] = []
+        placed = bool(len(parts[0][1]))
         try:
-            with tempfile.TemporaryFile() as file:
+            with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as beside:
                 written, firsts = 0, []
-                for part in _merged(sorted_keys):
-                    firsts.append(part[-written % _PAGE :: _PAGE].copy())
-                    written += file.write(part.data) // part.itemsize
+                for keys, places in _merged(parts):
+                    firsts.append(keys[-written % _PAGE :: _PAGE].copy())
+                    written += file.write(keys.data) // keys.itemsize
+                    beside.write(places.data)
                     for run in of:
                         run.forget()
-                file.write(part[-1:].tobytes() * (-written % _PAGE))  # the last page is full, too
-                file.flush()
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                file.write(keys[-1:].tobytes() * (-written % _PAGE))  # the last page is full, too
+                for each in (file, beside) if placed else (file,):
+                    each.flush()
+                    self._maps.append(mmap.mmap(each.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
-            needed = f"{self.size * 8 / 1e6:,.1f} MB of a file in it are needed to know rows that repeat"
+            needed = f"{self.size * (16 if placed else 8) / 1e6:,.1f} MB of a file in it are needed to know rows that repeat"
             hint = "make room, or name another folder: TMPDIR=/somewhere holdfast data ..."
             raise Stop(BLOCKED, f"{tempfile.gettempdir()} cannot be written ({error.strerror}); {needed}", hint) from None
-        self._pages = np.frombuffer(self._map, np.int64).reshape(-1, _PAGE)
+        self._pages = np.frombuffer(self._maps[0], np.int64).reshape(-1, _PAGE)
+        self.places = np.frombuffer(self._maps[1], np.int64) if placed else np.zeros(0, np.int64)
         self._firsts = np.concatenate(firsts)
 
     @property
     def keys(self) -> Keys:
         return self._pages.reshape(-1)[: self.size]
 
-    def has(self, keys: Keys) -> Mask:
-        """Which of these are among them."""
-        at = np.searchsorted(self._firsts, keys, "right") - 1
+    def look_for(self, keys: Keys) -> tuple[Mask, Keys, Keys]:
+        """Which of these are among them; all places, and the number of each key's."""
+        page = np.maximum(np.searchsorted(self._firsts, keys, "right") - 1, 0)
         found = np.zeros(len(keys), np.bool_)
+        at = np.zeros(len(keys), np.int64)
         for start in range(0, len(keys), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            found[part] = (self._pages[np.maximum(at[part], 0)] == keys[part, None]).any(axis=1)
+            same = self._pages[page[part]] == keys[part, None]
+            found[part] = same.any(axis=1)
+            at[part] = page[part] * _PAGE + same.argmax(axis=1)
         self.forget()
-        return found
+        return found, self.places, at
 
     def forget(self) -> None:
         """Keep nothing in memory of what was read."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        for each in self._maps:
+            each.madvise(mmap.MADV_DONTNEED)
 
 
-def _merged(parts: list[Keys]) -> Iterator[Keys]:
-    """Sorted keys of several sorted arrays, a stretch at a time. They have no key in common."""
+def _merged(parts: list[tuple[Keys, Keys]]) -> Iterator[tuple[Keys, Keys]]:
+    """Sorted keys of several sorted arrays with their places, a stretch at a time. They have no key in common."""
     at = [0] * len(parts)
-    while any(begin < len(part) for begin, part in zip(at, parts, strict=True)):
-        windows = [part[begin : begin + _WINDOW] for begin, part in zip(at, parts, strict=True)]
-        cut = [window[-1] for window, begin, part in zip(windows, at, parts, strict=True) if begin + len(window) < len(part)]
+    while any(begin < len(keys) for begin, (keys, _) in zip(at, parts, strict=True)):
+        windows = [keys[begin : begin + _WINDOW] for begin, (keys, _) in zip(at, parts, strict=True)]
+        cut = [window[-1] for window, begin, (keys, _) in zip(windows, at, parts, strict=True) if begin + len(window) < len(keys)]
         ends = [int(np.searchsorted(window, min(cut), "right")) if cut else len(window) for window in windows]
-        stretch = np.concatenate([window[:end] for window, end in zip(windows, ends, strict=True)])
-        stretch.sort(kind="stable")
-        yield stretch
+        stretches = zip(windows, ends, at, parts, strict=True)
+        yield _sorted([(window[:end], places[begin : begin + end]) for window, end, begin, (_, places) in stretches])
         at = [begin + end for begin, end in zip(at, ends, strict=True)]

@@ -111,24 +111,30 @@ class Near:
         self._most = most
         self._size = 1 << 10  # rows that are remembered for now; doubles
         self._kept = np.zeros((most, BINS), np.uint8)  # takes memory as it is filled
+        self._places = np.zeros(most, np.int64)
         self._newest = [np.zeros(self._size, np.uint32) for _ in range(_BANDS)]  # by band and hash: the newest row with that hash
         self._count = 0
 
     def add(self, fresh: Signatures) -> Mask:
         """Add signatures in order; which of them are like an earlier one."""
+        return self.add_at(fresh, np.zeros(len(fresh), np.int64)) >= 0
+
+    def add_at(self, fresh: Signatures, where: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same with the places of the rows, from 0 on; of each the place of an earlier one that is like it, -1 without one."""
         self._make_room(len(fresh))
         numbers = np.arange(self._count + 1, self._count + 1 + len(fresh))
         self._kept[(numbers - 1) % self._size] = fresh
+        self._places[(numbers - 1) % self._size] = where
         self._count += len(fresh)
-        alike = np.zeros(len(fresh), np.bool_)
+        found = np.full(len(fresh), -1, np.int64)
         for band in range(_BANDS):
             earlier = self._candidates(band, fresh, numbers.astype(np.uint32))
             age = np.uint32(self._count & 0xFFFFFFFF) - earlier
             asked = np.flatnonzero((earlier != 0) & (age < self._size - 1))
             places = (self._count - 1 - age[asked].astype(np.int64)) % self._size
-            same = (self._kept[places] == fresh[asked]).sum(axis=1)
-            alike[asked[same >= _ALIKE]] = True
-        return alike
+            alike = (self._kept[places] == fresh[asked]).sum(axis=1) >= _ALIKE
+            found[asked[alike]] = self._places[places[alike]]
+        return found
 
     def _candidates(self, band: int, fresh: Signatures, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         """For each row the newest earlier one that agrees in this band, 0 without; and note the rows themselves."""

@@ -1,4 +1,4 @@
-"""Which files are meant by files, folders and patterns. Opens none of them."""
+"""Which files are meant by files, folders, patterns, data sets of the hub and addresses. Opens none of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from pathlib import Path
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.inert import refuse_unwritable_name
+from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.stream import bare_suffix
+from holdfast.row_sources.fetch import fetch_rows
 
 _OF_ROWS = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt"}
 
 
 def expand(paths: Iterable[str]) -> list[str]:
-    """The files, in order, each once; those of a folder or a pattern by name, hidden ones left out. Raises Stop(2) for what names none."""
+    """The files, in order, each once; those of a folder or a pattern by name, hidden ones left out.
+
+    Those of the hub and of addresses are fetched. Raises Stop(2) for what names none.
+    """
     found: list[str] = []
     for path in paths:
         place = Path(path).expanduser()
@@ -29,6 +34,9 @@ def expand(paths: Iterable[str]) -> list[str]:
             found.append(str(place))
         else:
             anchor = Path(place.anchor)  # "" for a path from here
+            if elsewhere(path):
+                found += fetch_rows(path)
+                continue
             matching = sorted(str(file) for file in anchor.glob(str(place.relative_to(anchor))) if file.is_file())
             if not matching and place.is_symlink():
                 raise Stop(USAGE, f"{path} is a link to {place.readlink()}, which leads to no file", f"look at it with: ls -l {path}")

@@ -71,7 +71,7 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
     if pair:
         read = set(pair[1:])
     elif layout == "text":
-        read = {"text"}
+        read = {"text" if "text" in named else "content"}
     elif layout == "preference":
         read = {*KNOWN_NAMES, "preferred_output", "non_preferred_output"}
     else:

@@ -27,7 +27,7 @@ _ROLES = {"developer": "system", "function": "tool", "human": "user", "gpt": "as
 _ALL_ROLES = {*_SHAREGPT_ROLES, *_ROLES}
 _TURN_NAMES = {"role", "from", "author"}
 _CONTENTS = ("content", "value", "parts", "text")  # of a turn with a role, the first that is there
-_EXCHANGES = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("question", "answer"), ("prompt", "response"))
+EXCHANGES = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("question", "answer"), ("prompt", "response"))
 _BESIDE = ("name", "tool_call_id")  # of a turn: templates may ask for them
 _OFF = ("false", "no", "0", "0.0")
 _PART_TEXTS = ("text", "value", "content")
@@ -144,7 +144,7 @@ def exchange_of(turn: Any, number: int) -> list[Message]:
     """Question and answer of an element that holds both in fields of its own; empty where it is a turn."""
     if not isinstance(turn, dict) or not _TURN_NAMES.isdisjoint(turn):
         return []
-    names = next((names for names in _EXCHANGES if all(isinstance(turn.get(name), str) for name in names)), None)
+    names = next((names for names in EXCHANGES if all(isinstance(turn.get(name), str) for name in names)), None)
     if names is None:
         return []
     system = turn.get("system")

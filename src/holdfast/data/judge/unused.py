@@ -10,9 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, fields_read, in_our_case
+from holdfast.data.judge.turns import EXCHANGES
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
 _TURN = {"role", "content", "from", "value", "author", "parts", "tool_calls", "function_call", "tool_call_id", "name", "id", *THINKING}
+_TEXTS = {"content", "value", "parts"}  # of a turn; without them its `text` is read
+_SAYS_WHO = {"role", "from", "author"}
 _ASSISTANT = ("assistant", "gpt", "model", "chatgpt")
 _MEANING = re.compile(
     r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
@@ -72,6 +75,12 @@ def tells(name: str, value: Any) -> bool:
     return isinstance(value, int | float) or (isinstance(value, str) and bool(_NUMBER.fullmatch(value.strip())))
 
 
+def counts_only(name: str) -> bool:
+    """Whether a field's name speaks of a number, place or time that each row has its own of."""
+    meaning, counting = _says(name)
+    return counting and not meaning
+
+
 @lru_cache(maxsize=4 * _MOST_NAMES)
 def _says(name: str) -> tuple[bool, bool]:
     """Whether a field's name speaks of what its row means, and whether of a place, time or size. Rows share their names."""
@@ -89,8 +98,15 @@ def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:
         turns = value.get(where)
     for turn in turns if isinstance(turns, list) else ():
         for name in turn if isinstance(turn, dict) else ():
-            if name.lower() in _TURN or turn[name] is None:
+            if name.lower() in _TURN or turn[name] is None or name in _rarely_read(turn):
                 continue
             if name in TURN_MARKS and (not turn[name] or in_our_case(turn.get("role", turn.get("from", "assistant"))) in _ASSISTANT):
                 continue
             yield f"{where}[].{name}", turn[name]
+
+
+def _rarely_read(turn: Mapping[str, Any]) -> Collection[str]:
+    """The names that are read of a turn of a rarer form: a text beside a role, a question with its answer."""
+    if not _SAYS_WHO.isdisjoint(turn):
+        return ("text",) if _TEXTS.isdisjoint(turn) else ()
+    return next((("system", *names) for names in EXCHANGES if all(isinstance(turn.get(name), str) for name in names)), ())

@@ -79,8 +79,8 @@ def clean_files(
 
 
 def _hold_out(files: list[str], crew: Crew[B], findings: Findings) -> None:
-    for _, _, survey in _surveys(files, crew, None):
-        findings.repetitions.hold_out(survey)
+    for file, block, survey in _surveys(files, crew, None):
+        findings.repetitions.hold_out(file, block.first_line, survey)
 
 
 def _surveys(files: list[str], crew: Crew[B], unfinished: Unfinished | None) -> Iterator[tuple[str, B, Survey]]:

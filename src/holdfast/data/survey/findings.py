@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.base.files import Json
 from holdfast.data.duplicates.seen import Mask, Seen
@@ -13,6 +14,7 @@ from holdfast.data.duplicates.similar import Near
 from holdfast.data.files.raw_row import Reject, Source
 from holdfast.data.survey.languages import strays
 from holdfast.data.survey.lengths import Lengths
+from holdfast.data.survey.many_answers import ManyAnswers
 from holdfast.data.survey.survey import Survey
 from holdfast.data.tokens.shard import BlockLike, Verdicts
 
@@ -20,39 +22,62 @@ EXAMPLES = 5  # rows quoted for one reason
 _SHOWN = 300
 _MOST_CATEGORIES = 500  # more are no categories, but take memory
 OTHERS = "(others)"
+_LINES = 40  # bits of a place that count lines from a block's first
+Places = npt.NDArray[np.int64]
+
+
+def _placed() -> Seen:
+    return Seen(placed=True)
 
 
 @dataclass
 class Repetitions:
-    """Which rows stood before, in this set or in the one held out."""
+    """Which rows stood before, in this set or in the one held out, and where. A place is the number of a block and of a line in it."""
 
-    pairs: Seen = field(default_factory=Seen)
-    prompts: Seen = field(default_factory=Seen)
+    pairs: Seen = field(default_factory=_placed)
+    prompts: Seen = field(default_factory=_placed)
     near: Near = field(default_factory=Near)
-    held_out: Seen = field(default_factory=Seen)
+    held_out: Seen = field(default_factory=_placed)
+    begins: list[Source] = field(default_factory=list)  # of each block its file and first line
 
-    def hold_out(self, survey: Survey) -> None:
-        self.held_out.add(survey.pairs)
-        self.held_out.add(survey.prompts[survey.prompts != 0])
-
-    def take(self, survey: Survey) -> dict[str, Mask]:
-        """By kind, which of the survey's rows repeat something."""
-        exact = self.pairs.add(survey.pairs)
+    def hold_out(self, file: str, first_line: int, survey: Survey) -> None:
+        places = self._places(file, first_line, survey)
+        self.held_out.add_at(survey.pairs, places)
         asked = survey.prompts != 0
-        conflicting = np.zeros(len(exact), np.bool_)
-        conflicting[asked] = self.prompts.add(survey.prompts[asked]) & ~exact[asked]
-        comparable = survey.comparable.astype(np.bool_)
-        near = np.zeros(len(exact), np.bool_)
-        near[comparable] = self.near.add(survey.signatures[comparable])
-        overlap = self.held_out.of(survey.pairs) | (self.held_out.of(survey.prompts) & asked)
-        return {"duplicate": exact, "near_duplicate": near & ~exact, "conflicting_answer": conflicting, "in_held_out": overlap}
+        self.held_out.add_at(survey.prompts[asked], places[asked])
+
+    def take(self, file: str, first_line: int, survey: Survey) -> dict[str, Places]:
+        """By kind, of each of the survey's rows the place of one that it repeats, -1 where it repeats none."""
+        places = self._places(file, first_line, survey)
+        exact = self.pairs.add_at(survey.pairs, places)
+        again = exact >= 0
+        asked = np.flatnonzero(survey.prompts)
+        conflicting, near = np.full((2, len(exact)), -1, np.int64)
+        conflicting[asked] = self.prompts.add_at(survey.prompts[asked], places[asked])
+        conflicting[again] = -1
+        comparable = np.flatnonzero(survey.comparable)
+        near[comparable] = self.near.add_at(survey.signatures[comparable], places[comparable])
+        near[again] = -1
+        overlap = self.held_out.places_of(survey.pairs)
+        overlap[asked] = np.maximum(overlap[asked], self.held_out.places_of(survey.prompts[asked]))
+        return {"duplicate": exact, "near_duplicate": near, "conflicting_answer": conflicting, "in_held_out": overlap}
+
+    def source(self, place: int) -> Source:
+        """The file and line of a place."""
+        file, first = self.begins[place >> _LINES]
+        return Source(file, first + place % (1 << _LINES))
+
+    def _places(self, file: str, first_line: int, survey: Survey) -> Places:
+        self.begins.append(Source(file, first_line))
+        places: Places = ((len(self.begins) - 1) << _LINES) + survey.lines.astype(np.int64)
+        return places
 
 
 _REPEATED = {
-    "duplicate": "the same row stood before, but for case and spaces",
-    "near_duplicate": "a row that is about 80 % the same stood before",
-    "conflicting_answer": "the same prompt stood before with another answer",
-    "in_held_out": "the row, or its prompt, is among the held-out rows",
+    "duplicate": "the same row stood before, but for case and spaces: {}",
+    "near_duplicate": "a row that is about 80 % the same stood before: {}",
+    "conflicting_answer": "the same prompt stood before with another answer: {}",
+    "in_held_out": "the row, or its prompt, is among the held-out rows: {}",
 }
 
 
@@ -71,6 +96,7 @@ class Findings:
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Json]] = field(default_factory=dict)
+    many_answers: ManyAnswers = field(default_factory=ManyAnswers)
 
     def take(self, file: str, block: BlockLike, survey: Survey) -> tuple[list[Json], Mask]:
         """Count a block; its rejects in the order of the lines, and which of the survey's rows are left."""
@@ -84,14 +110,18 @@ class Findings:
         for name in ("mended", "notes"):
             for entry in survey.entries(name, file, block.first_line):
                 self._quote(entry)
-        found = self.repetitions.take(survey)
+        found = self.repetitions.take(file, block.first_line, survey)
+        for number in np.flatnonzero(found["conflicting_answer"] >= 0):
+            first = self.repetitions.source(int(found["conflicting_answer"][number]))
+            self.many_answers.add(int(survey.prompts[number]), first, Source(file, block.first_line + int(survey.lines[number])))
         left = np.ones(len(survey.at), np.bool_)
         rejects = [*survey.entries("rejects", file, block.first_line)]
-        for kind, mask in found.items():
+        for kind, places in found.items():
+            mask = places >= 0
             self.repeated[kind] += int(mask.sum())
             for number in np.flatnonzero(mask & left) if kind in self.drop else np.flatnonzero(mask)[:1]:
                 row = block.rows[int(survey.at[number])]
-                entry = Reject(Source(file, row.line), kind, _REPEATED[kind], row.raw).as_json()
+                entry = self._repeated(Source(file, row.line), kind, int(places[number]), row.raw)
                 if kind in self.drop:
                     rejects.append(entry)
                 else:
@@ -103,6 +133,9 @@ class Findings:
         for entry in rejects:
             self._quote(entry)
         return sorted(rejects, key=lambda entry: int(entry["line"])), left
+
+    def _repeated(self, source: Source, kind: str, place: int, raw: bytes) -> Json:
+        return Reject(source, kind, _REPEATED[kind].format(self.repetitions.source(place)), raw).as_json()
 
     def _drop(self, kind: str, mask: Mask, survey: Survey, block: BlockLike) -> None:
         """Make rejects of rows that were counted as kept or mended."""

@@ -142,11 +142,10 @@ def render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[A
 
     Raises BadRow where it refuses the turns. A template that adds up texts gets the arguments of calls as text.
     """
-    as_text = bool(template.known.get("text_arguments"))
     try:
-        text = _rendered(template, messages, tools, open_end, as_text)
+        text = _rendered(template, turns_of(messages, template), tools, open_end)
     except TypeError as error:
-        if as_text or not any(message.calls for message in messages):
+        if template.known.get("text_arguments") or not any(message.calls for message in messages):
             raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
         template.known["text_arguments"] = True
         return render(template, messages, tools, open_end, marks)
@@ -155,9 +154,14 @@ def render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[A
     return text.replace(MARK_BEGIN, "").replace(MARK_END, "")
 
 
-def _rendered(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool, as_text: bool) -> str:
+def turns_of(messages: tuple[Message, ...], template: ChatTemplate) -> list[Json]:
+    """The turns as they are handed to a template."""
+    as_text = bool(template.known.get("text_arguments"))
+    return [_turn(message, template, as_text) for message in messages]
+
+
+def _rendered(template: ChatTemplate, turns: list[Json], tools: tuple[Any, ...], open_end: bool) -> str:
     assert template.compiled is not None
-    turns: list[Json] = [_turn(message, template, as_text) for message in messages]
     given = dict(template.names) | {"bos_token": template.bos, "eos_token": template.eos}
     try:
         return bounded_text(
@@ -178,8 +182,8 @@ def _rendered(template: ChatTemplate, messages: tuple[Message, ...], tools: tupl
 def _turn(message: Message, template: ChatTemplate, as_text: bool) -> Json:
     turn: Json = {"role": message.role, "content": message.content} | dict(message.beside)
     if message.role == "assistant" and (thinking := placed_thinking(message, template)):
-        if template.thinking_names:  # under both names, as transformers has it
-            turn |= {"content": thinking[1], "reasoning_content": thinking[0], "thinking": thinking[0]}
+        if names := template.thinking_names:  # under both names, as transformers has it
+            turn |= {"content": thinking[1]} | dict.fromkeys(("reasoning_content", "thinking", *names), thinking[0])
         else:
             turn["content"] = THOUGHT.format(message.thinking.strip()) + message.content
     if not message.calls:

@@ -119,7 +119,7 @@ def told_of(taught: Json, train_on: str = "assistant") -> list[str]:
     if taught["without_end"]:
         ending = f"{taught['without_end']:,} of {learned:,} answers are learned without a token that ends them"
         said.append(f"! {ending}: the model does not learn from them to stop; holdfast data show FILE --row N shows one")
-    for name, what in (("tool_calls_left_out", "tool calls"), ("reasoning_left_out", "reasoning")):
+    for name, what, it in (("tool_calls_left_out", "tool calls", "them"), ("reasoning_left_out", "reasoning", "it")):
         if taught[name]:
-            said.append(f"! {what} of {counted(taught[name], 'turn')} left out: the chat template has no place for it")
+            said.append(f"! {what} of {counted(taught[name], 'turn')} left out: the chat template has no place for {it}")
     return said

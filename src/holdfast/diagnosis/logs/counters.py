@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import re
 
-_BAR = re.compile(r"^([^|%\d]*)\d{1,3}%\|[^|]*\| *(\d+)/(\d+) \[")  # tqdm's
+# tqdm's, with its bar or, where there is no room for one, without; what stands behind the clock holds the unit: 3.20it/s, 800 examples/s
+_BAR = re.compile(r"^([^|%\d]*)(?:\d{1,3}%\|[^|]*\|)? *(\d+)/(\d+) \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
+_UNIT = re.compile(r"([A-Za-z]*) *(?:/ *s\b|$)")  # of 3.20it/s
+_SLOW_UNIT = re.compile(r"s/([A-Za-z]+)")  # of 2.10s/it
+_UNITS_OF_STEPS = re.compile(r"k?(?:it|iter(?:ation)?|step|batch|update|epoch)(?:e?s)?", re.I)
 _OF_TRAINING = re.compile(r"train|step|epoch|iter", re.I)
+# what is done to rows, files and weights before, between and after steps, though it is called "train dataset"
+_OF_OTHERS = re.compile(
+    r"data|split|map|filter|tokeni[sz]|encod|pack|truncat|template|token|row|sample|example|feature|prompt|cach|shard|file|extract|convert"
+    r"|process|prepar|generat|download|upload|push|fetch|load|read|sav|writ|skip|eval|valid|test|predict|merg|quanti|embed|score",
+    re.I,
+)
 _WORDS = re.compile(r"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?\s*[:=#]?\s*(\d{1,9})\b(?:\s*(?:/|of)\s*(\d{1,9})\b)?", re.I)
 _SIGHTINGS = 3  # of a growing number beside a word, before it is believed to count steps
 _LONGEST = 1 << 14  # characters of an unfinished line that are kept
 
 
 class Counter:
-    """The newest step in a stream of output. `own`: a user's expression, whose first group is the step and whose second the total."""
+    """The newest step in a stream of output. `own`: a user's expression, whose first group is the step and whose second the total.
+
+    step, first: the newest and the lowest step above 0; total: of how many. None: not told.
+    """
 
     def __init__(self, own: re.Pattern[str] | None = None) -> None:
         self.own = own
         self.step: int | None = None
+        self.first: int | None = None
         self.total: int | None = None
         self._rest = ""
         self._bars = 0  # the longest bar's total, 0: there is none
-        self._told: tuple[int, int] | None = None  # (number beside a word, how often it grew)
+        self._told: tuple[int, int, int] | None = None  # (number beside a word, how often it grew, the lowest one)
+        self._certain: int | None = None
+        self._lengths: dict[int, tuple[int, int | None]] = {}  # by a count's total: its newest and its lowest step
 
     def feed(self, text: str) -> None:
         """Look at what was printed since the last time."""
@@ -36,29 +52,58 @@ class Counter:
         self._look(self._rest)
         self._rest = ""
 
+    def of(self, total: int) -> None:
+        """A better source says how many steps there are: what counts up to another number counts something else."""
+        if self.own is not None or total == self._certain:
+            return
+        self._certain = total
+        if self.total is not None and self.total != total:
+            self.step, self.first = self._lengths.get(total, (None, None))
+            self.total = total if self.step is not None else None
+
     def _look(self, line: str) -> None:
         if self.own is not None:
             if found := self.own.search(line):
                 self._take(found[1], found[2] if self.own.groups > 1 else None)
         elif bar := _BAR.match(line):
-            name, total = bar[1].strip(), int(bar[3])
-            if (not name or _OF_TRAINING.search(name)) and total >= self._bars:  # an evaluation's is shorter
-                self._bars = total
-                self._take(bar[2], bar[3])
-        elif not self._bars and (word := _WORDS.search(line)) and int(word[2] or 0) >= (self.total or 0):
+            if _counts_steps(bar[1].strip(), bar[4] or ""):
+                self._take_bar(int(bar[2]), int(bar[3]))
+        elif not self._bars and (word := _WORDS.search(line)) and self._fits(int(word[2] or 0), word[2] is not None):
             self._take_word(int(word[1]), word[2])
+
+    def _fits(self, total: int, told: bool) -> bool:
+        """Whether a number beside a word may count steps: an evaluation's total is shorter, and a known one is the only one."""
+        return total >= (self.total or 0) and not (told and self._certain and total != self._certain)
+
+    def _take_bar(self, step: int, total: int) -> None:
+        before = self._lengths.get(total)
+        low = min(filter(None, (step, before[1] if before else None)), default=None)
+        self._lengths[total] = step, low
+        if total == self._certain if self._certain else total >= self._bars:  # an evaluation's is shorter
+            self._bars = total
+            self.step, self.first, self.total = step, low, total
 
     def _take(self, step: str | None, total: str | None) -> None:
         if step is not None and step.isdecimal():
             self.step = int(step)
+            self.first = min(filter(None, (self.step, self.first)), default=None)
         if total is not None and total.isdecimal():
             self.total = int(total)
 
     def _take_word(self, number: int, total: str | None) -> None:
-        last, times = self._told or (number, 1)
+        last, times, low = self._told or (number, 1, number)
         if number > last:
             times += 1
-        self._told = (number, times)
+        low = min(low, number)
+        self._told = (number, times, low)
         if times >= _SIGHTINGS:
-            self.step = number
+            self.step, self.first = number, low or None
             self.total = int(total) if total else self.total
+
+
+def _counts_steps(name: str, rate: str) -> bool:
+    """Whether a bar may count steps, by its name and its unit. One of examples, bytes or files never does."""
+    unit = next((found[1] for pattern in (_SLOW_UNIT, _UNIT) if (found := pattern.search(rate))), "")
+    if unit and not _UNITS_OF_STEPS.fullmatch(unit):
+        return False
+    return not name or bool(_OF_TRAINING.search(name) and not _OF_OTHERS.search(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -46,6 +47,7 @@ class Bench:
     work: float = 0.0  # operations a token of a step, forward and backward
     last_run: Json | None = None
     facts: Json = field(default_factory=dict)
+    until: float = math.inf  # by time.monotonic(): when an item that searches begins nothing more
 
     @property
     def settings(self) -> Json:

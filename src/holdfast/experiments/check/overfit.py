@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from holdfast.experiments.check.bench import Bench, Item, losses, not_done
 from holdfast.experiments.check.first import guessing
 from holdfast.experiments.laboratory import finished
 
-_STEPS, _MOST_S = 60, 45.0
+_STEPS, _FEW, _LEAST_STEPS = 60, 10, 3  # of a course; below the second it says nothing, below the third it is not cut short
+_MOST_S, _ALL_S = 45.0, 240.0  # of a course; after the second none is begun
 _NEAR = 0.05  # nats a label above the least that the rows allow
 _WHOLE, _HALF, _SLOWLY, _STIRS = 0.9, 0.4, 0.25, 0.01  # of what there is to lose: learned, on the way, slowly, nothing at all
 _CONTRADICTS = 0.1  # nats a label
@@ -32,10 +34,15 @@ class Try:
     still_falls: bool
 
 
+class _OutOfTimeError(Exception):
+    """Nothing more may be begun."""
+
+
 def overfit(bench: Bench) -> Item:
-    """Learn ten distinct rows at the run's own rate; look for what is in the way where it does not."""
+    """Learn ten distinct rows at the run's own rate; look for what is in the way where it does not, for some minutes at the most."""
+    bench.until = time.monotonic() + _ALL_S
     own = bench.config.train.lr
-    outcome = _course(bench, own, {})
+    outcome = _own_course(bench, own)
     if not finished(outcome):
         return not_done("overfit", outcome, bench.command("check", "--only first"))
     found = _judged(bench, own, outcome)
@@ -43,17 +50,46 @@ def overfit(bench: Bench) -> Item:
     if found is None:
         what = f"not finite at step {outcome['rows'][-1]['step']} of the ten rows"
         return _rate_or_numbers(bench, outcome, numbers, what)
-    if cause := _of_rows(bench, found) or _of_gradient(bench, outcome, found):
+    cause = _of_rows(bench, found) or _of_gradient(bench, outcome, found)
+    if cause:
         return Item("overfit", "failed", numbers | {"cause": cause[0]}, cause[1], cause[2])
     if found.fell >= _HALF:
         told = f"ten rows: loss {found.first:.3f} to {found.last:.4f} in {found.steps} steps at {own:g}, the run's own rate"
         return Item("overfit", "passed", numbers, told)
-    return _search(bench, found, numbers)
+    if found.steps < _FEW:
+        return _too_slow(bench, found, numbers)
+    try:
+        return _search(bench, found, numbers)
+    except _OutOfTimeError:
+        return _too_slow(bench, found, numbers)
+
+
+def _own_course(bench: Bench, rate: float) -> Json:
+    """The course at the run's own rate; again without the estimate of what the output layer can say, where the model says more already."""
+    outcome, rows = _course(bench, rate, {}), bench.facts["rows"]
+    found = losses(outcome)
+    if found and found[0] < (rows.get("expressible_loss") or 0.0):
+        rows["expressible_loss"] = None
+        outcome = _course(bench, rate, {})
+    return outcome
+
+
+def _too_slow(bench: Bench, own: Try, numbers: Json) -> Item:
+    """Nothing can be said: what the steps that there was time for came to."""
+    seconds = sum(row["seconds"] for row in own.outcome["rows"])
+    course = f"loss {own.first:.3f} to {own.last:.3f} in {own.steps} steps ({seconds:.0f} s) at {own.rate:g}, the run's own rate"
+    tried = f"; {len(numbers['tried'])} rates were tried" if "tried" in numbers else ""
+    told = f"no answer within {_ALL_S:.0f} s on this machine: {course}{tried}"
+    return Item("overfit", "unknown", numbers, told, bench.command("check", f"train.lr={2 * own.rate:g}", "--only overfit"))
 
 
 def _course(bench: Bench, rate: float, changes: Json) -> Json:
-    goal = least(bench) + _NEAR
-    return bench.course(rows="ten", steps=_STEPS, rate=rate, goal=goal, most_seconds=_MOST_S, least_steps=10, config=changes)
+    """Steps on the ten rows until they are learned, or time is up. Raises _OutOfTimeError where it is up before the first."""
+    left = bench.until - time.monotonic()
+    if left <= 0:
+        raise _OutOfTimeError
+    goal, most = least(bench) + _NEAR, min(_MOST_S, left)
+    return bench.course(rows="ten", steps=_STEPS, rate=rate, goal=goal, most_seconds=most, least_steps=_LEAST_STEPS, config=changes)
 
 
 def least(bench: Bench) -> float:
@@ -114,15 +150,19 @@ def _search(bench: Bench, own: Try, numbers: Json) -> Item:
     usual = _USUAL_RATE[bench.config.adapter.kind.own_weights]
     rates = dict.fromkeys([usual, *(own.rate * factor for factor in _FACTORS)])
     tried = [own]
+    numbers["tried"] = {f"{own.rate:g}": round(own.last, 4)}
     for rate in rates:
         one = _judged(bench, rate, _course(bench, rate, {}))
-        tried += [one] if one else []
+        if one:
+            tried.append(one)
+            numbers["tried"][f"{rate:g}"] = round(one.last, 4)
         if one and one.fell >= _WHOLE:
             break
     best = max(tried, key=lambda one: one.fell)
-    numbers |= {"tried": {f"{one.rate:g}": round(one.last, 4) for one in tried}}
     if best.fell >= _HALF:
         return _of_rate(bench, own, best, numbers)
+    if any(one.steps < _STEPS for one in tried):
+        return _too_slow(bench, own, numbers)
     return _of_settings(bench, own, best, numbers)
 
 
@@ -205,7 +245,7 @@ def _yaml(value: Any) -> str:
 
 def _nothing_helped(bench: Bench, best: Try, numbers: Json) -> Item:
     course = f"loss {best.first:.3f} to {best.last:.3f} at the most, at rate {best.rate:g}"
-    if best.fell < _STIRS and best.steps >= 10:
+    if best.fell < _STIRS:
         told = f"an adapter without effect: what is trained moved (by {best.outcome['moved']:.3g}), and the loss did not: {course}"
         return Item("overfit", "failed", numbers | {"cause": "no_effect"}, told, "look at adapter.type, adapter.targets and adapter.alpha")
     if best.still_falls:

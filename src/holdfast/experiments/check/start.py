@@ -27,17 +27,19 @@ def start(bench: Bench) -> Item:
 def started(begun: Json) -> str:
     """The lines people look for at a start, as one."""
     kinds = begun["dtype"]
-    learns = [
-        f"{kind} ({facts['share_of_kind']:.0%})" if facts["share_of_kind"] is not None else kind
-        for kind, facts in begun["learns"].items()
-        if facts["parameters"]
-    ]
+    trained = {kind: facts for kind, facts in begun["learns"].items() if facts["parameters"]}
+    total = sum(facts["parameters"] for facts in trained.values())
+    learns = [f"{kind} {facts['parameters'] / total:.0%}{_on(facts['share_of_kind'])}" for kind, facts in trained.items()]
     parts = [f"attention: {begun['attention'] or 'none'}"]
     parts.append(f"frozen {kinds['frozen'] or 'nothing'}, trained {kinds['trained']}, computed {kinds['computed']}")
     parts.append(f"PAD is token {begun['pad']}" if begun["pad"] is not None else "no PAD")
     parts.append({None: "no cuDNN attention here", True: "cuDNN attention allowed", False: "cuDNN attention off"}[begun["cudnn_attention"]])
-    parts += [f"products by {begun['blas']}", f"learns: {', '.join(learns) or 'what is no part of a transformer'}"]
+    parts += [f"products by {begun['blas']}", f"learns: {', '.join(learns)}"]
     return "; ".join(parts)
+
+
+def _on(share: float | None) -> str:
+    return "" if share is None else f" (on {share:.0%} of its weights)"
 
 
 def _rows(bench: Bench) -> Json:

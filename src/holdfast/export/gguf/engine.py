@@ -108,14 +108,16 @@ def _asker(url: str, key: str) -> Ask:
     return ask
 
 
-def _tokens(ask: Ask, text: str) -> list[int]:
-    found = ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})["tokens"]
+def _tokens(ask: Ask, text: str, opening: bool = False) -> list[int]:
+    """opening: with the token that the file says its texts begin with."""
+    found = ask("/tokenize", {"content": text, "add_special": opening, "parse_special": True})["tokens"]
     return [*map(int, found)]
 
 
 def _chat(ask: Ask, messages: list[Json]) -> list[int]:
+    """The token ids a server computes an answer to `messages` from."""
     text = ask("/apply-template", {"messages": messages})["prompt"]
-    return _tokens(ask, text)
+    return _tokens(ask, text, opening=True)  # a server takes the first token out of the rendered text where the file adds it
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def footprint(
 
 def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | None) -> tuple[int, int]:
     """Bytes of a score of a token with another: what is kept of it for backward, and what lies there while a sample's go backward."""
-    capped = on_card not in (None, "at once") and model.config.get("attn_logit_softcapping")
+    capped = on_card not in (None, "at once") and model.text.get("attn_logit_softcapping")
     if not (capped or config.train.attention == "eager"):
         return (4 if on_card == "plainly" else 0), 0
     if on_card is None:
@@ -178,7 +178,7 @@ def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | N
 def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[int, int]:
     """Bytes of a logit, in the only chunk and in one of several, by torch's operations: a start may leave the loss's kernel out, which
     needs at most as much."""
-    if model.config.get("final_logit_softcapping"):
+    if model.text.get("final_logit_softcapping"):
         return 14, 16
     if config.adapter.kind.own_weights:  # a trained layer's are made again in backward
         return 12, 12

@@ -32,6 +32,9 @@ class Demand(BaseModel):
     held: float
     mapped: float | None = None
     params: Params
+    learns: dict[str, int] = {}
+    weights_by_part: dict[str, int] = {}
+    reached_by_part: dict[str, int] = {}
     layers: int
     flops: float
     process: float = 0.0
@@ -60,6 +63,9 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
     def grown(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
         return {kind: max(0.0, at(a[kind], b[kind])) for kind in _KINDS}
 
+    def parts(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+        return {name: max(0, round(at(a.get(name, 0), size))) for name, size in b.items()}
+
     both = [name for name in high.places if name in low.places]
     places = {name: grown(low.places[name], high.places[name]) for name in both} or {high.phase: grown(low.bytes, high.bytes)}
     where = max(places, key=lambda name: sum(places[name].values()))
@@ -76,6 +82,9 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
             total=max(0, round(at(low.params.total, high.params.total))),
             trainable=max(0, round(at(low.params.trainable, high.params.trainable))),
         ),
+        learns=parts(low.learns, high.learns),
+        weights_by_part=parts(low.weights_by_part, high.weights_by_part),
+        reached_by_part=parts(low.reached_by_part, high.reached_by_part),
         layers=max(0, round(at(low.layers, high.layers))),
         flops=at(low.flops, high.flops),
         process=high.process,

@@ -48,20 +48,19 @@ class Room:
     capacity: int | None
     reserve: int
     beside: int
-    loads_here: bool  # whether the weights pass through this memory while the model is made
+    heap: bool  # whether it is a heap's, whose gaps stay
 
     def tight(self, demand: Demand) -> bool:
         """Whether a trainer gives back what it frees, because a heap's gaps may not fit."""
-        return self.loads_here and is_tight(demand.peak + self.beside, self.capacity)
+        return self.heap and is_tight(demand.peak + self.beside, self.capacity)
 
     def allocator(self, demand: Demand) -> float:
         """What an allocator holds beyond the step's blocks."""
         return demand.allocator(self.tight(demand))
 
     def peak(self, demand: Demand) -> int:
-        """The most there is of it at any time."""
-        step = demand.peak + self.allocator(demand)
-        return int(max(step, demand.building) if self.loads_here else step) + self.beside
+        """The most there is of it at any time, from the first byte of the weights on."""
+        return int(max(demand.peak + self.allocator(demand), demand.building)) + self.beside
 
     def fits(self, demand: Demand) -> bool:
         """Whether it fits; what is unknown is not held against it."""

@@ -57,6 +57,7 @@ def facts(answer: Json) -> list[str]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
     lines += told_of(answer["learned"])
     lines += map(visible, unused_fields(answer["unused_fields"]))
+    lines += map(visible, _many_answers(answer["many_answers"]))
     if told := row_weights(answer["weights"], answer["kept"] + answer["mended"]):
         lines.append(told)
     elif answer["row_weight"]:
@@ -99,6 +100,16 @@ def repeated(answer: Json) -> dict[str, int]:
 def visible(text: str) -> str:
     """A text of unknown origin on one line, with everything that is not printed as an escape."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
+
+
+def _many_answers(found: Json) -> list[str]:
+    """What there is to say where a field that is not used tells the answers of one prompt apart."""
+    if not found or not found["told_apart_by"]:
+        return []
+    rows, prompts = counted(found["rows"], "row"), counted(found["prompts"], "prompt")
+    told = ", ".join(f"{name} tells {count:,} of them apart" for name, count in found["told_apart_by"].items())
+    most = f"the most, {found['most']:,}, have that of {Path(found['file']).name}:{found['line']}"
+    return [f"! {rows} share {prompts} and have different answers ({most}): {told}, but is not part of what is asked"]
 
 
 def reasons(console: Console, title: str, counts: dict[str, int], answer: Json) -> None:

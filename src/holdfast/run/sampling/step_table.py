@@ -34,7 +34,7 @@ class StepTable:
         if not 0 <= first < end:
             raise IndexError(f"step {step} of a run of {samples_of_run} samples in batches of {self.batch}")
         size = self.mixture.size if self.mixture else len(self.rows)
-        return [int(self._order(at // size)[at % size]) for at in range(first, end)]
+        return [int(self.order(at // size)[at % size]) for at in range(first, end)]
 
     def largest_step(self, lengths: Rows, samples_of_run: int | None = None) -> tuple[int, int]:
         """(step, its tokens) of the step with the most tokens; `lengths`: of every row, in tokens. Without a number: of a run without end.
@@ -46,13 +46,14 @@ class StepTable:
         samples = min(samples, samples_of_run or samples)
         totals = np.zeros(math.ceil(samples / self.batch))
         for first in range(0, samples, size):
-            rows = self._order(first // size)[: samples - first]
+            rows = self.order(first // size)[: samples - first]
             steps = np.arange(first, first + len(rows)) // self.batch
             totals += np.bincount(steps, weights=lengths[rows], minlength=len(totals))
         step = int(totals.argmax())
         return step + 1, int(totals[step])
 
-    def _order(self, epoch: int) -> Rows:
+    def order(self, epoch: int) -> Rows:
+        """The rows of an epoch, one after the other."""
         if epoch not in self._orders:
             if len(self._orders) > 1:  # a step looks back one epoch at most
                 del self._orders[min(self._orders)]

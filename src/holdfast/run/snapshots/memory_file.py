@@ -82,7 +82,7 @@ class MemoryFile(PulsePage):
         existing = cls.open(path)
         if existing and (existing.artifact_bytes, existing.state_bytes) == (artifact_bytes, state_bytes):
             return existing
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=not path.is_relative_to(owner), exist_ok=True)  # a run folder that is gone stays so
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -41,8 +41,7 @@ _PY_SPY_S = 10.0
 def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json) -> Attempt:
     """Write a new attempt down, then start its shim."""
     number = max(run.attempts(), default=0) + 1
-    attempt = run.attempt(number)
-    attempt.mkdir(parents=True)
+    attempt = run.made(run.attempt(number))
     env = env | {ATTEMPT: str(attempt)}
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
@@ -161,7 +160,7 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     seen = end_seen(attempt, run)
     if seen is None:
         return None
-    hung, left = hung or read_json(attempt.folder / "hang.json"), {"left": seen.get("left") or []}
+    hung, left = hung or read_json(attempt.folder / "hang.json"), {"left": seen.get("left") or [], "left_printed": seen.get("left_printed")}
     if hung is not None and not seen.get("called_off"):
         return Ending("hang", seen.get("code"), lived_s(seen), hung)
     if not seen:

@@ -5,6 +5,7 @@ What a foreign program does not give is missing: no step that could be run again
 
 from __future__ import annotations
 
+import io
 import os
 import time
 import uuid
@@ -28,6 +29,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.environment import environment_of
+from holdfast.supervision.command.good_end import cut_short, of_what_was_left
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.signs import Seen, Signs
 from holdfast.supervision.command.states import State, States
@@ -41,7 +43,6 @@ from holdfast.supervision.supervise import View
 _ROW_EVERY_S = 1.0
 _PAUSES_S = (0.5, 10.0)  # between starts that come to nothing
 _LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
-_EARLY_S = 60.0  # a command that is gone so soon, and left something running, has gone to the background
 
 
 class CommandRun:
@@ -56,6 +57,8 @@ class CommandRun:
         self.remedies = Remedies(run, command, self.card)
         self.session = uuid.uuid4().hex
         self.seen: Seen | None = None
+        self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
+        self.left = ""  # what a command that ended well left running, in words
         self._row = 0.0
         self._hangs = 0
 
@@ -82,6 +85,7 @@ class CommandRun:
             "stands_at": self.states.stands_at(),
             "remedy": told.name,
             "terminal": _terminal_size(),
+            "stdin": [self.command.stdin, self.command.stdin_at] if self.command.stdin else None,
         }
         attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name)
@@ -130,8 +134,9 @@ class CommandRun:
             return
         self._row = now
         pulse = signs.pulse() or {}
-        row = {"time": round(now, 3), "attempt": attempt.number, "step": seen.step, "total": seen.total, "source": seen.source}
-        self.run.append(self.run.progress_file, row | {"loss": pulse.get("loss")})
+        row: Json = {"time": round(now, 3), "attempt": attempt.number, "step": seen.step, "total": seen.total, "source": seen.source}
+        row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
+        self.run.append(self.run.progress_file, row)
         self.states.reached(seen.step)
 
     def is_over(self, ending: Ending) -> bool:
@@ -143,8 +148,9 @@ class CommandRun:
         failure_report = self._wreck(attempt, ending, account)
         diagnosis, full = self._diagnosis(attempt, failure_report, account), self._full_disk(failure_report)
         asked = ending.code == INTERRUPTED or account.get("phase") == "stopped"
-        cut_short, background = self._cut_short(attempt, ending), self._in_background(ending)
-        over = ending.kind == "finished" and not cut_short and not background
+        no_end, background = cut_short(attempt, ending), self._in_background(ending)
+        self.after = None if asked else self._after_training(attempt, ending, diagnosis)
+        over = (ending.kind == "finished" and not no_end and not background) or self.after is not None
         if over:
             self.states.snapshot.unlink(missing_ok=True)
         else:
@@ -153,7 +159,7 @@ class CommandRun:
         final = background or str(found.get("reason") or "")
         if full and not final:
             final = f"{ending.words()}; {full} is full: make room, then rerun the same command to resume"
-        told = (cut_short or ending.words()) + (f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else "")
+        told = (no_end or ending.words()) + (f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else "")
         return Known(
             failure_report,
             diagnosis,
@@ -170,6 +176,8 @@ class CommandRun:
         """The evidence, with what the callback has written down."""
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
+        if self.seen and self.seen.first and self.seen.first < began:
+            began = 0  # it did not do as it was told
         flight = last_line(attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
         return replace(
             collect(attempt, self.run, ending),
@@ -188,22 +196,37 @@ class CommandRun:
         if account.get("cause"):
             reason = str(account.get("reason", ""))
             return replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
-        with (attempt.folder / "output.log").open("rb") as stream:
+        log = attempt.folder / "output.log"  # missing where the disk failed before the command was started
+        with log.open("rb") if log.exists() else io.BytesIO() as stream:
             found = diagnose_failure(failure_report, cards_of("failures"), read_log(stream))
         if (full := self._full_disk(failure_report)) and failure_report.ending.kind in ("error", "killed"):
             return Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
         return found
 
+    def _after_training(self, attempt: Attempt, ending: Ending, diagnosis: Diagnosis) -> Json | None:
+        """What failed, or hung, after the training was complete: {result, ending, cause, evidence}. None where it is to be started again.
+
+        One that was killed from outside may have had work left: it goes on from its last checkpoint once, where it can be told to.
+        """
+        if ending.kind not in ("error", "killed", "hang", "vanished") or (state := self.states.complete(self.seen)) is None:
+            return None
+        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
+        again = self.command.callback or resumes_by(self.command.argv, self.card) is not None
+        if ending.from_outside and again and int(orders.facts.get("resumed_step") or 0) < (state.step or 0):
+            return None
+        why = [str(ending.facts["reason"])] if ending.kind == "hang" and ending.facts.get("reason") else diagnosis.words()
+        after = {"result": state.name, "ending": ending.words(), "cause": diagnosis.cause, "evidence": "; ".join(why) or None}
+        self.run.event("ended_after_training", attempt=attempt.number, step=state.step, **after)
+        return after
+
     def _in_background(self, ending: Ending) -> str:
-        """Why the end of a command that left something running was none; empty where it left nothing."""
-        left = ending.facts.get("left") or [] if ending.kind == "finished" else []
-        if not left or (self.seen and self.seen.step is not None) or (ending.seconds or 0.0) >= _EARLY_S:
+        """Why the end of a command that left something running was none; empty where it was one."""
+        names = ending.facts.get("left") or [] if ending.kind == "finished" else []
+        if not names:
             return ""
-        self.run.event("left_running", names=left)
-        return (
-            f"the command returned after {ending.seconds or 0:.1f} s and left {left[0]!r} running in the background, which was ended:"
-            " holdfast cannot watch over what leaves it; start it in the foreground"
-        )
+        self.run.event("left_running", names=names)
+        why, self.left = of_what_was_left(ending, names, self.seen)
+        return why
 
     def try_out(self, known: Known) -> Verdict | None:
         return None  # a step of it cannot be run again
@@ -244,15 +267,6 @@ class CommandRun:
         self.card = _without(self.card, option)
         write_command(self.run, self.command)
         self.run.event("option_unknown", attempt=attempt, option=option)
-
-    def _cut_short(self, attempt: Attempt, ending: Ending) -> str:
-        """Why an exit code of 0 was no end of the training, as the callback tells; empty where it was, or nobody knows."""
-        pulse = read_json(attempt.folder / "pulse.json") or {}
-        if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped"):
-            return ""
-        if pulse.get("steps") and pulse.get("step") == pulse["steps"]:
-            return ""
-        return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
 
     def _full_disk(self, failure_report: FailureReport) -> str:
         """The disk that takes no more; empty where each does."""

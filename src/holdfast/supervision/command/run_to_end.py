@@ -13,6 +13,7 @@ from holdfast.base.signal_names import killed_by
 from holdfast.base.units import listed
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
+from holdfast.config.notify import Notify
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted
 from holdfast.machine.gpu_memory import in_use
@@ -27,8 +28,13 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.signs import Seen
+from holdfast.supervision.command.standard_input import has_data
+from holdfast.supervision.companions.notified import notified, read_notify
+from holdfast.supervision.companions.sampled import sampled
+from holdfast.supervision.companions.watched import attended
 from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
 from holdfast.supervision.full_disk import supervised
+from holdfast.supervision.moved import anchored
 from holdfast.supervision.records import journals_of
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import Outcome, View, supervise
@@ -36,10 +42,16 @@ from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
 _LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
+_UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
-def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo, stop: StopSignals) -> tuple[int, Json]:
-    """Bring the command to an end; exit code and summary. Raises Stop where it is given up, or its end cannot be written."""
+def run_command(
+    run: RunFolder, command: Command, terminal: Terminal, echo: Echo, stop: StopSignals, notify: Notify | None = None
+) -> tuple[int, Json]:
+    """Bring the command to an end; exit code and summary. Raises Stop where it is given up, or its end cannot be written.
+
+    notify: who is told; None: whom the run told before.
+    """
     if not run.machine_file.exists():
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
@@ -52,42 +64,55 @@ def run_command(run: RunFolder, command: Command, terminal: Terminal, echo: Echo
         if stop.listening:
             echo.follow(attempt.folder / "output.log", from_end)
 
+    unread = has_data(0)
+
     def tick(_: Seen) -> None:
+        nonlocal unread
         folder.flush()
         echo.look()
+        if not unread and not command.stdin and (unread := has_data(0)):
+            tell("standard input has data now, which the command does not get: only a file is passed on (< FILE)")
 
     def tell(text: str) -> None:
         echo.drain()
         terminal.tell(text)
         folder.append(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
 
+    notify = notify or read_notify(run)
     stop.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again")
-    with supervised(run, tell, removed, partial(_full_disk, run)) as folder:
+    with (
+        anchored(run.path, terminal.tell) as anchor,
+        supervised(run, tell, removed, partial(_full_disk, run)) as folder,
+        attended(folder, command.hang_s, tell),
+        sampled(run),
+        notified(run, notify),
+    ):
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
-        outcome = supervise(user)
+        outcome = anchor.going_on(lambda: supervise(user))
         echo.drain()
-        return _conclude(folder, command, outcome, user.states.doubt() if outcome.done else "", terminal)
+        return _conclude(user, outcome, terminal)
 
 
-def _full_disk(run: RunFolder, place: str) -> tuple[str, None]:
+def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
     """That a disk takes nothing of how the newest attempt ended, which its shim has kept room for."""
     numbers = run.attempts()
     code = (read_json(run.attempt(numbers[-1]) / "ending.json") or {}).get("code") if numbers else None
     ended = "was not started" if code is None else f"was {killed_by(code)}" if code < 0 else f"has ended with exit code {code}"
-    return f"the disk of {place} is full: the command {ended}, and that cannot be written down", None
+    return f"{why}: the command {ended}, and that cannot be written down", None
 
 
-def _conclude(run: RunFolder, command: Command, outcome: Outcome, doubt: str, terminal: Terminal) -> tuple[int, Json]:
-    move = outcome.move
+def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+    run, command, move, after = user.run, user.command, outcome.move, user.after if outcome.done else None
+    doubt = user.states.doubt() if outcome.done else ""
     status = "gave_up" if move else "finished" if outcome.done else "interrupted"
-    reason = move.reason if move else "ended with exit code 0" if outcome.done else "stopped on request"
-    summary = _write_summary(run, command, status, reason, outcome.ending.code, doubt)
+    reason = move.reason if move else after_words(after) or "ended with exit code 0" if outcome.done else "stopped on request"
+    summary = _write_summary(user, status, reason, outcome.ending.code, doubt, after)
     if outcome.done:
         run.event("finished", step=summary["steps"])
         if doubt:
             run.event("checkpoint_doubted", reason=doubt)
-        (terminal.tell if doubt else terminal.say)(_well(summary, doubt))
+        (terminal.tell if summary["doubt"] and summary["steps"] else terminal.say)(_well(summary))
         _report(run, terminal)
         return DONE, summary
     if move is None:
@@ -106,6 +131,15 @@ def _conclude(run: RunFolder, command: Command, outcome: Outcome, doubt: str, te
     raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
 
 
+def after_words(after: Json | None) -> str:
+    """Where the result lies of a training that is complete, and what failed behind its last step; empty where nothing did."""
+    if after is None:
+        return ""
+    cause = f" ({after['cause']})" if after["cause"] not in ("unknown", "hang") else ""
+    evidence = f": {after['evidence']}" if after["evidence"] else ""
+    return f"the training is complete, its result is {after['result']}; behind its last step the command {after['ending']}{cause}{evidence}"
+
+
 def _report(run: RunFolder, terminal: Terminal) -> None:
     """Write the page of the run and say where it is; a run is no worse for a disk that has no room for it."""
     page = run.path / "report.html"
@@ -117,10 +151,10 @@ def _report(run: RunFolder, terminal: Terminal) -> None:
         terminal.say(f"report: {shown(page)}")
 
 
-def _well(summary: Json, doubt: str) -> str:
+def _well(summary: Json) -> str:
     """The last word on a command that ended well, with what is not known of it."""
-    short = summary["steps"] and summary["total_steps"] and summary["steps"] < summary["total_steps"]
-    steps = f"{summary['steps']:,} steps" if summary["steps"] else "no progress was seen, so whether it did its work is not known"
+    short = summary["incomplete"]
+    steps = f"{summary['steps']:,} steps" if summary["steps"] else _UNSEEN
     if short:  # it may have stopped early, or a pipe hid its exit code
         steps = f"{summary['steps']:,} of the {summary['total_steps']:,} steps it spoke of"
     again = f", {summary['steps_computed_twice']} computed twice" if summary["steps_computed_twice"] else ""
@@ -129,16 +163,30 @@ def _well(summary: Json, doubt: str) -> str:
     attempts = f"{summary['attempts']} attempts" if summary["attempts"] > 1 else "1 attempt"
     share = f", {summary['goodput']:.0%} of the time in steps that count" if summary["goodput"] is not None else ""
     told = f"{steps}{again}, {attempts}{share}"
-    if doubt:
-        return f"ended with exit code 0, but its newest checkpoint is not whole: {doubt} ({told})"
-    return f"ended with exit code 0 after {told}" if short else f"ended well: {told}"
+    if summary["after_training"]:
+        return f"{summary['doubt']} ({told})"
+    if summary["doubt"] and not short and summary["steps"]:
+        return f"ended with exit code 0, but {summary['doubt']} ({told})"
+    more = f"; {summary['doubt']}" if "; " in (summary["doubt"] or "") else ""
+    return f"ended with exit code 0 after {told}{more}" if short else f"ended well: {told}"
 
 
-def _write_summary(run: RunFolder, command: Command, status: str, reason: str, code: int | None, doubt: str) -> Json:
+def _write_summary(user: CommandRun, status: str, reason: str, code: int | None, doubt: str, after: Json | None) -> Json:
+    run, command = user.run, user.command
     told = journals_of(run, list(run.progress()))
     known = of_progress(told, {"argv": list(command.argv), "launcher": command.launcher}, code)
+    pulse = read_json(run.attempt(max(told.launches)) / "pulse.json") if told.launches else None
+    if (pulse or {}).get("phase") == "done":
+        known["incomplete"] = False  # stopped early, by its own rule
+    known["after_training"] = after
+    doubts = [after_words(after)] if after else []
+    doubts += [f"its newest checkpoint is not whole: {doubt}"] if doubt else []
+    if status == "finished":
+        doubts += [f"it ended after {known['steps']:,} of the {known['total_steps']:,} steps it spoke of"] if known["incomplete"] else []
+        doubts += [] if known["steps"] else [_UNSEEN]
+        doubts += [user.left] if user.left else []
+    known["doubts"] = doubts + known["doubts"]
     summary = summarise(status, reason, told, known)
-    summary["doubt"] = doubt or None
     write_json(run.summary_file, summary)
     return summary
 
@@ -179,6 +227,8 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
         lines.append(f"newest whole checkpoint that was used: {newest['state']}")
     if command.callback is False and command.launcher is not None:
         lines.append("more would be known with --callback")
+    if failure_report is not None and not command.stdin and any("EOFError" in line for line in failure_report.lines):
+        lines.append("it asked for input, and its standard input is empty: a file is passed on to it, holdfast run -- ... < FILE")
     lines.append(f"all of it: holdfast diagnose {shown(run.path)}; fix the cause, then rerun the same command to resume")
     return lines
 

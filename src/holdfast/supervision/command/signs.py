@@ -14,7 +14,7 @@ from holdfast.diagnosis.logs.counters import Counter
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import newest_state
+from holdfast.supervision.foreign_checkpoints.newest import states_since
 
 _BUSY = 0.05  # of one core: it computes, if only beside others
 _READING = 1 << 17  # bytes a second: it loads something
@@ -25,7 +25,10 @@ _NUMBER = re.compile(rb"(\d{1,12})\D*$")
 
 @dataclass(frozen=True)
 class Seen:
-    """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look."""
+    """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look.
+
+    first: the lowest step above 0 that this attempt has shown; wrote: lowest and newest step of the checkpoints that it has written.
+    """
 
     step: int | None
     total: int | None
@@ -33,6 +36,8 @@ class Seen:
     stepped: bool
     printed: bool
     worked: bool
+    first: int | None = None
+    wrote: tuple[int, int] | None = None
 
 
 class Signs:
@@ -45,6 +50,8 @@ class Signs:
         self.file = Path(command.folder) / own if own is not None and "(" not in own else None
         self.events = EventFile(command.place, since) if command.place is not None else None
         self.step: int | None = None
+        self.first: int | None = None
+        self.wrote: tuple[int, int] | None = None
         self._at = 0
         self._tail = b""
         self._beat: object = None  # of the callback: when it published last
@@ -61,7 +68,10 @@ class Signs:
         step, total, source = self._told()
         stepped = step is not None and step != self.step
         self.step = step if step is not None else self.step
-        return Seen(self.step, total, source, stepped, printed or self._file_grew() or self._beat != beat, self._worked(pid))
+        told = printed or self._file_grew() or self._beat != beat
+        lowest = (step, self.first, self.counter.first if source == "output" else None)
+        self.first = min(filter(None, lowest), default=None)
+        return Seen(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
 
     def last(self) -> Seen:
         """What the attempt shows now that it has ended and nothing follows: all of it is looked at once more."""
@@ -78,6 +88,8 @@ class Signs:
         now = time.monotonic()
         if now - self._seldom > _SELDOM_S or not self._seldom:
             self._seldom, self._slow = now, self._look_seldom()
+        if self._slow[1]:
+            self.counter.of(self._slow[1])
         if self.file is not None:
             return self._step_in_file(), self._slow[1], "file"
         if self.counter.step is not None:
@@ -89,7 +101,10 @@ class Signs:
         if place is None or self.events is None:
             return None, None, None
         step = self.events.look()
-        written = newest_state(place, self.since) if self.command.launcher is not None else None
+        saved = states_since(place, self.since) if self.command.launcher is not None or self.command.callback else []
+        if saved:
+            self.wrote = min(saved[-1][0], self.wrote[0] if self.wrote else saved[-1][0]), saved[0][0]
+        written = saved[0] if saved else None
         if written is not None and (step is None or step <= written[0]):
             return *written, "trainer_state.json"
         return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_sound_lines
+from holdfast.base.files import Json, read_json, read_python_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
-from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, doubt, marks, newest_whole, one_too_many
+from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, changed, doubt, marks, newest_whole, one_too_many
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,11 @@ class States:
             return None
         there = self.command.there if self._best else {}
         passed_over = {name: at for name, at in marks(place, self.whole).items() if last is not None and name == last.name}
-        found = newest_whole(place, self.whole, there | passed_over)
+        return self._whole_but(place, there | passed_over)
+
+    def _whole_but(self, place: Path, there: dict[str, int]) -> Found:
+        """The newest whole checkpoint that is none of `there`; what is set aside for it is told."""
+        found = newest_whole(place, self.whole, there)
         for path, why in found.aside:
             moved = path.name.startswith("set-aside-")
             self.run.event("checkpoint_set_aside", now=str(path), reason=why)
@@ -85,6 +91,20 @@ class States:
     def doubt(self) -> str:
         """What speaks against the newest checkpoint of a command that has ended well; empty where nothing does, or there is none."""
         return doubt(self.command.place, self.whole, self.command.there) if self.command.place is not None else ""
+
+    def complete(self, seen: Seen | None) -> State | None:
+        """The whole checkpoint of the last step where this run has made one: the training is complete then, whatever happens after it."""
+        place, began = self.command.place, read_launch_spec(self.run.attempt(1))
+        if place is None or began is None or not began.started:
+            return None
+        newest = self._whole_but(place, self.command.there)
+        if newest.path is None or newest.step is None or changed(newest.path) < began.started * 1e9:
+            return None
+        if self.whole == "trainer":
+            most = (read_python_json(newest.path / "trainer_state.json") or {}).get("max_steps")
+        else:
+            most = seen.total if seen and seen.step == seen.total else None
+        return self._named(newest) if isinstance(most, int) and 0 < most <= newest.step else None
 
     def keep(self, attempt: Attempt) -> None:
         """Make a checkpoint of what the callback of an ended attempt kept in memory, where that is newer than the newest whole one."""

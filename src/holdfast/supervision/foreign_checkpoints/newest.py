@@ -31,23 +31,31 @@ def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
     found: list[tuple[int | None, Path]] = []
     with contextlib.suppress(OSError):
         for entry in place.iterdir():
-            if entry.is_symlink() or entry.name.startswith((ASIDE, ".")):
+            if entry.name.startswith((ASIDE, ".")) or _is_another_name(entry):
                 continue
             if whole == "trainer":
-                if entry.is_dir() and (named := _TRAINER.fullmatch(entry.name)):
+                if (entry.is_dir() or entry.is_symlink()) and (named := _TRAINER.fullmatch(entry.name)):
                     found.append((int(named[1]), entry))
-            elif entry.is_dir() or entry.suffix in (".pt", ".pth", ".ckpt", ".safetensors", ".bin"):
+            elif entry.is_dir() or entry.is_symlink() or entry.suffix in (".pt", ".pth", ".ckpt", ".safetensors", ".bin"):
                 number = _ANY.search(entry.name)
                 found.append((int(number[1]) if number else None, entry))
-    return sorted(found, key=lambda one: (-1 if one[0] is None else one[0], _changed(one[1])), reverse=True)
+    return sorted(found, key=lambda one: (-1 if one[0] is None else one[0], changed(one[1])), reverse=True)
+
+
+def _is_another_name(entry: Path) -> bool:
+    """Whether this is a link to what lies beside it (latest -> checkpoint-6). One to elsewhere (a scratch disk) is a checkpoint itself."""
+    try:
+        return entry.is_symlink() and entry.resolve().parent == entry.parent.resolve()
+    except (OSError, RuntimeError):  # links in a circle
+        return True
 
 
 def marks(place: Path, whole: str) -> dict[str, int]:
     """The checkpoints there are, by name, with their time of change: to know later which of them are another run's."""
-    return {entry.name: _changed(entry) for _, entry in candidates(place, whole)}
+    return {entry.name: changed(entry) for _, entry in candidates(place, whole)}
 
 
-def _changed(entry: Path) -> int:
+def changed(entry: Path) -> int:
     """Nanoseconds; of a Trainer's folder when its state was written, because anybody may touch a folder."""
     for file in (entry / "trainer_state.json", entry):
         with contextlib.suppress(OSError):
@@ -57,7 +65,7 @@ def _changed(entry: Path) -> int:
 
 def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
     """The newest checkpoint that is whole and not one of `there`. What is newer and is not whole has another name afterwards."""
-    own = [(step, entry) for step, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
+    own = [(step, entry) for step, entry in candidates(place, whole) if there.get(entry.name) != changed(entry)]
     aside: list[tuple[Path, str]] = []
     for at, (step, entry) in enumerate(own):
         try:
@@ -83,7 +91,7 @@ def one_too_many(entry: Path) -> bool:
 
 def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
     """Why the newest checkpoint that is not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
-    own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != _changed(entry)]
+    own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != changed(entry)]
     try:
         if own:
             prove(own[0], whole, own[1] if len(own) > 1 else None)
@@ -103,19 +111,21 @@ def _set_aside(entry: Path) -> Path:
     return entry
 
 
-def newest_state(place: Path, since: float) -> tuple[int, int | None] | None:
-    """(step, last step) as the newest trainer_state.json in a folder of checkpoints tells them; None where none was written since then."""
+def states_since(place: Path, since: float) -> list[tuple[int, int | None]]:
+    """(step, last step) of the checkpoints in a folder whose trainer_state.json was written since then, newest first."""
+    found = []
     for step, entry in candidates(place, "trainer"):
         file = entry / "trainer_state.json"
         with contextlib.suppress(OSError):
             facts = file.stat()
-            state = _last_step(file, facts.st_mtime_ns, facts.st_size)
-            if state and step is not None:
-                return (step, state[0]) if facts.st_mtime >= since else None
-    return None
+            if step is None or facts.st_mtime < since:
+                continue
+            if state := _last_step(file, facts.st_mtime_ns, facts.st_size):
+                found.append((step, state[0]))
+    return found
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | None:
     """(last step,) as a trainer_state.json tells it, None where it tells nothing. It holds the whole course of losses: read once."""
     state = read_python_json(file)

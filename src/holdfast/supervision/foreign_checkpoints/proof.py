@@ -25,6 +25,8 @@ def prove(place: Path, whole: str, elder: Path | None = None) -> None:
 
 
 def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
+    if place.is_symlink() and not place.exists():
+        raise NotWhole(f"it is a link to {place.readlink()}, which is not there")
     if not place.is_dir():
         _prove_file(place)
         return

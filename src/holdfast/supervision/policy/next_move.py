@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
+from holdfast.base.units import counted
 from holdfast.config.config import Run
 from holdfast.config.settings import PartialSettings, Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
@@ -80,12 +81,21 @@ def of_death(known: Known) -> Move:
     failure_report = known.failure_report
     if failure_report.ending.kind == "damaged":
         return _of_damage(failure_report, known.rolled)
+    if failure_report.ending.kind == "no_state":
+        return _of_no_state(failure_report, known.rolled)
     if known.final or is_final(failure_report):
         return GiveUp(known.final or str(failure_report.ending.facts.get("reason") or "; ".join(known.diagnosis.words())))
     history = [past for past in known.history if past.kind != "device_gone"]  # a GPU that was away explains nothing else
-    where = f"at step {failure_report.step}" if failure_report.step is not None else "before its first step"
-    words = {"ended": failure_report.ending.words(), "where": where, "told": known.told}
+    words = {"ended": failure_report.ending.words(), "where": _where(failure_report), "told": known.told}
     return of_rules(history, known.rules, words, known.remedy_left)
+
+
+def _where(failure_report: FailureReport) -> str:
+    """How far an attempt came. A power cut may take its pulse, which names the step in flight, and leave the steps it committed."""
+    if failure_report.step is not None:
+        return f"at step {failure_report.step}"
+    after = failure_report.committed_after
+    return f"after step {after}" if after > failure_report.committed_before else "before its first step"
 
 
 def of_rules(history: list[Past], rules: Rules, words: dict[str, str], remedy_left: bool) -> Move:
@@ -126,6 +136,17 @@ def _of_damage(failure_report: FailureReport, rolled: int) -> Move:
     if sound == 0 and (failure_report.step or 0) > FROM_THE_START:
         return GiveUp(f"{told}; no sound state is left, and the beginning is {failure_report.step} steps back")
     return RollBack(f"{told}; back to step {sound}, whose state is sound", told, to=sound)
+
+
+def _of_no_state(failure_report: FailureReport, rolled: int) -> Move:
+    """What follows where no state of the committed steps is left: begin again, where that is not far."""
+    facts = failure_report.ending.facts
+    told, step = str(facts.get("reason") or "no state can be read"), int(facts.get("step") or failure_report.committed_after)
+    if rolled >= ROLLBACKS:
+        return GiveUp(f"{told}; that came again after {rolled} rollbacks: test this machine's memory and disk")
+    if step > FROM_THE_START:
+        return GiveUp(told)
+    return RollBack(f"{told}; beginning again, which computes {counted(step, 'step')} once more", told, to=0)
 
 
 def wants_experiments(failure_report: FailureReport, history: list[Past]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts, read_model
-from holdfast.base_model.types import causal_types
+from holdfast.base_model.types import causal_types, loads_as
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import RawRow, Reject
@@ -53,7 +53,7 @@ def _code(model: ModelFacts) -> Iterator[Finding]:
     own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     known, kind = causal_types(), model.config.get("model_type")
     brings = f"{model.folder} brings code of its own ({own}), which holdfast does not run"
-    listed = known is not None and isinstance(kind, str) and kind in known
+    listed = loads_as(model.config) is not None
     if known is None or (listed and not own):
         return
     if listed:
@@ -61,10 +61,10 @@ def _code(model: ModelFacts) -> Iterator[Finding]:
         text += "some that was written for transformers 4 runs under 5 without an error and is wrong"
         yield Finding("model-code", "info", text, "leave trust_remote_code out where you use the model", _REMOTE, "reported")
     elif own:
-        text = f"{brings}, and the installed transformers has no causal language model of type {kind!r}"
+        text = f"{brings}, and the installed transformers has no language model of type {kind!r}"
         yield Finding("model-code", "block", text, "pip install --upgrade transformers may bring one; else give another model", _REMOTE)
     else:
-        text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no causal language model"
+        text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no language model"
         fix = "give a causal language model; for a new one: pip install --upgrade transformers"
         yield Finding("model-type", "block", text, fix, _TYPES)
 

@@ -9,6 +9,8 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import packed_as
 from holdfast.config.config import Config
 from holdfast.planning.serving_limits import limits
+from holdfast.planning.trained_size import what_learns
+from holdfast.run.plan import Plan
 from holdfast.terminal.run_view import Terminal
 
 
@@ -32,7 +34,8 @@ def refuse_no_held_out(config: Config, rows: int) -> None:
         raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
 
 
-def tell_limits(config: Config, terminal: Terminal) -> None:
-    """Say who will not be able to serve what is about to be trained."""
-    for line in limits(config):
+def tell_what_learns(config: Config, model: ModelFacts, plan: Plan, terminal: Terminal) -> None:
+    """Say which parts of the model learn, and who will not be able to serve what is about to be trained."""
+    terminal.say(what_learns(plan))
+    for line in limits(config, model):
         terminal.say(f"note: {line}")

@@ -35,7 +35,6 @@ from holdfast.run.snapshots.checkpoint import checkpoint_name, checkpoint_steps
 from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.changes import take_up_changes
-from holdfast.supervision.preparation.needs import tell_limits
 from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.types import preparation_of
 from holdfast.terminal.run_view import Terminal
@@ -109,7 +108,6 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         run.event("ladder", says=told)
         terminal.say(told)
     run.write_config(config)
-    tell_limits(config, terminal)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
     terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.locks import Tell
-from holdfast.base.safe_open import open_log
-from holdfast.base.units import listed
+from holdfast.base.units import listed, span
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.machine.differences import unlike
@@ -21,6 +19,7 @@ from holdfast.machine.read import read_machine
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
+from holdfast.supervision.companions.watched import Helper, looking
 from holdfast.supervision.remote.lease import free_lease
 from holdfast.supervision.remote.state import fetch, read_run_id, states_at
 from holdfast.supervision.remote.targets import Target, target_of
@@ -35,21 +34,24 @@ def sending(run: RunFolder, config: Config, tell: Tell) -> Iterator[None]:
     if address is None:
         yield
         return
-    with open_log(run.path / "upload.log") as output:
-        command = module_command("holdfast.supervision.remote.upload", run.path, address, config.save.keep)
-        # in a session of its own, so that neither Ctrl-C nor a closed terminal reaches it
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+
+    def ended(silent: float) -> None:
+        run.event("state_not_sent", to=address, step=None, reason=f"the process that sends gave no sign of life for {span(silent)}")
+
+    command = module_command("holdfast.supervision.remote.upload", run.path, address, config.save.keep)
+    sender = Helper(command, run.path / "upload.log", config.run.hang_s, ended)
     try:
-        yield
+        with looking(sender.look):
+            yield
     finally:
-        child.terminate()
-        code = _ended(child, _AT_ONCE_S)
+        sender.child.terminate()
+        code = sender.end(_AT_ONCE_S)
         if code is None:
             tell(f"sending the newest state to {address}")
-            code = _ended(child, _LAST_WORD_S)
+            code = sender.end(_LAST_WORD_S)
         if code is None:
-            child.kill()
-            child.wait()
+            sender.child.kill()
+            sender.child.wait()
         if code != 0:
             tell(_why_not_there(run, address))
 
@@ -61,14 +63,6 @@ def _why_not_there(run: RunFolder, address: str) -> str:
         return f"the run at {address} went on elsewhere, with {last['holder']}: it was stopped here, and nothing more is sent"
     why = last.get("reason") or f"see {shown(run.path / 'upload.log')}"
     return f"the newest state is not at {address}: {why}; send it with: holdfast move {shown(run.path)} --to {address}"
-
-
-def _ended(child: subprocess.Popen[bytes], within_s: float) -> int | None:
-    """The exit code of a child; None where it has not ended by then."""
-    try:
-        return child.wait(within_s)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def fetched(path: Path, config: Config, tell: Tell) -> None:

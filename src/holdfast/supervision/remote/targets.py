@@ -7,19 +7,17 @@ elsewhere a reader sees by size and hash. Credentials are the environment's or t
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
-from holdfast.base.errors import USAGE, Stop, error_message
+from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import fsync_folder
 from holdfast.base.safe_open import open_regular
+from holdfast.row_sources.remote_files import ADDRESS, as_os_error, open_place, refuse_unkeepable
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 _HINT = "give a folder, or an address such as s3://bucket/runs/mine"
 
 
@@ -57,13 +55,9 @@ def target_of(address: str) -> Target:
     """The place that an address names. Raises Stop(2) where it is none, or its package is not installed."""
     if not address.strip():
         raise Stop(USAGE, "the address is empty (a variable that is not set?)", _HINT)
-    if not _ADDRESS.match(address):
+    if not ADDRESS.match(address):
         return SharedFolder(_folder_of(address))
-    if address.startswith("memory://"):
-        raise Stop(USAGE, f"{address} is the memory of one process: nothing of it is left when that ends", _HINT)
-    if "@" in address.split("://", 1)[1].split("/")[0]:
-        text = "the address holds a user or a password, which would stand in config.yaml"
-        raise Stop(USAGE, text, "give credentials through the environment or the service's own configuration file")
+    refuse_unkeepable(address, _HINT)
     return Remote(address)
 
 
@@ -132,19 +126,10 @@ class Remote:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        try:
-            core: Any = importlib.import_module("fsspec.core")
-            self.fs, self.root = core.url_to_fs(self.address)
-        except ImportError as error:
-            text = f"{address} cannot be reached: {error_message(error)}"
-            raise Stop(
-                USAGE, text, "pip install 'holdfast[remote]', and the package of the service (s3fs, gcsfs, adlfs, paramiko)"
-            ) from None
-        except ValueError as error:
-            raise Stop(USAGE, f"{address} is no address that fsspec knows: {error}", _HINT) from None
+        self.fs, self.root = open_place(self.address, _HINT)
 
     def names(self, folder: str) -> list[str]:
-        with _as_os_error(self.address):
+        with as_os_error(self.address):
             self.fs.invalidate_cache()  # another machine may have written meanwhile
             try:
                 found = self.fs.ls(f"{self.root}/{folder}", detail=False)
@@ -153,7 +138,7 @@ class Remote:
             return [PurePosixPath(one).name for one in found]
 
     def size(self, name: str) -> int | None:
-        with _as_os_error(self.address):
+        with as_os_error(self.address):
             try:
                 size = self.fs.info(f"{self.root}/{name}")["size"]
             except FileNotFoundError:
@@ -161,7 +146,7 @@ class Remote:
             return int(size)
 
     def put(self, name: str, source: Path | bytes) -> None:
-        with _as_os_error(self.address):
+        with as_os_error(self.address):
             place = f"{self.root}/{name}"
             with contextlib.suppress(FileExistsError, NotImplementedError):
                 self.fs.makedirs(str(PurePosixPath(place).parent), exist_ok=True)
@@ -171,23 +156,13 @@ class Remote:
                 self.fs.put_file(str(source), place)
 
     def read(self, name: str) -> bytes:
-        with _as_os_error(self.address):
+        with as_os_error(self.address):
             return bytes(self.fs.cat_file(f"{self.root}/{name}"))
 
     def get(self, name: str, path: Path) -> None:
-        with _as_os_error(self.address):
+        with as_os_error(self.address):
             self.fs.get_file(f"{self.root}/{name}", str(path))
 
     def remove(self, name: str) -> None:
-        with _as_os_error(self.address), contextlib.suppress(FileNotFoundError):
+        with as_os_error(self.address), contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(f"{self.root}/{name}")
-
-
-@contextlib.contextmanager
-def _as_os_error(address: str) -> Any:
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:  # noqa: BLE001  (each service's library has errors of its own)
-        raise OSError(f"{address}: {error_message(error)}") from None

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,7 +75,9 @@ def _send_until(told: threading.Event, orphaned: Callable[[], bool], sender: Sen
                 wait_s = min(2 * wait_s, LONGEST_S)
         if last:
             return now is None or (sent is not None and sent[0] >= now[0])
-        told.wait(wait_s)
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and not told.wait(LOOK_S):  # one that shows no sign for long is taken for one that hangs
+            pass
     return False
 
 

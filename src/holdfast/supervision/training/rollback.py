@@ -27,8 +27,7 @@ def roll_back(run: RunFolder, places: Sequence[Path], to: int, settings: Partial
 
     Rows of later steps leave steps.jsonl and evaluations.jsonl for RUN/rollbacks/NNN, with the checkpoints of those steps. Raises OSError.
     """
-    folder = run.rollbacks / f"{len(rollbacks(run)) + 1:03d}"
-    folder.mkdir(parents=True)
+    folder = run.made(run.rollbacks / f"{len(rollbacks(run)) + 1:03d}")
     facts = {"from": run.committed(), "to": to, "settings": settings, "quarantined": quarantined, "reason": reason, "done": None}
     write_json(folder / _FILE, facts)
     return _carry_out(run, places, folder, facts)

@@ -17,6 +17,7 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.trainer.model.load import loader
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
@@ -44,7 +45,7 @@ def account() -> int:
 def _shapes(model: ModelFacts) -> Json:
     try:
         with torch.device("meta"):
-            made = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**model.config))
+            made = loader(model).from_config(transformers.AutoConfig.for_model(**model.config))
     except _OTHERS as error:
         return _failed(error)
     return {"shapes": {name: list(parameter.shape) for name, parameter in made.named_parameters()}}
@@ -76,6 +77,9 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "held": held(traced.log, begin, Card() if card else Heap()),
         "mapped": None if card else held(traced.log, begin, Mapped()),
         "params": {"total": traced.total, "trainable": traced.trainable},
+        "learns": traced.parts.learns,
+        "weights_by_part": traced.parts.weights,
+        "reached_by_part": traced.parts.reached,
         "layers": traced.layers,
         "flops": 2 * traced.log.multiplications,
         "seconds": round(time.perf_counter() - began, 3),
@@ -88,5 +92,7 @@ def _failed(error: Exception) -> Json:
 
 def _cut(config: Json, layers: int) -> Json:
     """The same model with fewer layers."""
+    if isinstance(inner := config.get("text_config"), dict):
+        return config | {"text_config": _cut(inner, layers)}
     kinds = config.get("layer_types")
     return config | {"num_hidden_layers": layers} | ({"layer_types": kinds[:layers]} if isinstance(kinds, list) else {})

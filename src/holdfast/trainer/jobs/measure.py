@@ -9,6 +9,7 @@ tokenizer are used, where these are not the model's. What is found goes to `out/
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from holdfast.trainer.device import release, take_threads
 from holdfast.trainer.jobs.losses import by_length, row_sums
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.greedy import greedy
+from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
 
+_NO_MEMORY = "give it a machine with more main memory: the card and the CPU were tried"
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB
 _MOST_TOKENS = 1 << 12  # of a batch
 Floats = npt.NDArray[np.float64]
@@ -35,17 +38,19 @@ def measure(path: Path) -> int:
     request: Json = read_json(path) or {}
     out = Path(request["out"])
     take_threads(request["threads"])
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    left = places()
     rows = np.load(request["rows"])
     for part in request["parts"]:
         try:
-            _measure(part, rows, out, device)
+            at_first_that_fits(left, partial(_measure, part, rows, out), partial(note, out, part["name"]))
         except Stop as stop:
             write_json(out / "error.json", {"part": part["name"], "message": stop.message, "hint": stop.hint})
             return stop.code
         except Exception as error:
             if is_out_of_memory(error):
-                write_json(out / "error.json", {"part": part["name"], "message": f"memory ran out: {error_message(error)}", "hint": ""})
+                write_json(
+                    out / "error.json", {"part": part["name"], "message": f"memory ran out: {error_message(error)}", "hint": _NO_MEMORY}
+                )
                 return BLOCKED
             if isinstance(error, (OSError, ValueError, KeyError, RuntimeError, AttributeError, TypeError)):  # of another's files
                 write_json(out / "error.json", {"part": part["name"], "message": error_message(error), "hint": ""})
@@ -55,11 +60,11 @@ def measure(path: Path) -> int:
     return 0
 
 
-def _measure(part: Json, rows: Any, out: Path, device: torch.device) -> None:
-    name, answer = part["name"], dict[str, Any]()
+def _measure(part: Json, rows: Any, out: Path, place: Place) -> None:
+    name, answer, device = part["name"], dict[str, Any](), place.device
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenised(part)
-    model = load_plain(part["model"], part["adapter"], device)
+    model = load_plain(part["model"], part["adapter"], *place)
     if part.get("losses"):
         lengths = np.diff(rows["starts"])
         batches = [*by_length(lengths, max(1, min(_MOST_TOKENS, _LOGITS // _vocabulary(model))))]

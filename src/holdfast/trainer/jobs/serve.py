@@ -16,6 +16,7 @@ import torch
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json
 from holdfast.trainer.device import take_threads
+from holdfast.trainer.model.place import at_first_that_fits, places
 from holdfast.trainer.model.plain import load_plain
 
 
@@ -23,9 +24,10 @@ def serve(path: Path) -> int:
     """Load base and adapter, say so, and answer until the input ends."""
     request: Json = read_json(path) or {}
     take_threads(request["threads"])
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_plain(request["model"], request["adapter"], device)
-    _say({"ready": True})
+    left, told = places(), list[str]()
+    model = at_first_that_fits(left, lambda place: load_plain(request["model"], request["adapter"], *place), told.append)
+    device = left[0].device
+    _say({"ready": True, "told": told})
     waiting: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
     cancelled: set[int] = set()
     threading.Thread(target=_listen, args=(waiting, cancelled), daemon=True).start()

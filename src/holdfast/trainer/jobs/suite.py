@@ -8,16 +8,17 @@ folder, adapter or null. What is found goes to `out/NAME.suite.json`; what the u
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoTokenizer
 
 from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.trainer.device import release, take_threads
 from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
 
 _BATCH = 8
@@ -37,9 +38,11 @@ def suite(path: Path) -> int:
         return _failed(out, "lm-eval", f"no such task: {error.args[0]}", hint, USAGE)
     except _OF_OTHERS as error:
         return _failed(out, "lm-eval", f"the tasks cannot be read: {error_message(error)}", _hint_of(error), BLOCKED)
+    left = places()
     for part in request["parts"]:
+        asked = partial(_asked, part, request, manager, tasks)
         try:
-            found = _asked(part, request, manager, tasks)
+            found = at_first_that_fits(left, asked, partial(note, out, part["name"]))
         except _OF_OTHERS as error:
             what = f"memory ran out: {error_message(error)}" if is_out_of_memory(error) else error_message(error)
             return _failed(out, part["name"], what, _hint_of(error), BLOCKED)
@@ -56,13 +59,12 @@ def _tasks(request: Json) -> tuple[Any, list[str]]:
     return manager, sorted(manager.load(request["suite"])["tasks"])
 
 
-def _asked(part: Json, request: Json, manager: Any, tasks: list[str]) -> Json:
+def _asked(part: Json, request: Json, manager: Any, tasks: list[str], place: Place) -> Json:
     """lm-eval's own figures by task and metric, and the numbers of each question."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_plain(part["model"], part["adapter"], device)
+    model = load_plain(part["model"], part["adapter"], *place)
     tokenizer = AutoTokenizer.from_pretrained(part["model"], local_files_only=True, trust_remote_code=False)
     answer: Any = lm_eval.simple_evaluate(
         model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=_BATCH),

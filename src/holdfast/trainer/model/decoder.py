@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.trainer.refuse import Refusal
@@ -16,12 +17,21 @@ _CHUNK = 1 << 22  # numbers whose checksum is taken at once
 
 def decoder_layers(base: Any, setting: str) -> tuple[nn.Module, list[nn.Module]]:
     """The decoder and its layers, in order. Raises Refusal, which names the setting that asks, where transformers marks none as such."""
-    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
-    decoder = getattr(base, base.base_model_prefix, None)
-    if not layers or decoder is None:
+    decoder = text_decoder(base)
+    layers = [module for module in decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers or decoder is base:
         text = f"{setting} is about decoder layers, and {type(base).__name__} has none that transformers marks as such"
         raise Refusal("launch_misconfigured", text, f"leave {setting} out; then start afresh with --run DIR")
     return decoder, layers
+
+
+def text_decoder(base: Any) -> Any:
+    """What turns token ids into the states before the output layer; in a wrapped model the language half. The model where it has none."""
+    own = getattr(base, base.base_model_prefix, None)
+    if isinstance(inner := getattr(getattr(base, "config", None), "text_config", None), PretrainedConfig):
+        found = [module for module in base.modules() if isinstance(module, PreTrainedModel) and module.config is inner]
+        own = next((module for module in found if module.get_output_embeddings() is None), own)
+    return base if own is None else own
 
 
 def frozen(layer: nn.Module) -> Iterator[nn.Parameter]:

@@ -12,17 +12,19 @@ import transformers
 from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, logging
+from transformers import logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
-from holdfast.base_model.packed import packed_as, widened_from
+from holdfast.base_model.packed import Packed, packed_as, widened_from
+from holdfast.base_model.types import CAUSAL, loads_as
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.settings import Settings
 from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.model.decoder import bring, text_decoder
 from holdfast.trainer.model.frozen.halves import keep_narrow
-from holdfast.trainer.model.frozen.quantised import hold_quantised
+from holdfast.trainer.model.frozen.quantised import held_layers, hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
 from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
 from holdfast.trainer.model.on_card import on_card
@@ -36,45 +38,45 @@ _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropo
 def load_base(config: Config, settings: Settings, device: torch.device, mapped: bool = False) -> tuple[nn.Module, list[str]]:
     """The frozen base model, and notes on what was changed in its configuration.
 
+    What is held in 4 or 8 bits is read, quantised and placed layer by layer, so that no device holds the model in 16 bits.
+
     mapped: in main memory, its weights left in their files as far as their types are those asked for.
     """
-    place = torch.device("cpu") if mapped else device
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between PEFT and transformers, not ours to act on
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     facts = read_model(config.model)
     _refuse_quantised(facts)
-    packed, wide = packed_as(facts.config), widened_from(facts.config)
+    packed, wide, fewer = packed_as(facts.config), widened_from(facts.config), in_fewer_bits(facts, settings)
+    home = torch.device("cpu") if mapped else device
+    place = torch.device("cpu") if fewer and not packed else home
     half = HALF_TYPES.get(settings.dtype)
     dtype = half if half and facts.stored in HALVES else torch.float32
     halves = None if half else HALVES.get(facts.stored or "")
     loaded = halves if halves and (mapped or on_card(device)) and settings.frozen != "fp32" else dtype
+    if fewer and not packed:
+        loaded = HALVES.get(facts.stored or "", torch.float32)  # as it lies in the files, which are mapped
     notes = []
     if wide:
         loaded = torch.bfloat16  # the one model that its weights stand for, however it is held and computed with
         notes.append(f"weights that come in {wide} -> bf16, as they are loaded")
-    try:
-        model, left = _from_folder(facts, loaded, settings.attention, place)
-    except ValueError as error:
-        if "does not support an attention implementation" not in str(error):
-            raise _no_causal_model(facts, error) from error
-        notes.append(f"this architecture has no {settings.attention} attention in transformers: its eager attention is the reference")
-        model, left = _from_folder(facts, loaded, "eager", place)
-    except Exception as error:
-        if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
-            raise
-        text = f"{facts.folder} cannot be loaded by transformers {transformers.__version__}: {type(error).__name__}: {error}"
-        raise Refusal("checkpoint_unreadable", _short(text), _ONE_DOWNLOAD) from error
-    given = unpack(model, packed, loaded) if packed else None
+    model, left, about = _read(facts, loaded, settings.attention, place, device)
+    notes += about
+    given = unpack(model, packed, loaded, widen=fewer is None) if packed else None
     if left:
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
+    if fewer:
+        narrow = half or halves  # what a matrix would have been rounded to
+        model.held = hold_quantised(model, facts.folder, fewer, DTYPES[settings.dtype], device, home, narrow, given)
     if half:
+        if fewer and not wide and loaded != dtype:
+            widen_constants(model, facts, dtype)
         exact = config.adapter.kind.own_weights and facts.stored not in HALVES  # what is trained must not be rounded
         mix_precision(model, device.type, half, halve=settings.frozen != "fp32" and not exact)
     elif halves:
         if loaded != dtype:
-            widen_constants(model)
+            widen_constants(model, facts)
         if settings.frozen != "fp32":
             keep_narrow(model, halves, dtype)
         elif wide:
@@ -82,12 +84,42 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     elif settings.frozen == "half":
         keep_narrow(model, torch.bfloat16, dtype)
     model.config.use_cache = False
-    model = model.to(place)
-    if packed and settings.frozen in ("auto", packed.kind):
-        model.held = hold_quantised(model, facts.folder, packed.kind, packed.double, DTYPES[settings.dtype], device, given)
-    elif FORMATS[settings.frozen].width:
-        model.held = hold_quantised(model, facts.folder, settings.frozen, settings.double_quant, DTYPES[settings.dtype], device)
+    if fewer:
+        bring(model, (module.weight for _, module in held_layers(model)), home)
+    else:
+        model = model.to(home)
     return model, notes + without_attention_dropout(model)
+
+
+def in_fewer_bits(facts: ModelFacts, settings: Settings) -> Packed | None:
+    """How a run's frozen matrices are held, where that is in 4 or 8 bits."""
+    packed = packed_as(facts.config)
+    if packed and settings.frozen in ("auto", packed.kind):
+        return packed
+    return Packed(settings.frozen, settings.double_quant) if FORMATS[settings.frozen].width else None  # type: ignore[arg-type]
+
+
+def _read(
+    facts: ModelFacts, loaded: torch.dtype, attention: str, place: torch.device, device: torch.device
+) -> tuple[Any, list[str], list[str]]:
+    """The model as its files have it, names of tensors that are left over, and notes. Raises Refusal where there is none."""
+    try:
+        return *_from_folder(facts, loaded, attention, place), []
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise _no_language_model(facts, error) from error
+        note = f"this architecture has no {attention} attention in transformers: its eager attention is the reference"
+        return *_from_folder(facts, loaded, "eager", place), [note]
+    except Exception as error:
+        if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
+            raise
+        text = f"{facts.folder} cannot be loaded by transformers {transformers.__version__}: {type(error).__name__}: {error}"
+        raise Refusal("checkpoint_unreadable", _short(text), _ONE_DOWNLOAD) from error
+
+
+def loader(facts: ModelFacts) -> Any:
+    """transformers' class that this model is loaded through; where its type is not said or in no list, the one that says why not."""
+    return getattr(transformers, loads_as(facts.config) or CAUSAL)
 
 
 def read_widened(facts: ModelFacts) -> dict[str, Any]:
@@ -103,7 +135,7 @@ def _from_folder(facts: ModelFacts, dtype: torch.dtype, attention: str, device: 
     Raises Refusal where the weights are not those of the model in config.json: transformers would draw what is missing at random.
     """
     folder, there = facts.folder, {"device_map": {"": device}} if on_card(device) else {}
-    model, found = AutoModelForCausalLM.from_pretrained(
+    model, found = loader(facts).from_pretrained(
         folder,
         dtype=dtype,
         attn_implementation=attention,
@@ -136,26 +168,24 @@ def _some(tensors: list[str]) -> str:
     return f"{'; '.join(tensors[:_NAMED])}{more}"
 
 
-def widen_constants(model: Any) -> None:
-    """Give a model that was loaded in 16 bits the numbers its code computes for itself (frequencies, scales) as fp32 has them."""
+def widen_constants(model: Any, facts: ModelFacts, dtype: torch.dtype = torch.float32) -> None:
+    """Give a model that was loaded in another type the numbers its code computes for itself (frequencies, scales) as `dtype` has them."""
     with init_empty_weights(include_buffers=False):
-        wide = AutoModelForCausalLM.from_config(
-            model.config, dtype=torch.float32, attn_implementation=model.config._attn_implementation, trust_remote_code=False
+        wide = loader(facts).from_config(
+            model.config, dtype=dtype, attn_implementation=model.config._attn_implementation, trust_remote_code=False
         )
     constants, saved = dict(wide.named_buffers()), set(model.state_dict())
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point():
-            buffer.data = buffer.float() if name in saved else constants[name].to(buffer.device)
+            buffer.data = buffer.to(constants[name].dtype) if name in saved else constants[name].to(buffer.device)
 
 
-def _no_causal_model(facts: ModelFacts, error: ValueError) -> Refusal:
-    """What to say of a folder that transformers takes for no causal language model, or that is newer than transformers."""
+def _no_language_model(facts: ModelFacts, error: ValueError) -> Refusal:
+    """What to say of a folder that transformers takes for no language model, or that is newer than transformers."""
     newer = "does not recognize this architecture" in str(error)
     kind, version = facts.config.get("model_type"), transformers.__version__
     text = f"{facts.folder} holds a model of type {kind!r}, " + (
-        f"which transformers {version} does not know"
-        if newer
-        else f"which transformers {version} cannot load as a causal language model: {error}"
+        f"which transformers {version} does not know" if newer else f"which transformers {version} cannot load as a language model: {error}"
     )
     hint = "pip install --upgrade transformers; then rerun the same command to resume" if newer else "give a causal language model"
     return Refusal("package_conflict" if newer else "launch_misconfigured", _short(text), hint)
@@ -190,7 +220,7 @@ def without_attention_dropout(model: Any) -> list[str]:
 
 def checkpoint_layers(model: nn.Module, layers: int) -> int:
     """Let the first `layers` decoder layers keep their inputs alone and compute the rest again in backward; how many are able to."""
-    able = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    able = [module for module in text_decoder(model).modules() if isinstance(module, GradientCheckpointingLayer)]
     for at, module in enumerate(able):
         module.gradient_checkpointing = at < layers
         # no random state to keep: dropout is a hash, and a model's own attention dropout is off

@@ -20,7 +20,8 @@ _LEFT_SHARE = 0.1  # of the host's memory, never taken: pinned memory cannot be 
 class HostActivations:
     """Use it around a forward pass. Parameters and buffers of `model` stay where they are.
 
-    What several operations keep (a layer's input, for each of its projections) is copied once. Where main memory runs short the pass
+    What several operations keep (a layer's input, for each of its projections) is copied once. Copies follow each other in the device's own
+    order and the host waits for none; torch keeps pinned memory until those out of it are done. Where main memory runs short the pass
     fails as one that does not fit, rather than the machine.
     """
 
@@ -47,14 +48,14 @@ class HostActivations:
         key = (storage._cdata, tensor._version, *layout)
         if key not in self._copies:
             self._refuse_the_last()
-            copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda).copy_(tensor)
+            copy = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda).copy_(tensor, non_blocking=True)
             self.kept += copy.nbytes
             # the weak reference keeps the storage's key from being another's while the pass lasts
             self._copies[key] = (StorageWeakRef(storage), copy)  # type: ignore[no-untyped-call]
         return tensor.device, self._copies[key][1]
 
     def _unpack(self, packed: Packed) -> Tensor:
-        return packed if isinstance(packed, Tensor) else packed[1].to(packed[0])
+        return packed if isinstance(packed, Tensor) else packed[1].to(packed[0], non_blocking=True)
 
     def _refuse_the_last(self) -> None:
         """Raise MemoryError where main memory runs short, now and then looked at."""

@@ -1,7 +1,7 @@
 """Load a model folder as anybody would, by plain transformers and PEFT, to measure it. Trains nothing.
 
-Weights stored in 16 bits stay so and are widened one product at a time, those in 4 and 8 at once: all is computed in fp32, because two
-models are compared.
+Weights stay in 16, 8 or 4 bits and are widened one product at a time: all is computed in fp32, because two models are compared. They stay
+in their files until they go to the card, one after the other.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, logging
+from transformers import logging
 
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.packed import packed_as
-from holdfast.trainer.model.frozen.halves import keep_narrow
+from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
+from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
-from holdfast.trainer.model.load import HALVES, read_widened, widen_constants
+from holdfast.trainer.model.load import HALVES, loader, read_widened, widen_constants
+from holdfast.trainer.model.place import Place, put
 from holdfast.trainer.model.trained.saved import with_adapter
 
 
-def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
-    """The model in `folder`, with a PEFT adapter on it where one is named. Raises what transformers and PEFT raise."""
+def load_plain(folder: str, adapter: str | None, device: torch.device, layers_away: bool = False) -> Any:
+    """The model in `folder`, with a PEFT adapter on it where one is named. Raises what transformers and PEFT raise.
+
+    layers_away: they stay in main memory and come to the card for their part of a pass. Raises DoesNotFit, Refusal.
+    """
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    facts = read_model(folder)
+    facts, cpu = read_model(folder), torch.device("cpu")
     packed = packed_as(facts.config)
     halves = None if packed else HALVES.get(facts.stored or "")
-    model, found = AutoModelForCausalLM.from_pretrained(
+    model, found = loader(facts).from_pretrained(
         facts.folder,
         dtype=halves or torch.float32,
         local_files_only=True,
@@ -37,15 +42,17 @@ def load_plain(folder: str, adapter: str | None, device: torch.device) -> Any:
         use_safetensors=True,
         output_loading_info=True,
         **read_widened(facts),
+        **({"device_map": {"": "cpu"}} if packed else {}),  # else bitsandbytes' layers are loaded onto the card
     )
     if found["missing_keys"]:
         raise ValueError(f"{facts.folder} lacks {', '.join(sorted(found['missing_keys'])[:3])}")
     if packed:
-        unpack(model, packed, torch.float32)
-        widen_constants(model)
-        model = model.float()  # what was never packed is loaded in the type of bitsandbytes' arithmetic
+        given = unpack(model, packed, torch.float32, widen=False)
+        hold_quantised(model, facts.folder, packed, torch.float32, device, cpu, given=given)
+        widen_constants(model, facts)
+        widen_rest(model)  # what was never packed is loaded in the type of bitsandbytes' arithmetic
     elif halves:
-        widen_constants(model)
+        widen_constants(model, facts)
         keep_narrow(model, halves, torch.float32)
-    model = model.to(device).eval()
-    return model if adapter is None else with_adapter(model, Path(adapter).resolve())
+    whole = model.eval() if adapter is None else with_adapter(model, Path(adapter).resolve())
+    return put(whole, model, Place(device, layers_away))

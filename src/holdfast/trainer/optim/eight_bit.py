@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 
 import torch
@@ -11,8 +12,10 @@ from holdfast.config.train import Train
 from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.on_card import on_card
 from holdfast.trainer.optim.optimizer import Elementwise
+from holdfast.trainer.refuse import Refusal
 
 _BLOCK = 256  # of which stretches are multiples
+_BESIDE_KERNELS = 89  # CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
 _ON_A_CPU = 1 << 18  # of which bitsandbytes makes five copies in fp32 there: 5 MiB
 
 
@@ -29,11 +32,10 @@ class AdamW8Bit(Elementwise):
         self.codes = [self.library.create_dynamic_map(signed=signed).to(device) for signed in (True, False)]
 
     def made(self, size: int, device: torch.device) -> list[Tensor]:
-        paged = self.train.optimizer == "paged" and device.type == "cuda"
-        return [
-            self.library.get_paged(size, dtype=torch.uint8, device=device) if paged else torch.zeros(size, dtype=torch.uint8, device=device)
-            for _ in range(2)
-        ]
+        if not (self.train.optimizer == "paged" and device.type == "cuda"):
+            return [torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2)]
+        refuse_where_kernels_lock_the_host_out(device)
+        return [self.library.get_paged(size, dtype=torch.uint8, device=device).zero_() for _ in range(2)]
 
     def blocks(self) -> dict[str, Tensor]:
         return {}
@@ -43,7 +45,11 @@ class AdamW8Bit(Elementwise):
         return {f"{kind}_{what}/all": held for kind, moment, scale in pairs for what, held in (("bytes", moment), ("scales", scale))}
 
     def parts_of_moments(self, start: int, end: int) -> list[Tensor]:
-        return super().parts_of_moments(start, end) + [scales[start // _BLOCK : -(-end // _BLOCK)] for scales in self.scales]
+        parts = super().parts_of_moments(start, end)
+        for part, whole in zip(parts, self.moments, strict=True):
+            if getattr(whole, "is_paged", False):  # a slice is another object, and bitsandbytes takes memory of the host for this alone
+                vars(part).update(is_paged=True, page_deviceid=vars(whole)["page_deviceid"])
+        return parts + [scales[start // _BLOCK : -(-end // _BLOCK)] for scales in self.scales]
 
     def move(self, weights: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
         mean, square, *scales = moments
@@ -65,3 +71,15 @@ class AdamW8Bit(Elementwise):
             *scales,
             train.weight_decay,
         )
+
+
+def refuse_where_kernels_lock_the_host_out(device: torch.device) -> None:
+    """Raise Refusal where the host may not read paged memory while kernels run (WSL): a snapshot does. What no driver tells is allowed."""
+    try:
+        found, driver = ctypes.c_int(1), ctypes.CDLL("libcuda.so.1")
+        if driver.cuDeviceGetAttribute(ctypes.byref(found), _BESIDE_KERNELS, device.index or 0) != 0 or found.value:
+            return
+    except (OSError, AttributeError):
+        return
+    text = f"{device}: this driver lets no process read paged memory while its kernels run, as a snapshot does; so it is under WSL"
+    raise Refusal("launch_misconfigured", text, "set train.optimizer: adamw8bit; then start afresh with --run DIR")

@@ -8,13 +8,14 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import orjson
 import torch
 from torch import Tensor
 
-from holdfast.base.files import Json, append_line, is_full, read_json, write_json
+from holdfast.base.files import Json, append_line, read_json, takes_nothing, write_json
 from holdfast.base.locks import hold
 from holdfast.run.snapshots.checkpoint import save_checkpoint
 from holdfast.run.snapshots.memory_file import META_BYTES, SLOTS, MemoryFile, SlotHeader, file_bytes
@@ -47,7 +48,9 @@ class Snapshots:
         self.generation = max((header.generation for index in range(SLOTS) if (header := self.memory.header(index))), default=0)
         self.journalled = training.job.run.committed()
         self.every = 1  # steps between snapshots
-        self._thread = ThreadPoolExecutor(1)
+        # a thread's current device is the first one, whatever the main thread's is
+        own = partial(torch.cuda.set_device, training.device) if training.device.type == "cuda" else None
+        self._thread = ThreadPoolExecutor(1, initializer=own)
         self._thread.submit(int).result()  # started now: under a memory limit that is nearly reached a thread cannot be
         self._sealing: Future[None] | None = None
         self._side = torch.cuda.Stream(training.device) if training.device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -244,7 +247,7 @@ class Snapshots:
         return {"step": step, "rows": [*self._unwritten, row]}
 
     def _journal(self, row: Json) -> None:
-        """Append the rows of committed steps. While the disk is full they stay in the snapshots, and training goes on."""
+        """Append the rows of committed steps. While the disk takes none they stay in the snapshots, and training goes on."""
         if row["step"] <= self.journalled:
             return
         self.journalled = row["step"]
@@ -256,7 +259,7 @@ class Snapshots:
                 del self._unwritten[0]
         except OSError as error:
             too_many = len(orjson.dumps(self._unwritten)) > META_BYTES // 2
-            if not is_full(error) or too_many:
+            if not takes_nothing(error) or too_many:
                 raise
         self.memory.unwritten = len(self._unwritten)
         if before and not self._unwritten:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.trainer.traced.inside import product_scratch
 
+MAPPED = "mapped"  # a mark: what was made before it lies in files, and never lay there all at once
 _DEVICE = torch.ops.prim.device.default  # half of all that is dispatched; a fake knows it by itself
 
 

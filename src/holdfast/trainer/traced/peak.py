@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from holdfast.trainer.traced.ledger import Log
+from holdfast.trainer.traced.ledger import MAPPED, Log
 from holdfast.trainer.traced.step import HEAD, Traced
 
 KINDS = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")
@@ -37,7 +37,7 @@ class Peak:
 def peak_of(traced: Traced, unit: int = 1) -> Peak:
     """The peak of a step. unit: what sizes are rounded up to, in bytes."""
     log, kinds = traced.log, kinds_of(traced)
-    begin = start_of(log)
+    begin, files = start_of(log), max((place for place, what in log.marks if what == MAPPED), default=0)
     sizes = [-(-size // unit) * unit for size in log.sizes]
     now = most = building = at = 0
     by_kind, highest = dict.fromkeys(KINDS, 0), dict[str, int]()
@@ -50,6 +50,8 @@ def peak_of(traced: Traced, unit: int = 1) -> Peak:
         by_kind[kinds[abs(number)]] += size
         while place >= until:
             phase, (until, following) = following, next(ends)
+        if place < files:
+            continue
         if place < begin:
             building = max(building, now)
         elif number > 0 and now > highest.get(where := f"{phase} {_module(log.made_by[number])}", 0):

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.packed import Packed
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
@@ -32,13 +33,17 @@ from holdfast.trainer.optim.host_moments import PLACES
 _OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 
 
-def stand_in(model: ModelFacts) -> None:
-    """From here on the base model is made of its config alone."""
+def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> None:
+    """From here on the base model is made of its config alone.
+
+    mapped: its linear layers lie in files, which take nothing of the device; called when the model was made so.
+    """
     follow_fakes()
-    own = transformers.AutoModelForCausalLM.from_config
-    loading.AutoModelForCausalLM = SimpleNamespace(from_pretrained=_Unfilled(model.config), from_config=own)  # type: ignore[attr-defined]
+    auto = loading.loader(model)
+    made = SimpleNamespace(from_pretrained=_Unfilled(model.config, auto, mapped), from_config=auto.from_config)
+    loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
-    loading.hold_quantised = _hold_unfilled  # type: ignore[attr-defined]
+    vars(loading)["hold_quantised"] = hold_unfilled
     dora.dequantize_module_weight = _dequantised
     vars(optimizer)["HostMoments"] = _Away
 
@@ -52,12 +57,17 @@ def follow_fakes() -> None:
 class _Unfilled:
     """In place of from_pretrained: the model that a config describes, with weights that have no values."""
 
-    def __init__(self, config: Json) -> None:
-        self.config = config
+    def __init__(self, config: Json, auto: Any, mapped: Callable[[], None] | None) -> None:
+        self.config, self.auto, self.mapped = config, auto, mapped
 
     def __call__(self, _folder: Path, dtype: torch.dtype, attn_implementation: str, **loaded: Any) -> Any:
         about = transformers.AutoConfig.for_model(**self.config)
-        model = transformers.AutoModelForCausalLM.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
+        model = self.auto.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
+        if self.mapped is not None:
+            for _, layer in quantised.layers_of(model):
+                nothing = torch.empty(1, dtype=layer.weight.dtype).expand(layer.weight.shape)
+                layer.weight = nn.Parameter(nothing, requires_grad=False)
+            self.mapped()
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
         return (model if there is None else model.to(there)), found
@@ -75,16 +85,30 @@ class _Away:
             yield [part[: end - start] for part in self._places[0]]
 
 
-def _hold_unfilled(model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, device: torch.device, given: Any = None) -> Held:
+def hold_unfilled(
+    model: Any,
+    _folder: Path,
+    form: Packed,
+    _dtype: torch.dtype,
+    _device: torch.device,
+    _home: torch.device,
+    _narrow: torch.dtype | None = None,
+    given: dict[str, Tensor] | None = None,
+) -> Held:
     """What hold_quantised leaves, without a number in it: as many bytes, at as high a peak on the way."""
-    library = bitsandbytes(f"train.frozen {kind}")
-    layers = [module for _, module in quantised.layers_of(model)]
-    made = [_in_fewer_bits(module.weight.shape, kind, double, library) for module in layers]
-    file = torch.empty(sum(tensor.untyped_storage().nbytes() for _, tensors in made for tensor in tensors), dtype=torch.uint8)
-    for module, (weight, _) in zip(layers, made, strict=True):
-        module.weight = weight
+    library, seen = bitsandbytes(f"train.frozen {form.kind}"), set()
+    for _, module in list(quantised.layers_of(model)):
+        shape, first = module.weight.shape, module.weight.shape not in seen
+        seen.add(shape)
+        wide = [torch.empty(shape, dtype=torch.float32)] if first or given is None else []
+        if first or (given is None and form.kind == "int8"):
+            wide.append(torch.empty(shape, dtype=torch.float32))  # the widened one, that the first of its shape is held against
+        elif given is None:
+            wide.append(torch.empty(shape, dtype=module.weight.dtype))  # as the file has it
+        wide = wide[:1]
+        module.weight, _ = _in_fewer_bits(shape, form.kind, form.double, library)
+        wide.clear()
         vars(module)["forward"] = partial(held_linear, module)
-    del file
     return Held("", "")
 
 

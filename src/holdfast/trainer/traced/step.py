@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +19,16 @@ from holdfast.base.tasks import kind_of, look_up
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.planning.trained_size import is_wrapped
 from holdfast.trainer.model.head import OutputHead
+from holdfast.trainer.model.load import in_fewer_bits
 from holdfast.trainer.model.on_card import trace_for
+from holdfast.trainer.model.trained.parts import Parts, parts_of
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
 from holdfast.trainer.step import compute_gradients, update
 from holdfast.trainer.task import AnyTask
-from holdfast.trainer.traced.ledger import Ledger, Log
+from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
 HEAD = "output layer"  # where logits are made
@@ -34,7 +38,7 @@ HEAD = "output layer"  # where logits are made
 class Traced:
     """A step's log and what its blocks are for. kinds: of those that were there before the step, by number.
 
-    total, trainable: parameters; layers: that can be computed again.
+    total, trainable: parameters; layers: that can be computed again; parts: of the model, and what of them learns.
     """
 
     log: Log
@@ -42,23 +46,20 @@ class Traced:
     total: int
     trainable: int
     layers: int
+    parts: Parts
 
 
 def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> Traced:
     """Trace a step of samples of these `lengths`, of whose tokens `labels` are learned, in micro-batches as the settings have them."""
-    stand_in(model)
-    trace_for(settings.device == "cuda")
-    device = torch.device("cpu")
-    of_shapes = _made_by(config)
+    card, device = settings.device == "cuda", torch.device("cpu")
     inside = _Inside()
-    with (
-        FakeTensorMode(allow_non_fake_inputs=True),
-        Ledger(
-            inside.where,
-            padded=not settings.packing and len(set(lengths)) > 1,
-            threads=0 if settings.device == "cuda" else settings.threads,
-        ) as ledger,
-    ):
+    padded = not settings.packing and len(set(lengths)) > 1
+    ledger = Ledger(inside.where, padded=padded, threads=0 if card else settings.threads)
+    in_files = card and config.model and in_fewer_bits(model, settings) is not None
+    stand_in(model, partial(ledger.log.mark, MAPPED) if in_files else None)
+    trace_for(card)
+    of_shapes = _made_by(config)
+    with FakeTensorMode(allow_non_fake_inputs=True), ledger:
         task, layers = of_shapes(config, settings, lengths, labels, device)
         optimizer = optimizer_of(task.artifact, config.train, task.step_hooks.rates)
         _leave_out_alike(optimizer)
@@ -80,7 +81,8 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
         ledger.log.mark("end")
     parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
     trainable = sum(parameter.numel() for parameter in task.artifact.values())
-    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, layers)
+    parts = parts_of(task.model, task.artifact, is_wrapped(model))
+    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, layers, parts)
 
 
 def _made_by(config: Config) -> Callable[..., tuple[AnyTask, int]]:

@@ -108,6 +108,7 @@ def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str
     return found | {
         "seconds": round(seconds, 3),
         "speed": {what: round(value, 1) for what, value in speed.items()},
+        "many_answers": findings.many_answers.look(files, [name for kind in found["unused_fields"].values() for name in kind]),
         "empty_files": [file for file in files if file not in findings.layouts],
         "files": [{"file": file, "form": form_of(file).words, "bytes": Path(file).stat().st_size} for file in files],
         "row_weight": arguments.row_weight,

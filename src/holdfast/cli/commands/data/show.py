@@ -12,12 +12,14 @@ from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
-from holdfast.base_model.folder import EMBEDDED
+from holdfast.base_model.folder import folder_of
+from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.data.files.raw_row import Unparsed
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.judge.turns import BadRow
+from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.shown import ShownRow, show_row
 
@@ -35,6 +37,7 @@ def add_arguments(show: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     rules, model = Rules(), arguments.model or "tiny"
+    config: Config | None = None
     if arguments.config:
         config = load_config(arguments.config)
         if not (kind := kind_of(config)).text_rows:
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         rules = rules_of(config, config.train.max_tokens)
         model = arguments.model or config.model
     row = _row(arguments.file, arguments.row)
-    codec = _codec(model)
+    codec = _codec(model, config)
     try:
         shown = _shown(row, rules, codec, any_objective=not arguments.config)
     except BadRow as bad:
@@ -84,11 +87,12 @@ def _row(file: Path, wanted: int) -> Unparsed:
     raise Stop(BLOCKED, f"{file} has {counted(count, 'row')}, none at line {wanted}", f"the last one is --row {last}" if count else "")
 
 
-def _codec(model: str) -> Codec:
-    folder = EMBEDDED.get(model) or Path(model)
+def _codec(model: str, config: Config | None) -> Codec:
+    """The tokenizer and the chat template that a run of this config has."""
+    folder = folder_of(model)
     if not folder.is_dir():
         raise Stop(USAGE, f"--model {model}: no such folder", "give the folder of a model in Hugging Face layout")
-    return load_codec(folder)
+    return codec_of(config, folder) if config else load_codec(folder)
 
 
 def _tell(shown: ShownRow, place: str, rules: Rules) -> None:

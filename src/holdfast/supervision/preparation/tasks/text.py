@@ -33,7 +33,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
 from holdfast.supervision.preparation.foresee import foresee
-from holdfast.supervision.preparation.needs import refuse_no_held_out, refuse_what_is_missing
+from holdfast.supervision.preparation.needs import refuse_no_held_out, refuse_what_is_missing, tell_what_learns
 from holdfast.supervision.preparation.run_plan import plan_rows
 from holdfast.supervision.preparation.start import take_start
 from holdfast.supervision.preparation.types import Planned, Preparation
@@ -70,6 +70,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
         **data,
         start_adapter=start,
     )
+    tell_what_learns(config, model, plan, terminal)
     return Planned(config, held, machine, plan)
 
 

@@ -5,6 +5,7 @@ Those that are trained in bf16 have their gradients rounded to it once a micro-b
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -31,7 +32,7 @@ def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype =
         if type(module) not in (nn.Linear, nn.Embedding) and module not in scaled:
             continue
         weight: Any = module.weight
-        if id(weight) in wide:
+        if id(weight) in wide or not weight.is_floating_point():  # held in fewer bits
             continue
         forward = {nn.Linear: _linear, nn.Embedding: _embed}.get(type(module), _embed_scaled)
         module.forward = partial(forward, module, arithmetic)
@@ -41,9 +42,16 @@ def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype =
             weight.requires_grad_(False)
             weight.data = weight.data.to(stored)
     for parameter in model.parameters():
-        if id(parameter) not in narrow:
+        if id(parameter) not in narrow and parameter.is_floating_point():
             parameter.data = parameter.data.to(arithmetic)
     return saved
+
+
+def widen_rest(model: nn.Module) -> None:
+    """Bring what is not held in fewer bits to fp32."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
 
 
 def narrow_trained(model: nn.Module, mixed: bool) -> None:
@@ -69,10 +77,12 @@ def narrow_trained(model: nn.Module, mixed: bool) -> None:
 def widened(weight: Any, dtype: torch.dtype) -> Tensor:
     """A frozen weight as products take it, however it is held."""
     if (state := getattr(weight, "quant_state", None)) is not None:
-        wide: Tensor = bitsandbytes("a weight in 4 bits").functional.dequantize_4bit(weight.data, state).to(dtype)
+        own = copy(state)  # another thread may widen the same weight to another type
+        own.dtype = dtype  # the kernel rounds to it once, as a copy of its fp32 would be
+        wide: Tensor = bitsandbytes("a weight in 4 bits").functional.dequantize_4bit(weight.data, own)
         return wide.view(getattr(weight, "of_shape", wide.shape))
     if (scales := getattr(weight, "SCB", None)) is not None:
-        wide = (weight.data.float() * (scales / 127.0)[:, None]).to(dtype)
+        wide = weight.data.float().mul_((scales / 127.0)[:, None]).to(dtype)
     else:
         wide = weight.detach().to(dtype)
     return wide

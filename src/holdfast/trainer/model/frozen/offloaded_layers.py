@@ -26,6 +26,7 @@ from holdfast.machine.host_memory import host_memory
 from holdfast.trainer.device import release
 from holdfast.trainer.memory.pinned import Pinned
 from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.model.frozen.quantised import to_card
 from holdfast.trainer.refuse import Refusal
 
 Near: TypeAlias = Callable[..., AbstractContextManager[None]]
@@ -83,7 +84,7 @@ class OffloadedLayers:
             self._open = number
             if self._blocks[number] is None:
                 for weight in self._weights[number]:
-                    _to_card(weight, self._device)
+                    to_card(weight, self._device)
             else:
                 self._come(number)
                 torch.cuda.current_stream(self._device).wait_event(self._there[number])
@@ -207,15 +208,6 @@ class _Block:
 
     def go(self) -> None:
         self.storage.resize_(0)
-
-
-def _to_card(weight: Any, device: torch.device) -> None:
-    """Move a weight in place, with what belongs to it where it is held in fewer bits."""
-    weight.data = weight.data.to(device)
-    if (state := getattr(weight, "quant_state", None)) is not None:
-        state.to(device)
-    if getattr(weight, "SCB", None) is not None:
-        weight.SCB, weight.CB = weight.SCB.to(device), weight.data
 
 
 def _tensors(weight: Any) -> Iterator[Tensor]:

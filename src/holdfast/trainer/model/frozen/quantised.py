@@ -15,17 +15,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from holdfast.base.cache import cache_folder
-from holdfast.base.files import sha256, write_bytes
+from holdfast.base.errors import error_message
+from holdfast.base.files import sha256
 from holdfast.base_model.folder import weight_files
+from holdfast.base_model.packed import Packed
 from holdfast.config.frozen_formats import FORMATS
+from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import held_linear, widened
+from holdfast.trainer.model.frozen.tensor_file import write_tensors
+from holdfast.trainer.refuse import Refusal
 
 BLOCK = 64  # numbers that share a scale
+# ROCm's kernels take blocks of 64 since 0.49 on RDNA, since 0.50 on CDNA (bitsandbytes#1748, #1856)
+_NEWER = "pip install -U 'bitsandbytes>=0.50'; then rerun the same command to resume; or start afresh with train.frozen=half"
 _ROWS = 8  # of the product that is compared
 
 
@@ -37,46 +44,66 @@ class Held:
 
 
 def hold_quantised(
-    model: Any, folder: Path, kind: str, double: bool, dtype: torch.dtype, device: torch.device, given: dict[str, Tensor] | None = None
+    model: Any,
+    folder: Path,
+    form: Packed,
+    dtype: torch.dtype,
+    device: torch.device,
+    home: torch.device,
+    narrow: torch.dtype | None = None,
+    given: dict[str, Tensor] | None = None,
 ) -> Held:
-    """Put 4- or 8-bit weights in the place of the model's. dtype: of the arithmetic. Raises Refusal without bitsandbytes.
+    """Put 4- or 8-bit weights in the place of the model's, layer by layer: no device holds more than those and one matrix in fp32 twice.
 
-    device: that computes, also where the weights are kept elsewhere.
+    The model's own may lie in their files, mapped: at a restart one of each shape is read, and the rest from what was kept.
 
-    given: weights as they came, as `LAYER:PART`; the model's own are those, widened.
+    dtype: of the arithmetic; device: that computes; home: where the weights are kept; narrow: what the model's own are rounded to first.
+
+    given: weights as they came, as `LAYER:PART`; the model's own are then left unread. Raises Refusal without bitsandbytes.
     """
-    library = bitsandbytes(f"train.frozen {kind}")
+    library = bitsandbytes(f"train.frozen {form.kind}")
     layers = {name: module for name, module in layers_of(model) if given is None or f"{name}:data" in given}
-    place = _place(folder, kind, double, dtype, library.__version__) if given is None else None
-    tensors = given or (_kept(place, layers) if place else None)
-    if given is not None:
-        digest = hashlib.sha256(save(given)).hexdigest()
-    elif tensors is None:
-        tensors = {}
-        for name, module in layers.items():
-            parts = _parts(module.weight.detach().to(device).float(), kind, double, library)
-            tensors |= {f"{name}:{part}": value.contiguous().cpu() for part, value in parts.items()}
-        data = save(tensors)
-        digest = hashlib.sha256(data).hexdigest()
-        if place:
-            _keep(place, data)
-    else:
-        assert place is not None
-        digest = sha256(place)
-    assert tensors is not None
+    place = _place(folder, form, dtype, library.__version__) if given is None else None
+    kept = _kept(place, layers) if place else None
+    tensors: dict[str, Tensor] = {}
     fault, seen = "", set()
     for name, module in layers.items():
-        weight, shape = module.weight.detach(), tuple(module.weight.shape)
-        parts = {part: tensors[f"{name}:{part}"] for part in _names(tensors, name)}
-        module.weight = held = _parameter(parts, kind, weight.shape, library, weight.device)
-        if kind == "int8":
+        weight = module.weight.detach()
+        if given is not None:
+            parts = _parts_of(given, name)
+        elif kept is not None:
+            parts = kept(name)
+        else:
+            parts = _parts(_own(weight, device, narrow), form, library)
+        there = SimpleNamespace(weight=_parameter(parts, form.kind, weight.shape, library, device), bias=None)
+        if not fault and weight.shape not in seen:
+            seen.add(weight.shape)
+            own = widened(there.weight, torch.float32) if given is not None else _own(weight, device, narrow)
+            fault = _fault(name, there, own, form.kind, dtype)
+            del own
+        parts = {part: value.to(home) for part, value in parts.items()}
+        module.weight = held = there.weight if home == device else _parameter(parts, form.kind, weight.shape, library, home)
+        if kept is None:
+            tensors |= {f"{name}:{part}": value for part, value in parts.items()}
+        if form.kind == "int8":
             vars(module)["state"] = SimpleNamespace(SCB=held.SCB)  # where PEFT's DoRA looks for the scales
         vars(module)["forward"] = partial(held_linear, module)
-        if not fault and shape not in seen:
-            seen.add(shape)
-            there = SimpleNamespace(weight=_parameter(parts, kind, weight.shape, library, device), bias=None)
-            fault = _fault(name, there, weight.to(device).float(), kind, dtype)
-    return Held(digest, fault)
+    return Held(sha256(place) if kept is not None and place else write_tensors(place, tensors), fault)
+
+
+def to_card(weight: Any, device: torch.device) -> None:
+    """Move a weight in place, with what belongs to it where it is held in fewer bits."""
+    weight.data = weight.data.to(device)
+    if (state := getattr(weight, "quant_state", None)) is not None:
+        state.to(device)
+    if getattr(weight, "SCB", None) is not None:
+        weight.SCB, weight.CB = weight.SCB.to(device), weight.data
+
+
+def _own(weight: Tensor, device: torch.device, narrow: torch.dtype | None) -> Tensor:
+    """A layer's own weight on the device, as wide as it is quantised from."""
+    there = weight.to(device)
+    return (there if narrow is None else there.to(narrow)).float()
 
 
 def layers_of(model: Any) -> Iterator[tuple[str, nn.Linear]]:
@@ -87,12 +114,25 @@ def layers_of(model: Any) -> Iterator[tuple[str, nn.Linear]]:
             yield name, module
 
 
-def _parts(weight: Tensor, kind: str, double: bool, library: Any) -> dict[str, Tensor]:
+def held_layers(model: Any) -> Iterator[tuple[str, nn.Linear]]:
+    """Those whose weights are held so by now."""
+    return ((name, module) for name, module in layers_of(model) if not module.weight.is_floating_point())
+
+
+def _parts(weight: Tensor, form: Packed, library: Any) -> dict[str, Tensor]:
     """A quantised weight as named tensors."""
-    if kind == "int8":
-        peaks = weight.abs().amax(1).clamp_min(1e-12)
-        return {"data": torch.round(weight * (127.0 / peaks)[:, None]).to(torch.int8), "scales": peaks}
-    packed, state = library.functional.quantize_4bit(_in_blocks(weight), blocksize=BLOCK, compress_statistics=double, quant_type=kind)
+    if form.kind == "int8":
+        peaks = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp_min(1e-12)
+        return {"data": (weight * (127.0 / peaks)[:, None]).round_().to(torch.int8), "scales": peaks}
+    try:
+        packed, state = library.functional.quantize_4bit(
+            _in_blocks(weight), blocksize=BLOCK, compress_statistics=form.double, quant_type=form.kind
+        )
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        text = f"bitsandbytes {library.__version__} does not quantise in blocks of {BLOCK} on this device: {error_message(error)}"
+        raise Refusal("package_conflict", text, _NEWER) from error
     return {"data": packed, **state.as_dict(packed=True)}
 
 
@@ -113,39 +153,40 @@ def _parameter(kept: dict[str, Tensor], kind: str, shape: torch.Size, library: A
     return made
 
 
-def _names(tensors: dict[str, Tensor], name: str) -> list[str]:
-    return [key.rpartition(":")[2] for key in tensors if key.rpartition(":")[0] == name]
+def _parts_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key.rpartition(":")[2]: tensor for key, tensor in tensors.items() if key.rpartition(":")[0] == name}
 
 
-def _place(folder: Path, kind: str, double: bool, dtype: torch.dtype, version: str) -> Path | None:
+def _place(folder: Path, form: Packed, dtype: torch.dtype, version: str) -> Path | None:
     """Where these weights are kept, beside the token cache; None where there is no home."""
     cache = cache_folder(os.environ)
     if cache is None:
         return None
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(folder)]
-    key = hashlib.sha256(repr((files, kind, double, str(dtype), version)).encode()).hexdigest()
+    key = hashlib.sha256(repr((files, form.kind, form.double, str(dtype), version)).encode()).hexdigest()
     return cache / "quantised" / f"{key[:32]}.safetensors"
 
 
-def _kept(place: Path, layers: dict[str, nn.Linear]) -> dict[str, Tensor] | None:
-    """The tensors that were kept, where they are whole and of these layers."""
+def _kept(place: Path, layers: dict[str, nn.Linear]) -> Callable[[str], dict[str, Tensor]] | None:
+    """Reads a layer's tensors from what was kept, where that is whole and of these layers."""
     try:
-        tensors = load_file(place)
+        file: Any = safe_open(place, "pt")
+        names = list(file.keys())
     except Exception:  # noqa: BLE001  (missing, torn or not ours: it is made again)
         return None
-    return tensors if {key.rpartition(":")[0] for key in tensors} == set(layers) else None
-
-
-def _keep(place: Path, data: bytes) -> None:
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(place, data, durable=False)
-    except OSError:  # a full disk, or a home that cannot be written: it is quantised again at the next start, to the same bits
-        return
+    if {key.rpartition(":")[0] for key in names} != set(layers):
+        return None
+    by_layer: dict[str, list[str]] = {}
+    for key in names:
+        by_layer.setdefault(key.rpartition(":")[0], []).append(key)
+    return lambda name: {key.rpartition(":")[2]: file.get_tensor(key) for key in by_layer[name]}
 
 
 def _fault(name: str, module: Any, weight: Tensor, kind: str, dtype: torch.dtype) -> str:
-    """What one layer computes otherwise than with its own weight, in words; empty where it is as near as such a type comes."""
+    """What one layer computes otherwise than with its own weight, in words; empty where it is as near as such a type comes.
+
+    Beside the two it takes what a product takes of a weight.
+    """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, weight.shape[1], generator=generator).to(weight.device, dtype).requires_grad_()
     with torch.enable_grad():
@@ -159,7 +200,9 @@ def _fault(name: str, module: Any, weight: Tensor, kind: str, dtype: torch.dtype
         }
         for what, pair in wanted.items():
             ours, own = pair()
-            gap = float((ours - own).norm() / own.norm().clamp_min(1e-30))
+            norm = own.norm().clamp_min(1e-30)
+            gap = float(ours.sub_(own).norm() / norm)
+            del ours
             if not gap <= FORMATS[kind].apart * (1 if what == "weight" else 2):
                 return (
                     f"the {what} of {name} in {kind} is {gap:.2f} of its norm off its 16-bit one (up to {FORMATS[kind].apart:.2f} is usual)"

@@ -65,13 +65,18 @@ def _store_block(out, token, live, value, number, width, PADDED: tl.constexpr, B
 
 @triton.jit(do_not_specialize=["at", "tokens"])
 def project(
-    x, a0, a1, a2, rows, keys, at, dropped, scale, h, wide, tokens, features,
+    x, a0, a1, a2, rows, keys, at, dropped, scale, h, wide, tokens, features, stretch,
     G: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr,
-    DROP: tl.constexpr, WIDE: tl.constexpr,
+    DROP: tl.constexpr, WIDE: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
-    """h = scale (x keep) A' of each layer, side by side; and with WIDE, [x | h] in one matrix as the frozen product wants it."""
+    """h = scale (x keep) A' of each layer, side by side; and with WIDE, [x | h] in one matrix as the frozen product wants it.
+
+    With CUT each program sums `stretch` of the features, and h is [programs, tokens, G * PADDED] in fp32, unscaled: `join` adds them.
+    """
     token = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     live = token < tokens
+    first = tl.program_id(1) * stretch if CUT else 0
+    last = tl.minimum(first + stretch, features) if CUT else features
     row = tl.load(rows + token, mask=live, other=0) if DROP else 0
     words0 = _row_words(row, keys, at) if DROP else 0
     words1 = _row_words(row, keys, at + 1) if DROP and G > 1 else 0
@@ -80,7 +85,7 @@ def project(
     acc1 = tl.zeros([BT, BR], tl.float32)
     acc2 = tl.zeros([BT, BR], tl.float32)
     width = features + G * PADDED
-    for start in range(0, features, BF):
+    for start in range(first, last, BF):
         column = start + tl.arange(0, BF)
         there = live[:, None] & (column[None, :] < features)
         part = tl.load(x + token[:, None] * features + column[None, :], mask=there, other=0.0)
@@ -91,17 +96,37 @@ def project(
             acc1 = _narrowed(acc1, part, a1, words1, keys, at + 1, start, features, dropped, RANK, BR, BF, DROP)
         if G > 2:
             acc2 = _narrowed(acc2, part, a2, words2, keys, at + 2, start, features, dropped, RANK, BR, BF, DROP)
-    _store_block(h, token, live, acc0 * scale, 0, G * PADDED, PADDED, BR)
+    if CUT:
+        h += tl.program_id(1).to(tl.int64) * tokens * (G * PADDED)
+    else:
+        acc0, acc1, acc2 = acc0 * scale, acc1 * scale, acc2 * scale
+    _store_block(h, token, live, acc0, 0, G * PADDED, PADDED, BR)
     if G > 1:
-        _store_block(h, token, live, acc1 * scale, 1, G * PADDED, PADDED, BR)
+        _store_block(h, token, live, acc1, 1, G * PADDED, PADDED, BR)
     if G > 2:
-        _store_block(h, token, live, acc2 * scale, 2, G * PADDED, PADDED, BR)
-    if WIDE:
-        _store_block(wide + features, token, live, acc0 * scale, 0, width, PADDED, BR)
+        _store_block(h, token, live, acc2, 2, G * PADDED, PADDED, BR)
+    if WIDE and not CUT:
+        _store_block(wide + features, token, live, acc0, 0, width, PADDED, BR)
         if G > 1:
-            _store_block(wide + features, token, live, acc1 * scale, 1, width, PADDED, BR)
+            _store_block(wide + features, token, live, acc1, 1, width, PADDED, BR)
         if G > 2:
-            _store_block(wide + features, token, live, acc2 * scale, 2, width, PADDED, BR)
+            _store_block(wide + features, token, live, acc2, 2, width, PADDED, BR)
+
+
+@triton.jit(do_not_specialize=["tokens", "cuts"])
+def join(parts, h, wide, scale, tokens, cuts, width, features, BT: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr):
+    """h = scale times the sum over the first axis of parts [cuts, tokens, width], in its order; and with WIDE behind x, too."""
+    token = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
+    column = tl.arange(0, BC)
+    there = (token < tokens)[:, None] & (column[None, :] < width)
+    place = token[:, None] * width + column[None, :]
+    total = tl.zeros([BT, BC], tl.float32)
+    for cut in range(cuts):
+        total += tl.load(parts + tl.cast(cut, tl.int64) * tokens * width + place, mask=there, other=0.0)
+    total = (total * scale).to(h.dtype.element_ty)
+    tl.store(h + place, total, mask=there)
+    if WIDE:
+        tl.store(wide + token[:, None] * (features + width) + features + column[None, :], total, mask=there)
 
 
 @triton.jit

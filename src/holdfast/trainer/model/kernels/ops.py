@@ -17,14 +17,18 @@ MOST_LAYERS = 3  # in one group
 MOST_RANK = 512
 GRAIN = 8  # a rank is filled up to a multiple of this with zeros: 16 bytes, which the card's fast products ask of their rows
 _COLUMNS = 4096  # of a row of logits at once
+_LEAST = 4  # blocks of features in a stretch of them
+_JOINED = 4096  # numbers at once, where stretches are added
 _BLOCKS = 264  # of work at least, where the shape has as many: two for each processor of the largest card
 
 _LIBRARY = torch.library.Library("holdfast", "DEF")  # type: ignore[no-untyped-call]
+_HELD = "Tensor packed, Tensor scales, Tensor[] codes, int[] shared"
 _TAIL = "Tensor? rows, Tensor? keys, int at, int dropped, float scale"
 for _signature in (
     f"project(Tensor x, Tensor[] a, {_TAIL}, bool wide) -> (Tensor, Tensor)",
     f"spread(Tensor dh, Tensor[] a, {_TAIL}) -> Tensor",
     f"gather(Tensor x, Tensor dh, int layers, {_TAIL}) -> Tensor",
+    f"widen({_HELD}, Tensor? up, int rows, int features, int before, ScalarType kind) -> Tensor",
     "slopes(Tensor(a!) logits, Tensor labels, Tensor(b!) losses, Tensor(c!) right, float scale, bool wanted) -> ()",
 ):
     _LIBRARY.define(_signature)  # type: ignore[no-untyped-call]
@@ -32,6 +36,7 @@ for _signature in (
 project: Any = torch.ops.holdfast.project
 spread: Any = torch.ops.holdfast.spread
 gather: Any = torch.ops.holdfast.gather
+widen: Any = torch.ops.holdfast.widen
 slopes: Any = torch.ops.holdfast.slopes
 
 
@@ -48,13 +53,27 @@ def _project(
     (tokens, features), (rank, blocks) = x.shape, _ranks(a)
     h, both = _of_project(x, a, rows, keys, at, dropped, scale, wide)
     size, columns = _of_width(blocks * len(a), 64, 32, 16), _columns(x, blocks * len(a))
-    x = x.contiguous()
-    lora.project[(-(-tokens // size),)](
-        x, *_three(a), *_drawn(rows, keys, x), at, dropped, scale, h, both, tokens, features,
-        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, BT=size, BF=columns, DROP=rows is not None, WIDE=wide,
-        num_warps=8, num_stages=3 if blocks * len(a) <= 64 else 2,
+    cuts, stretch = _cuts(-(-tokens // size), features, columns)
+    parts = x.new_empty(cuts, *h.shape, dtype=torch.float32) if cuts > 1 else h
+    lora.project[(-(-tokens // size), cuts)](
+        x.contiguous(), *_three(a), *_drawn(rows, keys, x), at, dropped, scale, parts, both, tokens, features, stretch,
+        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, BT=size, BF=columns, DROP=rows is not None, WIDE=wide, CUT=cuts > 1,
+        num_warps=4 if blocks * len(a) <= 64 else 8, num_stages=3 if blocks * len(a) <= 64 else 2,
     )  # fmt: skip
+    if cuts > 1:
+        beside = _power(h.shape[1])
+        at_once = max(1, _JOINED // beside)
+        lora.join[(-(-tokens // at_once),)](
+            parts, h, both, scale, tokens, cuts, h.shape[1], features, BT=at_once, BC=beside, WIDE=wide, num_warps=4
+        )
     return h, both
+
+
+def _cuts(blocks: int, features: int, columns: int) -> tuple[int, int]:
+    """Into how many stretches the features of a narrow product are cut so that all of a card works, and features of one."""
+    cuts = max(1, min(_BLOCKS // blocks, features // (_LEAST * columns)))
+    stretch = -(-features // (cuts * columns)) * columns
+    return -(-features // stretch), stretch
 
 
 def _of_project(
@@ -106,6 +125,49 @@ def _of_gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Te
     return x.new_empty(shares, dh.shape[1], x.shape[1], dtype=torch.float32)
 
 
+def _widen(
+    packed: Tensor,
+    scales: Tensor,
+    codes: list[Tensor],
+    shared: list[int],
+    up: Tensor | None,
+    rows: int,
+    features: int,
+    before: int,
+    kind: torch.dtype,
+) -> Tensor:
+    """Return [W, 0, up] in `kind`: a matrix that is held in fewer bits, `before` columns of zeros, and behind them `up`, where given.
+
+    codes: in 4 bits their 16 values; where scales are held in 8 bits also those 256, the scales of these, and what is added to them.
+    shared: how many numbers have one scale, and how many scales.
+    """
+    from holdfast.trainer.model.kernels import widen as kernel
+
+    out = _of_widen(packed, scales, codes, shared, up, rows, features, before, kind)
+    code, nested, outer, offset = [*codes, *[scales] * (4 - len(codes))]
+    width = out.shape[1]
+    kernel.widen[(-(-rows // 8), -(-width // 256))](
+        packed, scales, code, nested, outer, offset, scales if up is None else up, out, rows, features, before, width,
+        FOUR=bool(codes), NESTED=len(codes) > 1, BLOCK=shared[0], OUTER=shared[1], PADDED=0 if up is None else up.shape[1],
+        BR=8, BC=256, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def _of_widen(
+    packed: Tensor,
+    scales: Tensor,
+    codes: list[Tensor],
+    shared: list[int],
+    up: Tensor | None,
+    rows: int,
+    features: int,
+    before: int,
+    kind: torch.dtype,
+) -> Tensor:
+    return packed.new_empty(rows, features + (0 if up is None else before + up.shape[1]), dtype=kind)
+
+
 def _slopes(logits: Tensor, labels: Tensor, losses: Tensor, right: Tensor, scale: float, wanted: bool) -> None:
     """The cross-entropy of each row of scaled logits, whether its label has the largest; the gradient in their place, where `wanted`."""
     from holdfast.trainer.model.kernels import loss
@@ -126,6 +188,7 @@ for _name, _work, _shapes in (
     ("project", _project, _of_project),
     ("spread", _spread, _of_spread),
     ("gather", _gather, _of_gather),
+    ("widen", _widen, _of_widen),
     ("slopes", _slopes, _of_slopes),
 ):
     _LIBRARY.impl(_name, _work, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]

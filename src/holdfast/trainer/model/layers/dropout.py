@@ -6,7 +6,8 @@ So a mask does not change with the micro-batch a sample falls into, with a resta
 
 from __future__ import annotations
 
-from typing import Any
+from threading import get_ident, local
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,18 +18,50 @@ from holdfast.trainer.hashed_bits import GOLDEN, mix, mix_, words_of
 _STEPS = 1 << 16
 
 
+class MicroBatch(NamedTuple):
+    """`rows`: a hash of each sample and position, int32; `lengths`: of the samples that share one row; `ends`: 0 and where each ends."""
+
+    step: int = 0
+    rows: Tensor | None = None
+    lengths: tuple[int, ...] | None = None
+    ends: Tensor | None = None
+
+
 class StepContext:
-    """Which samples and positions the tensors of the current micro-batch stand for. One for all dropout modules of a model."""
+    """Which samples and positions the tensors of the current micro-batch stand for. One for all dropout modules of a model.
+
+    A thread that entered a micro-batch sees its own (`trainer/parts/side_by_side.py`). Any other sees that of the thread that built the
+    model: on a card autograd computes layers again in a thread of its own.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.step = 0
-        self.rows: Tensor | None = None
-        self.lengths: tuple[int, ...] | None = None
-        self.ends: Tensor | None = None
         self.names: list[str] = []  # of the dropout modules, in order
         self.keys: Tensor | None = None
         self._keys_of: int | None = None
+        self._builder, self._shared, self._own = get_ident(), MicroBatch(), local()
+
+    @property
+    def now(self) -> MicroBatch:
+        """The micro-batch of this thread."""
+        own: MicroBatch = getattr(self._own, "batch", self._shared)
+        return own
+
+    @property
+    def step(self) -> int:
+        return self.now.step
+
+    @property
+    def rows(self) -> Tensor | None:
+        return self.now.rows
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        return self.now.lengths
+
+    @property
+    def ends(self) -> Tensor | None:
+        return self.now.ends
 
     def keep_keys(self, device: torch.device) -> None:
         """From now on, have each module's two words on the device, for kernels that draw masks: `keys` [modules, 2] int32.
@@ -36,12 +69,12 @@ class StepContext:
         They stay in one place, whose content changes with the step: a recording of one step can be played for another.
         """
         self.keys = torch.zeros(len(self.names), 2, dtype=torch.int32, device=device)
-        self._put_keys(self.keys)
+        self._put_keys(self.keys, self.step)
 
-    def _put_keys(self, place: Tensor) -> None:
-        self._keys_of = self.step
+    def _put_keys(self, place: Tensor, step: int) -> None:
+        self._keys_of = step
         if self.names:
-            words = torch.from_numpy(np.array([words_of(self.seed, self.step, name) for name in self.names], np.int32))
+            words = torch.from_numpy(np.array([words_of(self.seed, step, name) for name in self.names], np.int32))
             place.copy_(words.pin_memory() if place.is_cuda else words, non_blocking=True)
 
     def enter(
@@ -56,11 +89,13 @@ class StepContext:
 
         `lengths`: of the samples that share one row; None where each has its own. `ends`: 0 and where each of them ends, int32.
         """
-        self.step = step
-        self.lengths, self.ends = lengths, ends
         if self.keys is not None and self._keys_of != step:
-            self._put_keys(self.keys)
-        self.rows = mix(mix(samples.to(torch.int32) + GOLDEN) ^ positions.to(torch.int32))
+            self._put_keys(self.keys, step)
+        batch = MicroBatch(step, mix(mix(samples.to(torch.int32) + GOLDEN) ^ positions.to(torch.int32)), lengths, ends)
+        if get_ident() == self._builder:
+            self._shared = batch
+        else:
+            self._own.batch = batch
 
 
 class StatelessDropout(nn.Module):

@@ -6,7 +6,7 @@ saved. Each element is rounded once, as in mixed.py: what an adapter says is nev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.model.frozen.halves import held_linear
 from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
@@ -40,7 +41,7 @@ class Fused:
         self.groups: list[Group] = []
         self.near = near  # inside, the frozen weights of a group are on the card
         layers = plain_layers(model)
-        context.keep_keys(layers[0].base_layer.weight.device if layers else torch.device("cpu"))
+        context.keep_keys(next(iter(layers[0].lora_A.values())).weight.device if layers else torch.device("cpu"))  # where it computes
         comes_and_goes = near is not everywhere
         left = {id(layer): layer for layer in layers}
         for parent in model.modules():
@@ -80,6 +81,7 @@ class Group:
 
     x and all s h lie side by side in one matrix that meets [W, B], unless that copy of x is larger than what it saves:
     then s h B' comes first and x W' is added to it. With `joined`, the outputs are parts of one product, too.
+    Of frozen weights in fewer bits [W, B] is made for each product, of one layer at a time.
     """
 
     def __init__(self, layers: list[Any], mixed: bool, comes_and_goes: bool = False) -> None:
@@ -94,8 +96,11 @@ class Group:
         self.sizes = [layer.base_layer.out_features for layer in layers]
         biases = [layer.base_layer.bias for layer in layers]
         out = sum(self.sizes)
+        self.fewer = not layers[0].base_layer.weight.is_floating_point()  # bits
         self.wide = mixed and (biases[0] is not None or self.features <= 2 * out)
-        self.joined = self.wide and len(layers) > 1 and out <= 2 * self.features and len({bias is None for bias in biases}) == 1
+        self.joined = (
+            self.wide and not self.fewer and len(layers) > 1 and out <= 2 * self.features and len({bias is None for bias in biases}) == 1
+        )
         self.weights = [layer.base_layer.weight for layer in layers]
         self.bias = torch.cat(biases) if self.joined and biases[0] is not None else None
         self.matrices, self.ups = self._laid_out()
@@ -106,8 +111,9 @@ class Group:
     def _laid_out(self) -> tuple[list[Tensor], list[Tensor]]:
         """Matrices [W, B], of which the frozen weights are parts from now on, and in them, or alone, each B as products take it."""
         padded, count = self.padded, len(self.layers)
-        if not self.wide:
-            return [], [weight.new_zeros(weight.shape[0], padded, dtype=self.kind) for weight in self.weights]
+        if self.fewer or not self.wide:
+            place = self.weights[0].device
+            return [], [torch.zeros(size, padded, dtype=self.kind, device=place) for size in self.sizes]
         if self.joined:
             matrices = [self.weights[0].new_zeros(sum(self.sizes), self.features + count * padded)]
             parts = list(torch.split(matrices[0], self.sizes))
@@ -125,7 +131,7 @@ class Group:
         """The output of one layer. The first that is asked computes those of all."""
         layer = self.layers[at]
         if layer.disable_adapters or layer.merged:
-            return F.linear(x, layer.base_layer.weight.to(x.dtype), layer.base_layer.bias)
+            return held_linear(layer.base_layer, x)
         if self.alone:
             dropout = layer.lora_dropout[next(iter(layer.lora_A))]
             return self.reference(at, x, *self._trained(at), dropout.mask(x) if isinstance(dropout, StatelessDropout) else None)
@@ -155,7 +161,7 @@ class Group:
         kept, scale = (x, self.scale) if keep is None else (x * keep, self.scale / self.dropout.share)
         base = self.layers[at].base_layer
         with torch.autocast(x.device.type, enabled=False):
-            out = F.linear(x, base.weight.float(), None if base.bias is None else base.bias.float())
+            out = held_linear(base, x)  # nothing of a wide weight is kept for backward, of no layer
             return (out + F.linear(F.linear(kept, a), b) * scale).to(self.kind)
 
     def _trained(self, at: int) -> tuple[Tensor, Tensor]:
@@ -174,9 +180,30 @@ class Group:
         for up, weight in zip(self.ups, b, strict=True):
             up[:, : self.rank] = weight
 
+    def matrix(self, at: int) -> Tensor:
+        """Return [W, 0, B] of a layer, which meets x and the h of the layers up to it."""
+        return self.matrices[at] if not self.fewer else _widened(self.layers[at], self.kind, self.ups[at], at * self.padded)
+
+    def frozen(self, at: int) -> Tensor:
+        """Return the frozen weight of a layer as products take it."""
+        return self.weights[at].to(self.kind) if not self.fewer else _widened(self.layers[at], self.kind)
+
     def block(self, at: int, rank: int | None = None) -> slice:
         """The columns of h that are one layer's."""
         return slice(at * self.padded, at * self.padded + (rank or self.padded))
+
+
+def _widened(layer: Any, kind: torch.dtype, up: Tensor | None = None, before: int = 0) -> Tensor:
+    """Return a layer's weight that bitsandbytes holds in 4 or 8 bits, with `before` columns of zeros and `up` behind it, where given."""
+    base = layer.base_layer
+    held, rows, features = base.weight, base.out_features, base.in_features
+    if (state := getattr(held, "quant_state", None)) is None:
+        scales, codes, shared = held.SCB / 127.0, [], [1, 1]
+    else:
+        inner = [state.state2.code, state.state2.absmax, state.offset] if state.nested else []
+        scales, codes, shared = state.absmax, [state.code, *inner], [state.blocksize, state.state2.blocksize if state.nested else 1]
+    wide: Tensor = ops.widen(held.data, scales, codes, shared, up, rows, features, before, kind)
+    return wide
 
 
 class _Together(torch.autograd.Function):
@@ -210,7 +237,8 @@ class _Together(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = ops.spread(dh, list(ctx.a), *ctx.drawn, ctx.scale)
             for dy, weight in frozen:
-                dx.addmm_(dy, weight.to(dy.dtype))  # adds before it rounds
+                dx.addmm_(dy, weight)  # adds before it rounds
+                del weight
             dx = dx.view(x.shape)
         return dx, None, None, None, *da, *db
 
@@ -219,17 +247,17 @@ def _products(group: Group, x: Tensor, h: Tensor, wide: Tensor) -> list[Tensor]:
     if group.joined:
         return list(torch.split(F.linear(wide, group.matrices[0], group.bias), group.sizes, dim=1))
     if group.wide:
-        pairs = zip(group.matrices, group.layers, strict=True)
-        return [F.linear(wide[:, : matrix.shape[1]], matrix, layer.base_layer.bias) for matrix, layer in pairs]
+        reach = [group.features + (at + 1) * group.padded for at in range(len(group.layers))]
+        return [F.linear(wide[:, : reach[at]], group.matrix(at), layer.base_layer.bias) for at, layer in enumerate(group.layers)]
     outs = []
-    for at, (layer, up, weight) in enumerate(zip(group.layers, group.ups, group.weights, strict=True)):
+    for at, (layer, up) in enumerate(zip(group.layers, group.ups, strict=True)):
         bias = layer.base_layer.bias
         out = F.linear(h[:, group.block(at)], up, None if bias is None else bias.to(h.dtype))
-        outs.append(out.addmm_(x, weight.to(x.dtype).t()))  # adds before it rounds
+        outs.append(out.addmm_(x, group.frozen(at).t()))  # adds before it rounds
     return outs
 
 
-_Back = tuple[Tensor, list[Tensor], list[tuple[Tensor, Tensor]]]  # dh without its scale, the gradient of each B, and dx's products
+_Back = tuple[Tensor, list[Tensor], Iterable[tuple[Tensor, Tensor]]]  # dh without its scale, the gradient of each B, and dx's products
 
 
 def _joined_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
@@ -247,4 +275,4 @@ def _each_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
     for at, (dy, up) in enumerate(zip(dys, group.ups, strict=True)):
         torch.mm(dy, up, out=dh[:, group.block(at)])
         db.append((h[:, group.block(at, group.rank)].t() @ dy).float().t())
-    return dh, db, list(zip(dys, group.weights, strict=True))
+    return dh, db, ((dy, group.frozen(at)) for at, dy in enumerate(dys))

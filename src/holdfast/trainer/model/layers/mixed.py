@@ -32,7 +32,8 @@ def mix_precision(model: Any, device: str, half: torch.dtype = HALF, halve: bool
         wanted = half if halve and any(parameter.ndim > 1 for _, parameter in own) else torch.float32
         for _, parameter in own:
             parameter.requires_grad_(False)
-            parameter.data = parameter.data.to(wanted)
+            if parameter.is_floating_point():  # not held in fewer bits
+                parameter.data = parameter.data.to(wanted)
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_widened)
         elif "Norm" in type(module).__name__:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
 from peft import get_peft_model
 from peft.utils import get_peft_model_state_dict
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import Tensor, nn
 
 from holdfast.base.files import Json
-from holdfast.base_model.folder import hub_name
+from holdfast.base_model.folder import folder_of, hub_name
+from holdfast.base_model.gguf_file import is_gguf
+from holdfast.base_model.parts import has_experts, is_router
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
+from holdfast.planning.trained_size import names_router, names_tower
 from holdfast.run.artifact import Artifact
 from holdfast.trainer.libraries import without_bitsandbytes
+from holdfast.trainer.model.decoder import text_decoder
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
@@ -61,6 +67,11 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     wanted: Any = PEFT_KINDS[adapter.type].config(config, model, steps)
+    text = text_decoder(model)
+    if text is not model and getattr(model.config, "text_config", None) is not None and not names_tower(adapter.targets):
+        wanted.exclude_modules = _beside(model, text)
+    if not names_router(adapter.targets):
+        _leave_routers_out(model, wanted)
     _refuse_tokens_twice(model, adapter)
     _refuse_unknown_parameters(model, adapter)
     if adapter.trainable_token_indices:
@@ -80,6 +91,30 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     _refuse_unsaved(wrapped, adapter)
     return wrapped.train()
+
+
+def _beside(model: nn.Module, text: nn.Module) -> str | None:
+    """A pattern of what lies beside the language half and is left alone; None where nothing does."""
+    inside = {id(module) for module in text.modules()} | {id(model.get_output_embeddings())}  # type: ignore[operator]
+    own = next(name for name, module in model.named_modules() if module is text)
+    names = [name for name, module in model.named_modules() if id(module) not in inside and not f"{own}.".startswith(f"{name}.") and name]
+    tops = sorted(name for name in names if not any(name.startswith(f"{other}.") for other in names))
+    return "|".join(rf"{re.escape(name)}(\..*)?" for name in tops) or None
+
+
+def _leave_routers_out(model: nn.Module, wanted: Any) -> None:
+    """Take what chooses experts out of what the adapter sits on, which was not asked for.
+
+    PEFT counts it to all linear layers: where it is one, and where it turns names of linear layers of older classes into parameters.
+    """
+    routers = [name for name, _ in model.named_modules() if is_router(name)]
+    if not routers or not has_experts(name for name, _ in model.named_modules()):
+        return
+    pattern = "|".join(rf"{re.escape(name)}(\..*)?" for name in routers)
+    wanted.exclude_modules = f"{wanted.exclude_modules}|{pattern}" if wanted.exclude_modules else pattern
+    convert_peft_config_for_transformers(wanted, model, None)
+    if named := getattr(wanted, "target_parameters", None):
+        wanted.target_parameters = {name for name in named if not is_router(name)}
 
 
 def _refuse_unknown_parameters(model: nn.Module, adapter: Adapter) -> None:
@@ -136,7 +171,7 @@ def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def adapter_config(model: Any, base: str) -> Json:
     """What PEFT writes as adapter_config.json, with sets in order, so that the same run writes the same file."""
-    name, revision = hub_name(base)
+    name, revision = (str(folder_of(base)), None) if is_gguf(base) else hub_name(base)
     values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
     return {name: _plain(value) for name, value in sorted(values.items())}
 

@@ -10,8 +10,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.types import is_tower
 from holdfast.config.config import Config
+from holdfast.planning.trained_size import names_tower
 from holdfast.run.artifact import Artifact
+from holdfast.trainer.model.decoder import text_decoder
 from holdfast.trainer.model.frozen.halves import narrow_trained
 from holdfast.trainer.model.trained.adapters import widen_trained
 from holdfast.trainer.refuse import Refusal
@@ -19,7 +22,7 @@ from holdfast.trainer.step_hooks import StepHooks
 
 
 class OwnWeights:
-    """The weights that `adapter.layers` names, or all. Raises Refusal where it names none.
+    """The weights that `adapter.layers` names, or all; of towers beside a language model those that are named. Raises Refusal for none.
 
     mixed: products are in 16 bits. cut: a piece of the weights is taken and widened later.
     """
@@ -45,11 +48,14 @@ class OwnWeights:
 
 
 def _chosen(base: Any, config: Config) -> dict[str, Tensor]:
-    parameters = dict(base.named_parameters())
+    wanted = config.adapter.layers if config.adapter.kind.frozen else None
+    wrapped = getattr(base.config, "text_config", None) is not None
+    alone = wrapped and (wanted is None or isinstance(wanted, int) or not names_tower(wanted))
+    parameters = {name: one for name, one in base.named_parameters() if not (alone and is_tower(name))}
     if not config.adapter.kind.frozen:
         return parameters
-    wanted = config.adapter.layers
-    blocks = [name for name, module in base.named_modules() if isinstance(module, GradientCheckpointingLayer)]
+    inside = {id(module) for module in text_decoder(base).modules()}
+    blocks = [name for name, one in base.named_modules() if isinstance(one, GradientCheckpointingLayer) and id(one) in inside]
     if isinstance(wanted, int):
         if wanted > len(blocks):
             text = f"adapter.layers is {wanted}, the model has {len(blocks)} layers"
@@ -77,7 +83,15 @@ def _some(found: dict[str, Tensor], wanted: object, parameters: dict[str, Tensor
 def _in_file(name: str, facts: ModelFacts, prefix: str) -> str:
     """The name a weight has in the model's own files."""
     short = name.removeprefix(prefix)
-    return short if name not in facts.shapes and short in facts.shapes else name
+    if name in facts.shapes or short in facts.shapes or not isinstance(facts.config.get("text_config"), dict):
+        return short if name not in facts.shapes and short in facts.shapes else name
+    words = name.split(".")
+    for begin in range(1, len(words) - 1):  # older files of wrapped models name the way to the language half differently
+        end = "." + ".".join(words[begin:])
+        found = [one for one in facts.shapes if f".{one}".endswith(end) and is_tower(one) == is_tower(name)]
+        if found:
+            return found[0] if len(found) == 1 else name
+    return name
 
 
 def _config(config: Json, weights: str) -> Json:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.config.config import Config
-from holdfast.config.embedding import embedding_width
-from holdfast.config.table import Network, columns_of, network_of
+from holdfast.config.table import Network, columns_of, embedding_width, network_of
 from holdfast.tables.table.form import Form
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,6 +106,9 @@ class Tabular:
 
     def prepare(self, samples: list[int], budget: int) -> None:
         """A micro-batch is gathered faster than a step waits."""
+
+    def prepare_passes(self, batches: Sequence[RowBatch]) -> None:
+        """A pass needs its rows alone."""
 
     def small_batch(self) -> RowBatch:
         return self._batch(self.data.table.rows[:_SMALL].tolist())

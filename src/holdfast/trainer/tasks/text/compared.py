@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from torch import Tensor
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import sequences
+from holdfast.run.sampling.shuffle import Rows
 from holdfast.trainer.tasks.text.forward import Forward
 from holdfast.trainer.tasks.text.objective import Objective, Scored
-from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble
-from holdfast.trainer.tasks.text.reference import Kept
+from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble, on_device
+from holdfast.trainer.tasks.text.reference import Kept, Portions, Values
 
 
 class Group:
@@ -29,44 +31,46 @@ class Group:
 
 
 class ComparedLoss:
-    """An objective on a model. folder: where reference values are kept; without one they are computed each time."""
+    """An objective on a model. folder: where reference values are kept; without one they are computed each time.
+
+    order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none.
+    """
+
+    order: Rows | None = None
 
     def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
         self.task, self.objective, self.kind = task, objective, kind
         self.width = 2 if kind.rows == "pairs" else 1
-        self.kept: Kept | None = None
+        self.budget = settings.micro_batch_tokens
         self.file = folder / f"reference-{settings.dtype}-{settings.attention}.bin" if folder else None
 
     def __call__(self, batch: TextBatch, group: Group, step: int) -> tuple[Tensor, Tensor]:
         """(sum of the samples' losses, what was measured, [measures])."""
         task = self.task
-        reference = self._reference(batch) if self.kind.reference else None
+        self.score(list(batch.numbers))
+        reference = self.values.of(list(batch.numbers)) if self.kind.reference else None
         drift = self._drift(group) if self.kind.drift else None
         task.enter(batch, step)
         with task.keeping():
             logps = task.losses.scores(batch) if self.kind.scores else sums(task.losses.each(batch)[0], batch)
-        counts = torch.tensor(batch.counts, device=logps.device)
-        good = torch.tensor(batch.good, device=logps.device)
-        weights = None if batch.weights is None else torch.tensor(batch.weights, device=logps.device)
+        counts, good = (on_device(torch.tensor(values), logps.device) for values in (batch.counts, batch.good))
+        weights = None if batch.weights is None else on_device(torch.tensor(batch.weights), logps.device)
         return self.objective.of(Scored(logps, reference, counts, good, weights, drift))
 
-    def _reference(self, batch: TextBatch) -> Tensor:
-        """Log-probabilities of a batch's sequences without the adapter, [sequences]; of each sample alone, the first time."""
-        numbers = list(batch.numbers)
-        if self.kept is None and self.file is not None:
-            self.kept = Kept(self.file, len(self.task.tokens))
-        found = dict[int, list[float]]()
-        for number in numbers if self.kept is None else self.kept.missing(numbers, self.width):
-            found[number] = self._alone(number)
-            if self.kept is not None:
-                self.kept.put(number, found[number])
-        values = self.kept.get(numbers, self.width) if self.kept else np.array([found[number] for number in numbers], np.float32)
-        return torch.from_numpy(values.reshape(-1).copy()).to(self.task.device)
+    def score(self, numbers: list[int]) -> None:
+        """Have the log-probabilities of samples without the adapter, where the objective needs them: the first time, and nobody waits."""
+        if self.kind.reference:
+            self.values.compute(numbers, self._of_portion)
 
-    def _alone(self, number: int) -> list[float]:
-        parts = [part for part, _ in sequences(*self.task.tokens.row(number))]
-        values: list[float] = self._scores(parts, without=True).tolist()
-        return values
+    @cached_property
+    def values(self) -> Values:
+        tokens = self.task.tokens
+        order = np.empty(0, np.int64) if self.order is None else self.order
+        portions = Portions(order, np.diff(tokens.starts), self.budget, self.task.packing)
+        return Values(portions, Kept(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
+
+    def _of_portion(self, numbers: list[int]) -> Tensor:
+        return self._scores([part for number in numbers for part, _ in sequences(*self.task.tokens.row(number))], without=True)
 
     def _drift(self, group: Group) -> Tensor:
         """How much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""

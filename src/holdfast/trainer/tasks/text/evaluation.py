@@ -30,6 +30,7 @@ from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.trained.saved import with_adapter
+from holdfast.trainer.parts.threads import products_in
 from holdfast.trainer.task import Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
 from holdfast.trainer.tasks.text.compared import sums
@@ -205,9 +206,10 @@ def _measured(
         with torch.inference_mode(), tag_out_of_memory(batch):
             return loss.each(batch)[0]
 
-    for batch, found in in_portions(rows, settings.micro_batch_tokens, laid_out, losses):
-        yield batch, found
-        asked(len(batch.numbers))
+    with products_in(settings.part_threads):
+        for batch, found in in_portions(rows, settings.micro_batch_tokens, laid_out, losses, settings.at_once):
+            yield batch, found
+            asked(len(batch.numbers))
 
 
 def _inner(model: Any) -> tuple[Any, Tensor | None]:

@@ -125,7 +125,7 @@ def assemble(
         ends.view(np.int32)[: len(rows) + 1] = np.cumsum((0, *lengths))
     if weights is not None:
         counting.view(np.float32)[:labels] = np.repeat(weights, [len(wanted) for wanted in targets])
-    parts = _on_device(torch.from_numpy(block), device).split_with_sizes(sizes)
+    parts = on_device(torch.from_numpy(block), device).split_with_sizes(sizes)
     return TextBatch(
         numbers,
         sources,
@@ -146,6 +146,6 @@ def assemble(
     )
 
 
-def _on_device(block: Tensor, device: torch.device) -> Tensor:
+def on_device(block: Tensor, device: torch.device) -> Tensor:
     """On a card: by a copy that is done in its turn. torch keeps pinned memory until the copy out of it is."""
     return block.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else block

@@ -37,6 +37,7 @@ _SAME_GRADIENT = {
 }  # of a weight's gradient; a wrong one is off by about its norm
 _HEARD = 1e-3  # of the largest gradient: those below it are mostly rounding
 _TOGETHER = 0.1  # of the norm: layers that were compared one by one, put together; a wrong place moves it by all of it
+_MANY = 256 << 20  # bytes of gradients, beyond which one set of them waits in main memory
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
@@ -55,7 +56,7 @@ def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
         task.model.eval()
         sample = _two_samples(task)[0]
         with task.liger.off():
-            own = _loss_and_gradients(task, sample)
+            own = _aside(_loss_and_gradients(task, sample))
         try:
             ours = _loss_and_gradients(task, sample)
         except Exception as error:
@@ -63,7 +64,7 @@ def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
                 raise
             reason = error_message(error)
         else:
-            gap = float((ours - own).norm() / own.norm())
+            gap = _apart(ours, own)
             reason = "" if gap <= _SAME[task.dtype] else f"loss and gradients differ by {gap:.1e} of their norm"
         task.model.train()
         Liger.use(None if reason else task.liger)
@@ -79,21 +80,32 @@ def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
         task.model.eval()
         sample = _two_samples(task)[0]
         with nullcontext() if task.liger is None else task.liger.off():
-            ours = _loss_and_gradients(task, sample)
+            ours = _aside(_loss_and_gradients(task, sample))
             with task.fused.off():
                 own = _loss_and_gradients(task, sample)
         task.model.train()
-        gap = float((ours - own).norm() / own.norm())
+        gap = _apart(ours, own)
         reason = "" if gap <= _TOGETHER else f"loss and gradients differ by {gap:.1e} of their norm"
     return ({"fused": False}, f"the kernels of LoRA layers and loss are left out: {reason}") if reason else ({}, "")
 
 
-def _loss_and_gradients(task: TextModel, ids: Ids) -> Tensor:
-    """Of one sample, whose every token is learned, with respect to the adapter: all in one row of numbers."""
+def _loss_and_gradients(task: TextModel, ids: Ids) -> list[Tensor]:
+    """Of one sample, whose every token is learned, with respect to what is trained."""
     with torch.enable_grad():
         loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
         gradients = torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True)
-    return torch.cat([loss.detach()[None], *(gradient.flatten().float() for gradient in gradients)])
+    return [loss.detach(), *gradients]
+
+
+def _aside(tensors: list[Tensor]) -> list[Tensor]:
+    """The same in main memory where they are many: gradients of all weights twice would be more than a step holds."""
+    return [one.cpu() for one in tensors] if sum(one.nbytes for one in tensors) > _MANY else tensors
+
+
+def _apart(ours: list[Tensor], own: list[Tensor]) -> float:
+    """The norm of all differences as a share of the norm of all that is wanted, tensor by tensor; NaN where one is no number."""
+    gaps = [float((one.to(other.device).float() - other.float()).norm()) for one, other in zip(ours, own, strict=True)]
+    return math.hypot(*gaps) / (math.hypot(*(float(other.float().norm()) for other in own)) or math.nan)
 
 
 def disproof(task: TextModel) -> tuple[PartialSettings, str]:
@@ -124,6 +136,11 @@ def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
     length = min(window + 16, longest, _LONGEST) if 0 < window < longest else _LENGTH
     stream = np.resize(task.tokens.ids[: 2 * length], 2 * length)
     return stream[:length], stream[length:]
+
+
+def own_logits(task: TextModel) -> Tensor:
+    """Logits of a stretch of the data's own tokens by the model as transformers runs it."""
+    return _own_logits(task, _two_samples(task)[0])
 
 
 def _own_logits(task: TextModel, ids: Ids) -> Tensor:
@@ -171,14 +188,14 @@ def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
     """
     with torch.enable_grad():
-        ours = _gradients(task, [batch_of(task, [first, second], packed=True)])
+        ours = _aside(_gradients(task, [batch_of(task, [first, second], packed=True)]))
         with task.own_attention():
             own = _gradients(task, [batch_of(task, [ids], packed=False) for ids in (first, second)])
     norms = [float(one.norm()) for one in own]
     heard = [at for at, norm in enumerate(norms) if norm > _HEARD * max(norms)]  # half of a fresh adapter has no gradient at all
     if not heard:
         return None
-    gaps = {at: float((ours[at] - own[at]).norm()) / norms[at] for at in heard}
+    gaps = {at: float((ours[at].to(own[at].device) - own[at]).norm()) / norms[at] for at in heard}
     worst = max(gaps, key=lambda at: gaps[at] if gaps[at] == gaps[at] else math.inf)
     if gaps[worst] <= _SAME_GRADIENT[task.dtype]:
         return None

@@ -1,17 +1,25 @@
 """Log-probabilities of the rows under the model without its adapter: computed when a step first asks for one, kept in the run folder.
 
-Each row is computed alone, so its value does not depend on what it is asked for with: a file that is lost, or half written, is made again
-to the same bits.
+Each row is computed with those beside it in the first epoch, so its value does not depend on what it is asked for with: a file that is
+lost, or half written, is made again to the same bits.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from holdfast.run.sampling.shuffle import Rows
+from holdfast.trainer.tasks.text.packing import on_device
 
 _SEQUENCES = 2  # of a row, at most
 
@@ -45,3 +53,76 @@ class Kept:
     def get(self, rows: list[int], sequences: int) -> npt.NDArray[np.float32]:
         """[rows, sequences]"""
         return np.ascontiguousarray(self._words[rows, :sequences, 0]).view(np.float32)
+
+
+class Portions:
+    """Rows in an order, cut into what one pass takes: `budget` tokens, of rows that are padded to the longest where they are not packed."""
+
+    def __init__(self, order: Rows, lengths: Rows, budget: int, packed: bool) -> None:
+        first = np.sort(np.unique(order, return_index=True)[1])  # a mixture draws a row more than once
+        self._order = order[first].tolist()
+        self._begins, self._of = list[int](), np.full(len(lengths), -1)
+        width = tokens = 0
+        for at, (row, length) in enumerate(zip(self._order, lengths[self._order].tolist(), strict=True)):
+            width, tokens = max(width, length), tokens + length
+            if not self._begins or (tokens if packed else width * (at + 1 - self._begins[-1])) > budget:
+                self._begins.append(at)
+                width = tokens = length
+            self._of[row] = len(self._begins) - 1
+        self._begins.append(len(self._order))
+
+    def of(self, row: int) -> list[int]:
+        """The rows of the portion that a row is in; it alone where it is in none."""
+        number = int(self._of[row])
+        return [row] if number < 0 else self._order[self._begins[number] : self._begins[number + 1]]
+
+
+class Values:
+    """Reference values of all rows, fp32 [rows, sequences], on the device that computes; in `kept`, too, as soon as they have come there.
+
+    score: log-probabilities of rows of one portion, [rows * sequences].
+    """
+
+    def __init__(self, portions: Portions, kept: Kept | None, rows: int, sequences: int, device: torch.device) -> None:
+        self._portions, self._kept, self._sequences, self._device = portions, kept, sequences, device
+        values, self._known = np.zeros((rows, sequences), np.float32), np.zeros(rows, np.bool_)
+        if kept is not None:
+            everything = list(range(rows))
+            self._known[:] = True
+            self._known[kept.missing(everything, sequences)] = False
+            values = kept.get(everything, sequences)
+        self._values = torch.from_numpy(values).to(device)
+        self._coming = deque[tuple[list[int], Tensor, Any]]()
+
+    def compute(self, rows: list[int], score: Callable[[list[int]], Tensor]) -> None:
+        """Score those of the rows that are not known, with their portions. Waits for nothing."""
+        self._keep_come()
+        for row in rows:
+            if self._known[row]:
+                continue
+            portion = self._portions.of(row)
+            found = score(portion).view(-1, self._sequences)
+            self._values.index_copy_(0, on_device(torch.tensor(portion), self._device), found)
+            self._known[portion] = True
+            if self._kept is not None:
+                self._send(portion, found)
+
+    def of(self, rows: list[int]) -> Tensor:
+        """[rows * sequences], of rows that were computed."""
+        return self._values.index_select(0, on_device(torch.tensor(rows), self._device)).view(-1)
+
+    def _send(self, rows: list[int], found: Tensor) -> None:
+        if self._device.type != "cuda":
+            self._coming.append((rows, found, None))
+            return self._keep_come()
+        there = torch.empty(found.shape, pin_memory=True).copy_(found, non_blocking=True)
+        done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(torch.cuda.current_stream(self._device))
+        self._coming.append((rows, there, done))
+        return None
+
+    def _keep_come(self) -> None:
+        while self._coming and (self._coming[0][2] is None or self._coming[0][2].query()):
+            rows, values, _ = self._coming.popleft()
+            for row, one in zip(rows, values.tolist(), strict=True):
+                self._kept.put(row, one)  # type: ignore[union-attr]

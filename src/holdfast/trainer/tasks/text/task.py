@@ -16,15 +16,16 @@ from holdfast.data.tokens.length_bias import length_bias
 from holdfast.data.tokens.token_set import TokenSet, load_tokens
 from holdfast.run.folder import RunFolder
 from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.model.half_proof import halves_differ
 from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.trainer.refuse import SHOWN, Refusal
 from holdfast.trainer.task import Asked, DataSet, Task
 from holdfast.trainer.tasks.text.evaluation import compared
 from holdfast.trainer.tasks.text.packing import TextBatch
-from holdfast.trainer.tasks.text.proof import batch_of, differences, slower_in_halves
+from holdfast.trainer.tasks.text.proof import batch_of, differences, own_logits, slower_in_halves
 from holdfast.trainer.tasks.text.rows import parted
 from holdfast.trainer.tasks.text.text_model import TextModel
-from holdfast.trainer.tasks.text.tokenizer_check import disagreement
+from holdfast.trainer.tasks.text.tokenizer_check import compare_readers
 
 _SMALL = 32  # tokens
 
@@ -36,6 +37,8 @@ class Sft(TextModel):
         super().__init__(config, settings, tokens, device, folder)
         self.config = config
         self.data: DataSet = parted(tokens, config)
+        if self.compared is not None and config.train.ranks == settings.shards == 1:  # ranks share the rows of a step out among them
+            self.compared.order = self.data.table.order(0)
 
     @classmethod
     def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:
@@ -67,7 +70,7 @@ class Sft(TextModel):
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
         """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
-        if fresh and (differing := disagreement(read_model(self.config.model).folder, self.tokens)):
+        if fresh and (differing := compare_readers(self.config, self.tokens)):
             yield "tokenizers_disagree", differing
         if fresh and self.compared is not None and (leaning := length_bias(self.tokens)):
             yield "length_bias", leaning
@@ -78,6 +81,10 @@ class Sft(TextModel):
         if self.held and self.held.fault:
             return {"frozen": "half", "double_quant": False}, f"weights are held in 16 bits: {self.held.fault}"
         with self.losses.without_prefix():
+            if self.dtype == torch.float16 and self.config.train.precision == "auto":
+                changes, reason = halves_differ(self.model, lambda: own_logits(self))
+                if changes:
+                    return changes, reason
             return differences(self)
 
     def refuse(self, samples: list[int], step: int) -> None:

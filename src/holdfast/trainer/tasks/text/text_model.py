@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.tokens.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
-from holdfast.trainer.model.decoder import bring
+from holdfast.trainer.model.decoder import bring, text_decoder
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.frozen.quantised import Held
 from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
@@ -119,6 +119,8 @@ class TextModel:
     def prepare(self, samples: list[int], budget: int) -> None:
         """Lay out now what `batches` will be asked for next: on a card the copies follow what it is still busy with."""
         self._ahead = ((samples, budget), self._laid_out(samples, budget))
+        if self.compared is not None:
+            self.compared.score(samples)
 
     def _laid_out(self, samples: list[int], budget: int) -> list[TextBatch]:
         found = (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
@@ -126,6 +128,11 @@ class TextModel:
             return found
         group = Group(list(samples), budget)
         return [replace(batch, labels=len(batch.numbers), group=group) for batch in found]
+
+    def prepare_passes(self, batches: Sequence[TextBatch]) -> None:
+        """Compute reference values, for which the adapter is switched off."""
+        if self.compared is not None:
+            self.compared.score([number for batch in batches for number in batch.numbers])
 
     def loss_sum(self, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
         if self.compared is not None and batch.group is not None:
@@ -161,7 +168,8 @@ class LabelLoss:
     def __init__(self, model: Any, own_head: bool, prefix: Tensor | None = None, fused: bool = False) -> None:
         self.model = model
         self.prefix = prefix
-        self.decoder = getattr(model, model.base_model_prefix, None)
+        found = text_decoder(model)
+        self.decoder = None if found is model else found
         self.head = None if own_head or self.decoder is None else OutputHead(model, fused)
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:

@@ -5,36 +5,53 @@ A model trained on one cutting and used with the other is worse than it should b
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer
 
 from holdfast.base.files import Json
-from holdfast.data.tokens.codec import load_codec
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.token_set import TokenSet
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.tasks.text.template_check import refuse_other_rendering
 
 _ROWS = 32
+_SHOWN = 4  # tokens
 
 
-def disagreement(folder: Path, tokens: TokenSet) -> Json | None:
-    """The first of some rows on which AutoTokenizer and tokenizer.json differ, or None when they agree on all of them.
+def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
+    """Why transformers cannot load the tokenizer at all (saved by another version of it, say); None where it can.
 
-    A tokenizer that transformers cannot load at all (saved by another version of it, say) is a disagreement, too.
+    Raises Refusal for the first of some rows on which AutoTokenizer and tokenizer.json differ, or transformers' renderer writes otherwise.
     """
-    ours = load_codec(folder).tokenizer
+    folder = read_model(config.model).folder
+    codec = codec_of(config, folder)
     try:
         theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+        names = {"bos_token": codec.template.bos, "eos_token": codec.template.eos}
+        refuse_other_rendering(config, codec, dict(codec.template.names) | names)
         return {"transformers": f"cannot load it: {error}"}
+    refuse_other_rendering(config, codec, theirs.special_tokens_map)
+    _refuse_other_cuts(codec.tokenizer, theirs, tokens)
+    return None
+
+
+def _refuse_other_cuts(ours: Any, theirs: Any, tokens: TokenSet) -> None:
     for number in range(0, len(tokens), max(1, len(tokens) // _ROWS)):
         text = ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
         file, transformers = ours.encode(text, add_special_tokens=False).ids, theirs(text, add_special_tokens=False)["input_ids"]
         if file != transformers:
             at = next((i for i, (a, b) in enumerate(zip(file, transformers, strict=False)) if a != b), min(len(file), len(transformers)))
-            return {
-                "row": str(tokens.source(number)),
-                "token": at,
-                "tokenizer_json": file[at : at + 4],
-                "transformers": transformers[at : at + 4],
-            }
-    return None
+            raise _cut_otherwise(str(tokens.source(number)), file[at : at + _SHOWN], transformers[at : at + _SHOWN], ours)
+
+
+def _cut_otherwise(row: str, file: list[int], transformers: list[int], ours: Any) -> Refusal:
+    """What is said of a row that is these tokens in training, and those to everybody who loads the model by AutoTokenizer."""
+    trained, served = (f"{ids} ({ours.decode(ids, skip_special_tokens=False)!r})" for ids in (file, transformers))
+    text = f"{row}: the model's tokenizer.json says {trained} where transformers' AutoTokenizer says {served}:"
+    text += " what learns from the one and is served the other answers worse, and nothing else would tell"
+    hint = "where tokenizer.json is right, set tokenizer_class to TokenizersBackend in the model's tokenizer_config.json; else take both"
+    return Refusal("tokenizer_or_template", text, f"{hint} from one download; then start afresh with --run DIR")

@@ -79,7 +79,7 @@ _NO_KEY = {  # why some have none of ours
         "deepspeed fsdp_config ddp_timeout local_rank ddp_find_unused_parameters tensor_parallel_degree"
     ),
     "model and tokenizer are taken as they are": (
-        "special_tokens added_tokens resize_vocab tokenizer_type model_type is_llama_derived_model strict revision tokenizer"
+        "special_tokens added_tokens resize_vocab tokenizer_type model_type is_llama_derived_model strict tokenizer"
     ),
     "run.track names a tracker": "wandb_entity wandb_watch wandb_run_id wandb_log_model",
     "nothing is uploaded": "hub_model_id push_to_hub hub_strategy",

@@ -34,7 +34,9 @@ class Stand:
         return computed
 
 
-def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, dropout: float = 0.0, **changes: Any) -> Stand:
+def build(
+    place: Place, size: str, tokens: int, length: int = 256, r: int = 16, dropout: float = 0.0, frozen: str = "auto", **changes: Any
+) -> Stand:
     """The parts a run on rows of `length` tokens would have, `tokens` of them a step. `changes` win over the plan's settings."""
     from holdfast.base_model.folder import read_model
     from holdfast.config.config import Config
@@ -47,7 +49,8 @@ def build(place: Place, size: str, tokens: int, length: int = 256, r: int = 16, 
     tokens, length = (tokens, length) if not place.smoke else (256, 64)
     count = tokens // length
     tree = {"model": str(place.model(size)), "data": {"files": "rows.jsonl"}, "adapter": {"r": r, "alpha": 2 * r, "dropout": dropout}}
-    config = Config.model_validate(tree | {"train": {"precision": "bf16", "max_tokens": length, "effective_batch": count}})
+    train = {"precision": "bf16", "max_tokens": length, "effective_batch": count, "frozen": frozen}
+    config = Config.model_validate(tree | {"train": train})
     machine = read_machine(place.out, ask_torch=True)
     lengths = {"max": length, "mean": float(length), "rows": count, "step": tokens}
     model = read_model(config.model)
@@ -106,13 +109,17 @@ def release() -> None:
 
 
 def measured(place: Place, size: str, tokens: int = 8192, times: int = 6, **how: Any) -> Json:
-    """{ms, loss, built, allocated, reserved, planned, settings, notes} of a step: median time, bytes of the device at their most."""
+    """{ms, loss, loading, built, allocated, reserved, planned, settings, notes} of a step: median time, bytes of the device at their most.
+
+    loading: until the model was there and proven; built: what it holds then; allocated, reserved: in the steps.
+    """
     import torch
 
     release()
     stand = build(place, size, tokens, **how)
-    release()
     on_card = torch.cuda.is_available()
+    loading = torch.cuda.max_memory_allocated() if on_card else 0
+    release()
     built = torch.cuda.memory_allocated() if on_card else 0
     times, took, loss = (2 if place.smoke else times), [], 0.0
     for number in range(1, times + 3):
@@ -124,11 +131,14 @@ def measured(place: Place, size: str, tokens: int = 8192, times: int = 6, **how:
     facts: Json = {
         "ms": round(median(took[2:]), 2),
         "loss": loss,
+        "loading": loading,
         "built": built,
         "allocated": torch.cuda.max_memory_allocated() if on_card else 0,
         "reserved": torch.cuda.max_memory_reserved() if on_card else 0,
         "planned": stand.plan.peak_bytes - stand.plan.bytes.context,
-        "settings": {name: getattr(stand.settings, name) for name in ("varlen", "liger", "fused", "deterministic", "checkpointed_layers")},
+        "settings": {
+            name: getattr(stand.settings, name) for name in ("varlen", "liger", "fused", "frozen", "deterministic", "checkpointed_layers")
+        },
         "notes": stand.notes,
     }
     del stand

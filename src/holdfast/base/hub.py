@@ -1,0 +1,80 @@
+"""What the hub's refusals mean, as a fact and the next command: one table for models and data sets. Asks the hub nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Literal
+
+from holdfast.base.errors import BLOCKED, USAGE, Stop, error_message
+from holdfast.base.files import is_full
+
+Kind = Literal["model", "data set"]
+_TOKEN = "hf auth login, or set HF_TOKEN"
+
+
+def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
+    """The Stop to raise for what huggingface_hub raised. name: as asked, with @REVISION; here: what a local one would be, "a folder"."""
+    chain = [*_chain(error)]
+    kinds = {cls.__name__ for one in chain for cls in type(one).__mro__}
+    repository, _, revision = name.partition("@")
+    if kinds & {"HFValidationError"}:
+        return Stop(USAGE, f"{name} is not {here}, and no name on the hub", f"a {kind} there is named OWNER/NAME")
+    if "GatedRepoError" in kinds:
+        page = f"{_constant('ENDPOINT')}/{'datasets/' if kind == 'data set' else ''}{repository}"
+        return Stop(BLOCKED, f"{repository} is gated: {_asked()}", f"accept its conditions at {page}, then {_TOKEN}")
+    if "RevisionNotFoundError" in kinds:
+        return Stop(USAGE, f"{repository} has no revision {revision or 'main'}", "name a branch, a tag or a commit of it")
+    if "DisabledRepoError" in kinds:
+        return Stop(BLOCKED, f"the hub has disabled {repository}", f"give another {kind}")
+    if "RepositoryNotFoundError" in kinds:
+        text = f"{repository} is not {here}, and no {kind} on the hub that can be seen: {_asked()}"
+        return Stop(USAGE, text, f"correct the name; for a private one: {_TOKEN}")
+    if "OfflineModeIsEnabled" in kinds:
+        away = f"it is not in the cache ({_constant('HF_HUB_CACHE')}), and HF_HUB_OFFLINE forbids to ask"
+        text = f"{name} is not {here}, and the hub does not give it: {away}"
+        download = f"hf download {'--repo-type dataset ' if kind == 'data set' else ''}{repository}"
+        return Stop(BLOCKED, text, f"once with the network: {download}; or unset HF_HUB_OFFLINE")
+    return _told_by_status(chain, name, kind)
+
+
+def _told_by_status(chain: list[BaseException], name: str, kind: Kind) -> Stop:
+    status = next((code for one in chain if (code := getattr(getattr(one, "response", None), "status_code", None))), None)
+    hub = _constant("ENDPOINT")
+    if status == 401:
+        return Stop(BLOCKED, f"the hub {hub} does not take the token that {name} was asked for with", _TOKEN)
+    if status == 403:
+        return Stop(BLOCKED, f"the hub {hub} forbids {name}: {_asked()}", "ask its owner for access, or give another token in HF_TOKEN")
+    if status == 429 or (status or 0) >= 500:
+        return Stop(BLOCKED, f"the hub {hub} does not give {name} now (status {status})", "try again later, or give a local copy")
+    full = next((one for one in chain if isinstance(one, OSError) and is_full(one)), None)
+    if full is not None:
+        return Stop(BLOCKED, f"the disk is full while {name} is fetched into {_constant('HF_HUB_CACHE')}", "HF_HOME names another place")
+    reason = error_message(chain[-1]) if isinstance(chain[-1], Exception) else str(chain[-1])
+    text = f"the hub {hub} does not give {name}, and it is not in the cache ({_constant('HF_HUB_CACHE')}): {reason}"
+    return Stop(BLOCKED, text, f"look at the network, at HF_ENDPOINT and proxies; or give a local copy of the {kind}")
+
+
+def unreachable(error: Exception) -> bool:
+    """Whether the hub was not reached, or answered that it is not well: what is in the cache may do."""
+    names = {cls.__name__ for one in _chain(error) for cls in type(one).__mro__}
+    status = next((code for one in _chain(error) if (code := getattr(getattr(one, "response", None), "status_code", None))), 0)
+    return bool(names & {"OfflineModeIsEnabled", "ConnectError", "ConnectionError", "TimeoutException", "Timeout"}) or status >= 500
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _asked() -> str:
+    token = importlib.import_module("huggingface_hub").get_token()
+    return "it was asked with this machine's token" if token else "it was asked without a token"
+
+
+def _constant(name: str) -> str:
+    return str(getattr(importlib.import_module("huggingface_hub.constants"), name))

@@ -1,0 +1,54 @@
+"""Which part of a model a weight or module belongs to, by its name: what learns is told in these parts. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from holdfast.base_model.types import is_tower
+
+PARTS = ("attention", "mlp", "experts", "router", "embeddings", "towers", "other")
+STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in one
+_EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
+_MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "shared_expert")
+
+
+def part_of(name: str, wrapped: bool = False) -> str:
+    """One of PARTS. wrapped: of a model that has towers; elsewhere a name that looks like one's belongs to the text."""
+    words = name.lower().split(".")
+    if wrapped and is_tower(name):
+        return "towers"
+    if is_router(name):
+        return "router"
+    if any(word.endswith("experts") and "shared" not in word for word in words):
+        return "experts"
+    if any("attn" in word or "attention" in word for word in words[:-1]):
+        return "other" if any("norm" in word for word in words) else "attention"
+    if any(part in word for word in words for part in _EMBEDDINGS):
+        return "embeddings"
+    if any(part in word for word in words for part in _MLP):
+        return "other" if any("norm" in word for word in words) else "mlp"
+    return "other"
+
+
+def is_router(name: str) -> bool:
+    """Whether a module or weight, or a pattern of such names, says which experts a token goes to."""
+    return any("router" in word or word in ("gate", "shared_expert_gate") for word in name.lower().split("."))
+
+
+def has_experts(names: Iterable[str]) -> bool:
+    """Whether a model with weights or modules of these names has experts: in another one, `gate` is an ordinary layer."""
+    return any(part_of(name) == "experts" or "router" in name or "moe" in name for name in names)
+
+
+def of_experts(parameters: Iterable[str] | None) -> bool:
+    """Whether an adapter's target_parameters are stacks of experts and nothing else."""
+    return {name.rpartition(".")[2] for name in parameters or ()} <= {*STACKS}
+
+
+def by_part(sizes: Mapping[str, int], wrapped: bool = False) -> dict[str, int]:
+    """Numbers added up by part, in the order of PARTS; parts that have none are left out."""
+    found: Counter[str] = Counter()
+    for name, size in sizes.items():
+        found[part_of(name, wrapped)] += size
+    return {part: found[part] for part in PARTS if found[part]}

@@ -1,0 +1,96 @@
+"""`holdfast learn POLICY`: let a model learn from use, round by round, behind a gate that can say no.
+
+A round takes the rows that have come, trains from the promoted adapter, is measured against it, and is promoted or refused. It can be
+killed at any moment: the same command goes on with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.files import Json
+from holdfast.base.inert import say
+from holdfast.base.locks import hold
+from holdfast.base.units import counted, span
+from holdfast.learn.forget import forget, price
+from holdfast.learn.gate import held_rows
+from holdfast.learn.learn import Learner, mark_told, untold
+from holdfast.learn.policy import load_policy
+from holdfast.learn.rounds import rounds_of
+
+EXAMPLE = "holdfast learn helper.yaml --rounds 1"
+_LOOK_S = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("policy", type=Path, metavar="POLICY", help="the policy's YAML file")
+    parser.add_argument("--rounds", type=int, metavar="N", help="end after so many rounds (default: when too few rows are left for one)")
+    parser.add_argument("--follow", action="store_true", help="wait for rows until Ctrl-C")
+    parser.add_argument("--forget", metavar="PERSON", help="withdraw the rows of a person (keep.person): the price; with --yes it is done")
+    parser.add_argument("--yes", action="store_true", help="train again what has learned the rows that --forget withdraws")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, Json]:
+    if arguments.rounds is not None and arguments.rounds < 1:
+        raise Stop(USAGE, f"--rounds {arguments.rounds}: counts from 1", "leave it out to go on while there are rows")
+    policy = load_policy(arguments.policy)
+    held_rows(policy)
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    learner = Learner(policy, tell)
+    learner.folder.mkdir(parents=True, exist_ok=True)
+    with hold(learner.folder / ".lock", wait=False) as ours:
+        if not ours:
+            raise Stop(BLOCKED, f"another `holdfast learn` is at work in {learner.folder}", "wait for it, or stop it")
+        if arguments.forget is not None:
+            return _forget(learner, arguments, tell)
+        done = 0
+        waiting: Json = {}
+        while arguments.rounds is None or done < arguments.rounds:
+            one, waiting = learner.next_round()
+            if one is None and not arguments.follow:
+                break
+            if one is None:
+                time.sleep(_LOOK_S)
+                continue
+            learner.finish(one)
+            done += 1
+            tell(_line(one.answer()))
+        new = untold(learner.folder)
+        answer: Json = {"rounds": [one.answer() for one in new], "all": [one.answer() for one in rounds_of(learner.folder)]}
+        answer |= {"waiting": waiting or None, "folder": str(learner.folder), "name": policy.name}
+        mark_told(new)
+    if not arguments.json and not new:
+        say(f"no round: {waiting['rows']} new rows of {waiting['needed']} that begin one ({waiting['rejected']} rejected)")
+    return DONE, answer
+
+
+def _forget(learner: Learner, arguments: argparse.Namespace, tell: Callable[[str], None]) -> tuple[int, Json]:
+    """The price first; with --yes the work."""
+    answer = price(learner, arguments.forget)
+    again = ", ".join(map(str, answer["rounds_again"])) or "none"
+    steps, took = counted(answer["steps"], "step"), span(answer["seconds"])
+    tell(
+        f"{arguments.forget}: {counted(answer['rows'], 'row')} in the rounds; trained again: {again} ({steps}, {took} when first computed)"
+    )
+    if not arguments.yes:
+        tell("nothing was changed; add --yes to do it")
+        return DONE, answer | {"done": False, "version": None}
+    answer |= {"done": True, "version": forget(learner, arguments.forget)}
+    tell("their rows are gone from the rounds" + (f"; version {answer['version']} is in place" if answer["version"] else ""))
+    return DONE, answer
+
+
+def _line(one: Json) -> str:
+    rows = one["rows"]
+    law = f"{rows['in']} rows in, {rows['kept']} kept, {rows['rejected']} rejected, {rows['replayed']} replayed"
+    end = f"promoted as version {one['version']}" if one["promoted"] else "not promoted"
+    return f"round {one['round']}: {law}; {end}: {one['why']}"

@@ -1,0 +1,141 @@
+"""Withdraw a person's rows: what that costs, then the rounds that learned them trained again from the last state before, without them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.data.collect.outfile import row_key
+from holdfast.data.files.raw_row import json_line
+from holdfast.export.registry import promote, read_registry, record_verdict, registry_file, withdraw
+from holdfast.export.subject import read_subject
+from holdfast.learn.judge_rows import round_config
+from holdfast.learn.learn import Learner
+from holdfast.learn.rounds import Round, learned_by, rounds_of
+from holdfast.learn.training import train
+from holdfast.run.folder import RunFolder
+
+WITHDRAWN = "withdrawn"
+
+
+def price(learner: Learner, person: str) -> Json:
+    """How many rows, which rounds train again, and what those took at first. Raises Stop(1) in the middle of a round."""
+    rounds = rounds_of(learner.folder)
+    if rounds and not rounds[-1].over:
+        raise Stop(BLOCKED, f"round {rounds[-1].number} is not over", "finish it first with the same command without --forget")
+    rows = sum(fate["person"] == person and fate["fate"] != WITHDRAWN for each in rounds for fate in read_lines(each.fates))
+    again = _again(learner, rounds, person)
+    steps = [row for each in again for row in RunFolder(each.run).steps()]
+    seconds = sum(float(row.get("seconds") or 0.0) for row in steps)
+    return {"person": person, "rows": rows, "rounds_again": [each.number for each in again], "steps": len(steps), "seconds": seconds}
+
+
+def forget(learner: Learner, person: str) -> int | None:
+    """Do it; the version that is in place now, None where no promoted one had learned them. Killed in the middle, it is given again."""
+    rounds = rounds_of(learner.folder)
+    work = learner.folder / WITHDRAWN / hashlib.sha256(person.encode()).hexdigest()[:16]
+    plan = _plan(learner, rounds, person, work / "plan.json")
+    keys, start = set(plan["keys"]), plan["start_run"]
+    again = [each for each in rounds if each.number in plan["rounds"]]
+    version, done = None, []
+    for each in again:
+        if all(row_key(row) in keys for row in read_lines(each.rows)):
+            nothing = {"start_run": start, "run": None, "adapter_sha256": None, "refused": "every row of it was withdrawn"}
+            done.append((each, nothing))
+            continue
+        folder = work / each.path.name
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = folder / "train.jsonl"
+        write_bytes(rows, b"".join(json_line(row) for row in read_lines(each.train) if row_key(row) not in keys))
+        run = folder / "run"
+        _, settings = round_config(learner.policy, rows, Path(start, "adapter") if start else None)
+        learner.say(f"round {each.number}: training again without them")
+        summary = train(learner.policy.config, settings, run)
+        if summary["status"] != "finished":
+            raise Stop(
+                BLOCKED, f"round {each.number} cannot be trained again: {summary.get('reason')}", f"read {run}; nothing was promoted"
+            )
+        done.append((each, {"start_run": start, "run": str(run), "adapter_sha256": summary["artifact_sha256"], "refused": None}))
+        start = str(run)
+    if again and start:
+        version = _put_in_place(learner, Path(start))
+    withdraw(registry_file(os.environ), learner.policy.name, plan["old_runs"])
+    for each, facts in done:
+        each.done("trained", (each.of("trained") or {}) | facts)
+    for old in plan["old_runs"]:
+        shutil.rmtree(old, ignore_errors=True)
+    _remove(rounds, person, keys)
+    (work / "plan.json").unlink()
+    return version
+
+
+def _plan(learner: Learner, rounds: list[Round], person: str, file: Path) -> Json:
+    """What is to be done, written down before anything is: a kill in the middle changes none of it."""
+    plan = read_json(file)
+    if plan is None:
+        again = _again(learner, rounds, person)
+        start = (again[0].of("trained") or {}).get("start_run") if again else None
+        plan = {"rounds": [each.number for each in again], "start_run": start, "old_runs": [str(each.run) for each in again]}
+        plan["keys"] = sorted(_keys(rounds, person))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, plan)
+    return plan
+
+
+def _again(learner: Learner, rounds: list[Round], person: str) -> list[Round]:
+    """The promoted version's rounds from the first one that had a row of theirs, in order."""
+    current = read_registry(registry_file(os.environ)).current(learner.policy.name)
+    line = [*learned_by(rounds, current.facts["run"] if current else None)][::-1]
+    first = next((at for at, each in enumerate(line) if _had(each, person)), len(line))
+    return line[first:]
+
+
+def _had(each: Round, person: str) -> bool:
+    return any(fate["person"] == person and fate["fate"] in ("trained", "held_out") for fate in read_lines(each.fates))
+
+
+def _keys(rounds: list[Round], person: str) -> set[int]:
+    """What their rows say: as they came, and as they were trained and measured on, which the checks may have mended."""
+    found = {row_key(one["row"]) for each in rounds for one in read_lines(each.arrived) if one["person"] == person and one["row"]}
+    fates = (one for each in rounds for one in read_lines(each.fates))
+    found |= {one["key"] for one in fates if one["person"] == person and one["key"] is not None}
+    return found
+
+
+def _put_in_place(learner: Learner, run: Path) -> int:
+    file, name, hashes = registry_file(os.environ), learner.policy.name, read_subject(run).hashes()
+    version = record_verdict(file, name, hashes, None, "cannot_tell")
+    current = read_registry(file).current(name)
+    if not current or current.facts["adapter_sha256"] != hashes["adapter_sha256"]:
+        promote(file, name, version, "rows were withdrawn")
+    return version
+
+
+def _remove(rounds: list[Round], person: str, keys: set[int]) -> None:
+    """Take what they said out of every file of the rounds; that something stood there, and its hash, stays: it is not taken again."""
+    for each in rounds:
+        if not _had(each, person) and not any(one["person"] == person for one in read_lines(each.arrived)):
+            if any(row_key(row) in keys for row in read_lines(each.train)):
+                _without(each.train, keys)
+            continue
+        came = [one | _NOTHING if one["person"] == person else one for one in read_lines(each.arrived)]
+        fates = [one | {"fate": WITHDRAWN, "person": "", "key": None} if one["person"] == person else one for one in read_lines(each.fates)]
+        for file in (each.train, each.rows, each.new):
+            _without(file, keys)
+        if not (each.of("decided") or {}).get("promoted"):
+            shutil.rmtree(each.run, ignore_errors=True)
+        write_bytes(each.fates, b"".join(map(json_line, fates)))
+        write_bytes(each.arrived, b"".join(map(json_line, came)))
+        (each.path / "gate.jsonl").unlink(missing_ok=True)
+
+
+_NOTHING: Json = {"row": None, "reason": WITHDRAWN, "detail": "", "person": ""}
+
+
+def _without(file: Path, keys: set[int]) -> None:
+    if file.exists():
+        write_bytes(file, b"".join(json_line(row) for row in read_lines(file) if row_key(row) not in keys))

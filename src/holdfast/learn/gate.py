@@ -1,0 +1,129 @@
+"""What a round must show: better on rows it has not seen, no old domain and no general answer worse beyond the margin, no rule broken."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json, read_lines, write_bytes
+from holdfast.base.units import counted
+from holdfast.data.files.raw_row import RawRow, Source, json_line
+from holdfast.data.files.read import read_rows
+from holdfast.export.samples import general_text
+from holdfast.export.subject import read_subject
+from holdfast.learn.policy import Policy
+from holdfast.supervision.launch import measuring_environment
+from holdfast.verify.compare import Request, verify
+from holdfast.verify.expectations import read_prompts
+
+NEW, ALL = "new", "(all)"
+_LEAST_ROWS = 3  # fewer give no interval
+_LONGEST = 128  # tokens of an answer
+
+
+def held_rows(policy: Policy) -> list[tuple[str, Json]]:
+    """(domain, row) of the gate's file. Raises Stop(2) where no round could ever pass with it."""
+    rows = [row.value for row in read_rows(policy.gate.rows) if isinstance(row, RawRow) and isinstance(row.value, dict)]
+    field = policy.gate.domains
+    if not rows:
+        raise Stop(USAGE, f"{policy.gate.rows} has no row: no round could ever pass the gate", "give gate.rows rows as training takes them")
+    without = sum(not row.get(field) for row in rows) if field else 0
+    if without:
+        text = f"{counted(without, 'row')} of {policy.gate.rows} without the field {field!r}, by which gate.domains tells domains apart"
+        raise Stop(USAGE, text, f"fields there: {', '.join(sorted(rows[0]))}")
+    named = [(_domain(row, field), row) for row in rows]
+    counts = Counter(name for name, _ in named)
+    if few := {name: count for name, count in counts.items() if count < _LEAST_ROWS}:
+        told = ", ".join(f"{name} has {count}" for name, count in few.items())
+        hint = f"give each domain at least {_LEAST_ROWS} rows (30 or more tell small differences), or leave the domain out"
+        raise Stop(USAGE, f"no round could ever pass this gate: {told}, and fewer than {_LEAST_ROWS} rows give no interval", hint)
+    return named
+
+
+def _domain(row: Json, field: str | None) -> str:
+    if not field:
+        return ALL
+    name = row[field] if isinstance(row[field], str) else json.dumps(row[field])
+    return f"{NEW} (domain)" if name == NEW else name
+
+
+def own_general(policy: Policy) -> tuple[list[str], frozenset[int] | None]:
+    """(general lines a round may train on, numbers of those it is measured on): of the set that ships, each has half."""
+    if policy.replay.general_rows:
+        return Path(policy.replay.general_rows).read_text(encoding="utf-8").splitlines(), None
+    lines = general_text().splitlines()
+    if not policy.replay.general:
+        return [], None
+    return lines[::2], frozenset(range(2, len(lines) + 1, 2))
+
+
+def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Path, say: Callable[[str], None]) -> Json:
+    """What verify finds of the round's run against the promoted one, or the base: of new rows, of each domain, of general answers."""
+    held = held_rows(policy)
+    fresh = [(NEW, row) for row in read_lines(new)]
+    rows = work / "gate.jsonl"
+    write_bytes(rows, b"".join(json_line(row) for _, row in [*fresh, *held]))
+    names = [name for name, _ in [*fresh, *held]]
+
+    def group_of(source: Source) -> str:
+        return names[source.line - 1]
+
+    subject = read_subject(run)
+    other = read_subject(against) if against else None
+    prompts = read_prompts(Path(policy.gate.prompts)) if policy.gate.prompts else []
+    lines = own_general(policy)[1]
+    environment = measuring_environment(subject.run)
+    answer = verify(Request(subject, other, rows, prompts, 0, _LONGEST, environment, say, None, group_of, lines))
+    general = answer["forgotten"]
+    return {
+        "groups": answer["groups"],
+        "general": {name: general[name] for name in ("rows", "loss", "verdict", "why", "rows_needed")},
+        "expectations": answer["expectations"],
+        "hashes": answer["hashes"],
+        "against": other.hashes()["adapter_sha256"] if other else None,
+    }
+
+
+def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
+    """(promoted, verdict, why) of what was measured. Pure.
+
+    New rows must be better, their interval clear of zero. A domain, or general answers, may lose no more than the margin: by the estimate,
+    and with `certain` by the whole interval.
+    """
+    new = found["groups"].get(NEW)
+    old = {name: one for name, one in found["groups"].items() if name != NEW} | {"general answers": found["general"]}
+    lost = (found.get("expectations") or {}).get("only_base", 0)
+    beyond = {name: one for name, one in old.items() if _beyond(one["loss"], margin, certain)}
+    verdict = new["verdict"] if new else "cannot_tell"
+    reasons = []
+    if verdict != "better":
+        what = f"{_told(new)}: {new['why']}" if new else "none was held out"
+        reasons.append(f"new rows are not shown to be better ({verdict.replace('_', ' ')}; {what})")
+    if beyond:
+        told = "; ".join(f"{name} {_told(one)}" for name, one in beyond.items())
+        reasons.append(f"{'not shown to be within' if certain else 'worse by more than'} the margin of {margin:g}: {told}")
+    if lost:
+        reasons.append(f"{counted(lost, 'prompt')} that held the rules before, and not now")
+    if reasons:
+        sure = lost or any(one["loss"]["interval"] and one["loss"]["interval"][0] > 0 for one in beyond.values())
+        unsure = "cannot_tell" if verdict == "better" else verdict
+        return False, "worse" if sure else unsure, "; ".join(reasons)
+    domains = counted(len(old) - 1, "domain")
+    return True, "better", f"new rows are better by {_told(new)}; {domains} and general answers are within the margin of {margin:g}"
+
+
+def _beyond(loss: Json, margin: float, certain: bool) -> bool:
+    if certain:
+        return loss["interval"] is None or bool(loss["interval"][1] > margin)
+    return not loss["difference"] <= margin
+
+
+def _told(one: Json) -> str:
+    """A difference in nats a token, with its interval."""
+    loss = one["loss"]
+    interval = f" [{loss['interval'][0]:+.4f}, {loss['interval'][1]:+.4f}]" if loss["interval"] else " (no interval)"
+    needed = f", {one['rows_needed']:,} would tell" if one.get("rows_needed") else ""
+    return f"{loss['difference']:+.4f}{interval} nats a token on {counted(one['rows'], 'row')}{needed}"

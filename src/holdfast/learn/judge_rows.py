@@ -1,0 +1,112 @@
+"""What of the rows that have come is kept: readable, new, no repetition, none of the gate's, not one person's alone. Writes no round."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.files import Json, read_lines
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.config.load import load_config
+from holdfast.data.collect.outfile import append, row_key
+from holdfast.data.judge.rules import NO_LIMIT, rules_of
+from holdfast.data.survey.clean import clean_files
+from holdfast.data.survey.findings import Findings
+from holdfast.data.survey.survey import clean_block
+from holdfast.data.templates.given_template import codec_of
+from holdfast.data.workers.workers import Copies
+from holdfast.learn.policy import Policy
+from holdfast.learn.rounds import Round
+from holdfast.learn.sources import Arrived
+
+_LEAST_OF_A_PERSON = 3
+OLD_REASONS = ("seen_before",)  # a source that tells everything again is no attack
+DETAILS = {
+    "seen_before": "a round has had this row",
+    "one_person": "more rows of one person than keep.per_person allows",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """[rows that came] why each is rejected, "" where it is kept; the rows that are kept as they are trained on, by their number."""
+
+    reasons: list[str]
+    kept: dict[int, Json]
+
+    @property
+    def rejected(self) -> int:
+        return len(self.reasons) - len(self.kept)
+
+    @property
+    def by_reason(self) -> Json:
+        return dict(Counter(filter(None, self.reasons)).most_common())
+
+    @property
+    def flood(self) -> int:
+        """How many are rejected for what they are, not for having been here before."""
+        return sum(reason not in ("", *OLD_REASONS) for reason in self.reasons)
+
+
+def round_config(policy: Policy, train: Path, start: Path | None = None) -> tuple[Config, list[str]]:
+    """The config of a round's training, and the settings that make it one. Raises Stop(2)."""
+    settings = [f'data.files=["{train}"]', "data.held_out=0", "data.held_out_files=[]", "data.weights={}"]
+    settings += [f'adapter.start="{start}"'] if start else []
+    return load_config(Path(policy.config), settings, need_rows=False), settings
+
+
+def seen_keys(rounds: list[Round]) -> set[int]:
+    """What every row says that a round has kept, promoted or not."""
+    return {row_key(row) for each in rounds for file in (each.rows, each.new) for row in read_lines(file)}
+
+
+def judge_rows(policy: Policy, came: list[Arrived], seen: set[int]) -> Judged:
+    """Which of the rows are kept, in their order. The same rows after the same rounds give the same answer. Raises Stop, OSError."""
+    reasons = [one.reason for one in came]
+    known = set(seen)
+    for number, one in enumerate(came):
+        if one.row is not None and (key := row_key(one.row)) in seen:
+            reasons[number] = "seen_before"
+        elif one.row is not None:
+            if "duplicate" in policy.keep.drop and key in known:
+                reasons[number] = "duplicate"
+            known.add(key)
+    kept = _checked(policy, came, reasons)
+    _limit_persons(policy, came, reasons, kept)
+    return Judged(reasons, kept)
+
+
+def _checked(policy: Policy, came: list[Arrived], reasons: list[str]) -> dict[int, Json]:
+    """The rows that training's own checks let through; of the others the reasons are filled in."""
+    config, _ = round_config(policy, Path("train.jsonl"))
+    codec = codec_of(config, read_model(config.model).folder)
+    rules = rules_of(config, config.train.max_tokens or NO_LIMIT)
+    left = [number for number, reason in enumerate(reasons) if not reason]
+    if not left:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-learn-") as work:
+        rows, out, rejects, mended = (Path(work, name) for name in ("rows.jsonl", "clean.jsonl", "rejects.jsonl", "mended.jsonl"))
+        append(rows, [came[number].row or {} for number in left])
+        with Copies(codec, rules, 1, clean_block) as crew:
+            clean_files([str(rows)], [policy.gate.rows], crew, Findings(frozenset(policy.keep.drop)), out, rejects, mended, "")
+        for entry in read_lines(rejects):
+            reasons[left[entry["line"] - 1]] = entry["reason"]
+        good = [number for number in left if not reasons[number]]
+        return dict(zip(good, read_lines(out), strict=True))
+
+
+def _limit_persons(policy: Policy, came: list[Arrived], reasons: list[str], kept: dict[int, Json]) -> None:
+    """Take out what one person has given beyond their share, where there are rows of anybody else."""
+    if len({came[number].person for number in kept}) < 2:
+        return
+    most = max(_LEAST_OF_A_PERSON, int(policy.keep.per_person * policy.round.rows))
+    given: Counter[str] = Counter()
+    for number in [*kept]:
+        person = came[number].person
+        given[person] += 1
+        if person and given[person] > most:
+            reasons[number] = "one_person"
+            del kept[number]

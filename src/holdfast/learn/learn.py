@@ -1,0 +1,205 @@
+"""A round as a state machine on disk: collected, judged, trained, gated, decided, acknowledged. Each phase may be killed and done again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.files import Json, read_json, read_lines, sha256, write_bytes, write_json
+from holdfast.base.units import counted
+from holdfast.data.collect.outfile import row_key
+from holdfast.data.files.raw_row import json_line
+from holdfast.export.registry import promote, read_registry, record_verdict, registry_file
+from holdfast.learn.gate import decide, measure, own_general
+from holdfast.learn.judge_rows import DETAILS, Judged, judge_rows, round_config, seen_keys
+from holdfast.learn.policy import Policy
+from holdfast.learn.rounds import PHASES, Round, learned_by, rounds_of, taken_by
+from holdfast.learn.sources import Arrived, acknowledge, arrived
+from holdfast.learn.training import train
+
+_LEAST_NEW = 8  # rows held out of a round, where it has twice as many
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A policy at work. after: told each phase that is done, by its name."""
+
+    policy: Policy
+    say: Callable[[str], None]
+    after: Callable[[str], None] = lambda _: None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.policy.folder or "")
+
+    def next_round(self) -> tuple[Round | None, Json]:
+        """The round that is not over, or one that begins now; else None, and what is waited for."""
+        rounds = rounds_of(self.folder)
+        if rounds and not rounds[-1].over:
+            self.say(f"round {rounds[-1].number} goes on")
+            return rounds[-1], {}
+        came = list(arrived(self.policy, taken_by(rounds)))
+        judged = judge_rows(self.policy, came, seen_keys(rounds))
+        waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows}
+        if not self._begins(judged, rounds):
+            return None, waiting
+        most = self.policy.round.most
+        if most and len(judged.kept) > most:
+            came = came[: sorted(judged.kept)[most - 1] + 1]
+        begun = Round(self.folder / "rounds" / f"{len(rounds) + 1:04}")
+        shutil.rmtree(begun.path, ignore_errors=True)  # of a round that was killed before it had begun
+        begun.path.mkdir(parents=True)
+        write_bytes(begun.arrived, b"".join(json_line(one.as_json()) for one in came))
+        begun.done("collected", {"time": round(time.time(), 3), "rows": len(came), "policy": self.policy.model_dump()})
+        self.after("collected")
+        return begun, waiting
+
+    def _begins(self, judged: Judged, rounds: list[Round]) -> bool:
+        wanted = self.policy.round
+        if len(judged.kept) >= wanted.rows or self._poisoned(judged):
+            return True
+        last = (rounds[-1].of("collected") or {}).get("time", 0.0) if rounds else 0.0
+        passed = time.time() - last  # below 0: the clock was set back since
+        return bool(wanted.hours and judged.kept and not 0 <= passed < wanted.hours * 3600)
+
+    def _poisoned(self, judged: Judged) -> bool:
+        """Whether a round's worth of rows has come of which most are none: such a round is refused as it is."""
+        bad = judged.flood
+        total = bad + len(judged.kept)
+        return total >= self.policy.round.rows and bad > self.policy.keep.rejected * total
+
+    def finish(self, one: Round) -> Round:
+        """Do the phases that are left."""
+        todo = {
+            "judged": self._judge,
+            "trained": self._train,
+            "gated": self._gate,
+            "decided": self._decide,
+            "acknowledged": self._acknowledge,
+        }
+        for phase in PHASES[1:]:
+            if not one.file(phase).exists():
+                one.done(phase, todo[phase](one))
+                self.after(phase)
+        self._retain()
+        return one
+
+    def _judge(self, one: Round) -> Json:
+        """Each row's fate, and the files that are trained and measured on."""
+        came = [Arrived(**entry) for entry in read_lines(one.arrived)]
+        before = [each for each in rounds_of(self.folder) if each.number < one.number]
+        judged = judge_rows(self.policy, came, seen_keys(before))
+        held = _held_out(judged.kept, self.policy.gate.new)
+        fates = []
+        for number, entry in enumerate(came):
+            fate = "rejected" if judged.reasons[number] else "held_out" if number in held else "trained"
+            reason = judged.reasons[number]
+            whose: Json = {"place": entry.place, "sha256": entry.sha256, "fate": fate, "domain": entry.domain, "person": entry.person}
+            whose["key"] = row_key(judged.kept[number]) if number in judged.kept else None
+            fates.append(whose | ({"reason": reason, "detail": entry.detail or DETAILS.get(reason, "")} if reason else {}))
+        write_bytes(one.fates, b"".join(map(json_line, fates)))
+        rows = [row for number, row in judged.kept.items() if number not in held]
+        write_bytes(one.rows, b"".join(map(json_line, rows)))
+        write_bytes(one.new, b"".join(json_line(judged.kept[number]) for number in sorted(held)))
+        start = self._promoted_run()
+        old, general = self._replayed(one, before, start, len(rows))
+        write_bytes(one.train, b"".join(map(json_line, rows + old)) + b"".join(line.encode() + b"\n" for line in general))
+        counts = {"in": len(came), "kept": len(judged.kept), "rejected": judged.rejected, "replayed": len(old) + len(general)}
+        facts: Json = {"rows": counts, "held_out": len(held), "replayed": {"old": len(old), "general": len(general)}, "start_run": start}
+        facts |= {"by_reason": judged.by_reason, "data_sha256": sha256(one.train), "refused": None}
+        if self._poisoned(judged):
+            worst, count = next(iter((reason, n) for reason, n in judged.by_reason.items() if reason != "seen_before"))
+            of = judged.flood + len(judged.kept)
+            facts["refused"] = f"{judged.flood} of {of} rows are rejected, {count} of them as {worst}: nothing was trained on the rest"
+        return facts
+
+    def _replayed(self, one: Round, before: list[Round], start: str | None, new: int) -> tuple[list[Json], list[str]]:
+        """Old rows of the promoted version, and general ones, in their shares of all rows; drawn by a hash, so again the same."""
+        shares = self.policy.replay
+        total = new / (1 - shares.old - shares.general)
+        pool = [row for each in learned_by(before, start) for row in read_lines(each.rows)]
+        old = sorted(pool, key=lambda row: _draw(one.number, str(row_key(row))))[: round(shares.old * total)]
+        lines = own_general(self.policy)[0]
+        general = sorted(lines, key=lambda line: _draw(one.number, line))[: round(shares.general * total)]
+        return old, general
+
+    def _promoted_run(self) -> str | None:
+        current = read_registry(registry_file(os.environ)).current(self.policy.name)
+        return current.facts["run"] if current else None
+
+    def _train(self, one: Round) -> Json:
+        judged = one.of("judged") or {}
+        start = judged["start_run"]
+        if judged["refused"]:
+            return {"refused": judged["refused"], "start_run": start}
+        _, settings = round_config(self.policy, one.train, Path(start, "adapter") if start else None)
+        self.say(f"round {one.number}: training on {counted(judged['rows']['kept'] - judged['held_out'], 'new row')}")
+        summary = train(self.policy.config, settings, one.run)
+        facts = {"start_run": start, "adapter_sha256": summary.get("artifact_sha256"), "steps": summary.get("steps"), "refused": None}
+        if summary["status"] != "finished":
+            facts["refused"] = f"its training was given up: {summary.get('reason')}"
+        return facts
+
+    def _gate(self, one: Round) -> Json:
+        trained = one.of("trained") or {}
+        if trained["refused"]:
+            return {"refused": trained["refused"]}
+        start = trained["start_run"]
+        return measure(self.policy, one.run, Path(start) if start else None, one.new, one.path, self.say)
+
+    def _decide(self, one: Round) -> Json:
+        """Promote or refuse. A verdict is written down once for an adapter, and putting it in place twice is noticed."""
+        found = one.of("gated") or {}
+        if found.get("refused"):
+            return {"promoted": False, "verdict": "cannot_tell", "version": None, "why": found["refused"]}
+        promoted, verdict, why = decide(found, self.policy.gate.margin, self.policy.gate.certain)
+        file, name, hashes = registry_file(os.environ), self.policy.name, found["hashes"]
+        version = record_verdict(file, name, hashes, found["against"], verdict)
+        current = read_registry(file).current(name)
+        there = current.facts["adapter_sha256"] if current else None
+        if promoted and there not in (found["against"], hashes["adapter_sha256"]):
+            promoted, why = (
+                False,
+                f"another version was put in place meanwhile ({current and current.facts['version']}); it was not measured against it",
+            )
+        elif promoted and there != hashes["adapter_sha256"]:
+            promote(file, name, version, None)
+        facts = {"promoted": promoted, "verdict": verdict, "version": version, "why": why}
+        return facts | {"against": found["against"], "adapter_sha256": hashes["adapter_sha256"]}
+
+    def _acknowledge(self, one: Round) -> Json:
+        """Only now, when every row's fate is on the disk, the streams may forget them."""
+        entries = [(entry["source"], entry["entry"]) for entry in read_lines(one.arrived) if entry["entry"]]
+        acknowledge(self.policy, entries)
+        return {"entries": len(entries), "time": round(time.time(), 3)}
+
+    def _retain(self) -> None:
+        """Remove the trained states of refused rounds but the newest; rows, fates and verdicts stay."""
+        refused = [each for each in rounds_of(self.folder) if each.over and not (each.of("decided") or {}).get("promoted")]
+        for each in refused[: max(0, len(refused) - self.policy.retain)]:
+            shutil.rmtree(each.run, ignore_errors=True)
+
+
+def untold(folder: Path) -> list[Round]:
+    """Rounds that are over and stood in no answer yet."""
+    return [each for each in rounds_of(folder) if each.over and read_json(each.path / "told.json") is None]
+
+
+def mark_told(rounds: list[Round]) -> None:
+    for each in rounds:
+        write_json(each.path / "told.json", {"time": round(time.time(), 3)})
+
+
+def _held_out(kept: dict[int, Json], share: float) -> set[int]:
+    """The numbers of the rows that are held out, drawn by a hash of what they say."""
+    count = min(len(kept) // 2, max(_LEAST_NEW, round(share * len(kept))))
+    return set(sorted(kept, key=lambda number: _draw(0, str(row_key(kept[number]))))[:count])
+
+
+def _draw(number: int, text: str) -> str:
+    return hashlib.sha256(f"{number}:{text}".encode()).hexdigest()

@@ -1,0 +1,147 @@
+"""The file of `holdfast learn`: where rows come from, what is kept, when a round begins, how it trains, what lets it through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.config.load import find_path, read_yaml
+from holdfast.config.section import Section
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Origin(Section):
+    """One source: exactly one of files, folder, votes, redis."""
+
+    files: str | list[str] | None = Field(None, description="log files or files of rows, also as patterns")
+    folder: str | None = Field(None, description="a folder: every file in it")
+    votes: str | None = Field(None, description="folder of a run, or the preferences.jsonl that serve --ab writes")
+    redis: str | None = Field(None, description="address of a Redis server; with its stream and group")
+    stream: str | None = Field(None, description="the stream to read")
+    group: str = Field("holdfast", description="the consumer group")
+    cluster: bool = Field(False, description="the address is that of one node of a Redis Cluster")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Origin:
+        given = [name for name in ("files", "folder", "votes", "redis") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"one of files, folder, votes, redis is needed, {' and '.join(given) or 'none'} is given")
+        if self.redis and not self.stream:
+            raise ValueError("a Redis server needs the name of a stream: {redis: redis://127.0.0.1:6379/0, stream: requests}")
+        return self
+
+
+class Keep(Section):
+    """What of the rows is kept."""
+
+    drop: list[Literal["duplicate", "near_duplicate", "conflicting_answer", "in_held_out"]] = Field(
+        ["duplicate", "near_duplicate", "in_held_out"], description="repetitions that are rejected; in_held_out: a row of the gate's"
+    )
+    consent: bool = Field(False, description="only rows whose people said yes (a no is always respected)")
+    redact: Literal["all", "secrets", "none"] = Field("all", description="what is taken out of texts")
+    person: str = Field("person", description="the field that says whose a row is")
+    per_person: float = Field(0.25, gt=0.0, le=1.0, description="at most this share of round.rows from one person, where several are named")
+    rejected: float = Field(0.5, gt=0.0, le=1.0, description="a round of which a larger share is rejected is not trained on")
+
+
+class Begin(Section):
+    """When a round begins."""
+
+    rows: int = Field(200, ge=1, description="when so many new kept rows are there")
+    hours: float | None = Field(None, gt=0, description="or when so long has passed since the last one, and a row is there")
+    most: int | None = Field(None, ge=1, description="rows that one round takes at most; what is left waits for the next")
+
+
+class Replay(Section):
+    """Shares of a round's rows that are not new."""
+
+    old: Share = Field(0.3, description="rows of the rounds before, that the promoted version has learned")
+    general: Share = Field(0.1, description="general rows")
+    general_rows: str | None = Field(None, description="file of general rows (default: half of those that ship with holdfast)")
+
+    @model_validator(mode="after")
+    def _room_for_new(self) -> Replay:
+        if self.old + self.general >= 1:
+            raise ValueError(f"old {self.old:g} and general {self.general:g} leave no room for new rows: their sum must be below 1")
+        return self
+
+
+class Gate(Section):
+    """What a round must show."""
+
+    rows: str = Field(description="file of rows that no round trains on")
+    domains: str | None = Field(None, description="the field that names a row's domain")
+    margin: float = Field(0.02, ge=0.0, description="nats a token by which a domain, and general answers, may get worse")
+    new: float = Field(0.2, gt=0.0, lt=1.0, description="share of a round's new rows that is held out, to be measured on")
+    certain: bool = Field(False, description="the whole interval of each domain must lie within the margin, not its estimate alone")
+    prompts: str | None = Field(None, description="prompts with rules for their answers (verify --prompts): none that held may be lost")
+
+
+class Policy(Section):
+    """The whole file."""
+
+    name: str = Field(min_length=1, pattern=r"^[\w][\w.-]*$", description="its versions stand in `holdfast models` under this name")
+    config: str = Field(description="config of a round's training; it starts from the promoted adapter")
+    sources: list[Origin] = Field(min_length=1, description="where rows come from")
+    keep: Keep = Field(default_factory=lambda: Keep(), description="what of them is kept")
+    round: Begin = Field(default_factory=lambda: Begin(), description="when a round begins")
+    replay: Replay = Field(default_factory=lambda: Replay(), description="shares of a round's rows that are not new")
+    gate: Gate = Field(description="what a round must show")
+    folder: str | None = Field(None, description="where the rounds are kept (default: runs/learn/NAME)")
+    retain: int = Field(3, ge=0, description="refused rounds whose trained states are kept; rows, fates and verdicts always are")
+
+
+def load_policy(file: Path) -> Policy:
+    """Read a policy, its paths made absolute: they are looked up beside it, then in the current folder. Raises Stop(2)."""
+    try:
+        policy = Policy.model_validate(read_yaml(file))
+    except ValidationError as error:
+        problems = [
+            f"  - {'.'.join(map(str, one['loc'])) or 'policy'}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
+        ]
+        raise Stop(
+            USAGE, f"{file}: {len(problems)} problems in the policy\n" + "\n".join(problems), "docs/how-to/learn.md shows one"
+        ) from None
+    folder = file.resolve().parent
+    sources = [_origin(one, folder) for one in policy.sources]
+    gate = policy.gate.model_copy(
+        update={
+            "rows": _there(policy.gate.rows, folder, "gate.rows"),
+            "prompts": policy.gate.prompts and _there(policy.gate.prompts, folder, "gate.prompts"),
+        }
+    )
+    general = policy.replay.general_rows and _there(policy.replay.general_rows, folder, "replay.general_rows")
+    return policy.model_copy(
+        update={
+            "config": _there(policy.config, folder, "config"),
+            "sources": sources,
+            "gate": gate,
+            "replay": policy.replay.model_copy(update={"general_rows": general}),
+            "folder": str(_place(policy.folder, folder) if policy.folder else Path("runs/learn", policy.name).resolve()),
+        }
+    )
+
+
+def _origin(origin: Origin, folder: Path) -> Origin:
+    files = [origin.files] if isinstance(origin.files, str) else origin.files
+    found = {"files": [str(_place(name, folder)) for name in files] if files else None}
+    places = {name: str(_place(value, folder)) for name in ("folder", "votes") if (value := getattr(origin, name))}
+    return origin.model_copy(update=found | places)
+
+
+def _place(name: str, folder: Path) -> Path:
+    """Beside the policy, unless it is in the current folder alone."""
+    path = Path(name).expanduser()
+    here, root = folder / path, path.parts[0] if path.parts else ""
+    return here if (folder / root).exists() or not Path(root).exists() else Path.cwd() / path
+
+
+def _there(name: str, folder: Path, key: str) -> str:
+    found = find_path(name, folder)
+    if found is None:
+        raise Stop(USAGE, f"{key}: {name}: no such file", f"it is looked up in {folder} and in {Path.cwd()}")
+    return str(found)

@@ -1,0 +1,108 @@
+"""The folder of a policy's rounds: what each has done. A phase is done when its file is there, which comes whole or not at all.
+
+FOLDER/rounds/0001/arrived.jsonl  what it took      1-collected.json ... 6-acknowledged.json  one for each phase
+                   fates.jsonl    every row's fate  train.jsonl, new.jsonl  what it trained on, what it was measured on
+                   run/           the run           told.json  it was in the answer of a command
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.base.files import Json, read_json, read_lines, write_json
+
+PHASES = ("collected", "judged", "trained", "gated", "decided", "acknowledged")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round's folder."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    @property
+    def arrived(self) -> Path:
+        return self.path / "arrived.jsonl"
+
+    @property
+    def fates(self) -> Path:
+        return self.path / "fates.jsonl"
+
+    @property
+    def rows(self) -> Path:
+        """New rows it trains on, without replayed ones."""
+        return self.path / "rows.jsonl"
+
+    @property
+    def train(self) -> Path:
+        return self.path / "train.jsonl"
+
+    @property
+    def new(self) -> Path:
+        """New rows held out."""
+        return self.path / "new.jsonl"
+
+    @property
+    def run(self) -> Path:
+        """Where it trains; what was trained again without withdrawn rows lies elsewhere."""
+        again = (self.of("trained") or {}).get("run")
+        return Path(again) if again else self.path / "run"
+
+    def file(self, phase: str) -> Path:
+        return self.path / f"{PHASES.index(phase) + 1}-{phase}.json"
+
+    def of(self, phase: str) -> Json | None:
+        return read_json(self.file(phase))
+
+    def done(self, phase: str, facts: Json) -> Json:
+        """Write down that a phase is done, and what came of it."""
+        write_json(self.file(phase), facts)
+        return facts
+
+    @property
+    def over(self) -> bool:
+        return self.file("acknowledged").exists()
+
+    def answer(self) -> Json:
+        """What --json says of it."""
+        judged, decided = self.of("judged") or {}, self.of("decided") or {}
+        gate = self.of("gated") or {}
+        return {
+            "round": self.number,
+            "rows": judged.get("rows"),
+            "rejected_by_reason": judged.get("by_reason"),
+            "verdict": decided.get("verdict"),
+            "promoted": decided.get("promoted"),
+            "version": decided.get("version"),
+            "why": decided.get("why"),
+            "against": decided.get("against"),
+            "adapter_sha256": decided.get("adapter_sha256"),
+            "domains": gate.get("groups"),
+            "general": gate.get("general"),
+            "folder": str(self.path),
+        }
+
+
+def rounds_of(folder: Path) -> list[Round]:
+    """Rounds that were begun, in order. A folder without its first phase's file was never begun: it took nothing."""
+    found = sorted((folder / "rounds").glob("[0-9]*"))
+    return [Round(path) for path in found if Round(path).file("collected").exists()]
+
+
+def taken_by(rounds: list[Round]) -> frozenset[tuple[str, str]]:
+    """(place, hash) of every record that a round has taken."""
+    return frozenset((one["place"], one["sha256"]) for each in rounds for one in read_lines(each.arrived))
+
+
+def learned_by(rounds: list[Round], run: str | None) -> Iterator[Round]:
+    """The rounds whose rows a version has learned, the newest first: the one that made it, and those it started from."""
+    by_run = {str(each.run): each for each in rounds}
+    while run and (found := by_run.get(run)):
+        yield found
+        run = (found.of("trained") or {}).get("start_run")

@@ -1,0 +1,158 @@
+"""Rows from a policy's sources, with their places: what no round has taken yet. Acknowledges nothing before it is told to."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
+from holdfast.data.collect.files import batches_of, kind_of
+from holdfast.data.collect.gather import cleared
+from holdfast.data.collect.record import Record, Unusable
+from holdfast.data.collect.redisstream import Reader, Source
+from holdfast.learn.policy import Origin, Policy
+
+_BAD = {"bad", "down", "dislike", "thumbs_down", "negative", "no", "false", "-1", "0", "wrong"}
+_CORRECTIONS = ("correction", "corrected", "preferred")
+Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all that rounds have taken
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A record that has come. row: cleared of secrets, or None and why; entry: its name in the stream that is source number `source`."""
+
+    place: str
+    sha256: str
+    source: int
+    entry: str | None
+    row: Json | None
+    reason: str
+    detail: str
+    domain: str
+    person: str
+
+    def as_json(self) -> Json:
+        return dict(self.__dict__)
+
+
+def arrived(policy: Policy, taken: Taken) -> Iterator[Arrived]:
+    """What has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read."""
+    for number, origin in enumerate(policy.sources):
+        seen: set[str] = set()
+        for record in _records(origin, policy):
+            digest = hashlib.sha256(record.raw.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+            if (record.place, digest) in taken or (origin.redis and record.place in seen):
+                continue
+            seen.add(record.place)
+            yield _judged(record, digest, number, origin, policy)
+
+
+def acknowledge(policy: Policy, entries: list[tuple[int, str]]) -> None:
+    """Tell the streams that entries are done with; to tell it twice changes nothing. Raises Stop(3) where a server stays away."""
+    for number, some in itertools.groupby(sorted(entries), key=lambda one: one[0]):
+        if number >= len(policy.sources) or not policy.sources[number].redis:
+            raise Stop(BLOCKED, f"a round has taken rows of source {number + 1}, which is no stream of the policy now", "put it back there")
+        Reader(_stream(policy.sources[number], policy)).acknowledge([name for _, name in some])
+
+
+def _records(origin: Origin, policy: Policy) -> Iterator[Record | Unusable]:
+    if origin.redis:
+        for batch in Reader(_stream(origin, policy)).there():
+            yield from batch.records
+        return
+    for file in _files(origin):
+        unfinished = _unfinished(file)
+        for batch in batches_of(file, kind_of(file), shell_allowed=False):
+            for record in batch.records:
+                if not (unfinished and isinstance(record, Unusable) and record.raw.strip() == unfinished):
+                    yield record
+
+
+def _stream(origin: Origin, policy: Policy) -> Source:
+    assert origin.redis and origin.stream
+    return Source(origin.redis, origin.stream, origin.group, f"learn:{policy.name}", cluster=origin.cluster)
+
+
+def _files(origin: Origin) -> list[str]:
+    """Files that are there and hold something; those whose name begins with a dot are somebody's unfinished ones."""
+    found: list[Path] = []
+    if origin.votes:
+        place = Path(origin.votes)
+        found = [place] if place.is_file() else sorted(place.rglob("preferences.jsonl"))
+    elif origin.folder:
+        found = sorted(Path(origin.folder).rglob("*"))
+    for pattern in origin.files or ():
+        found += sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207  (absolute, with the pattern anywhere in it)
+    return [str(file) for file in dict.fromkeys(found) if file.is_file() and file.stat().st_size and not file.name.startswith(".")]
+
+
+def _unfinished(file: str) -> str:
+    """The last line of a file that does not end yet: somebody may be writing it."""
+    with open(file, "rb") as handle:
+        size = handle.seek(0, os.SEEK_END)
+        handle.seek(max(0, size - (1 << 20)))
+        last = handle.read().rpartition(b"\n")[2]
+    return last.decode("utf-8", "replace").strip()
+
+
+def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin, policy: Policy) -> Arrived:
+    fields = _fields(record.raw)
+    if isinstance(record, Record):
+        record = _as_people_said(record, fields)
+    row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
+    domain, person = (_named(fields, field) for field in (policy.gate.domains, policy.keep.person))
+    entry = record.place.rpartition("/")[2] if origin.redis else None
+    if isinstance(row, Unusable):
+        return Arrived(record.place, digest, number, entry, None, row.reason, row.detail, domain, person)
+    if policy.gate.domains and domain:
+        row[policy.gate.domains] = domain
+    return Arrived(record.place, digest, number, entry, row, "", "", domain, person)
+
+
+def _as_people_said(record: Record, fields: Json) -> Record | Unusable:
+    """A corrected answer in place of the one that was given; nothing of an answer that was found bad."""
+    if fields.get("voted") == "same":
+        return Unusable(record.place, "", "no_preference", "neither answer was preferred")
+    told = record.rating if isinstance(record.rating, dict) else fields
+    correction = next((told[name] for name in _CORRECTIONS if isinstance(told.get(name), str) and told[name].strip()), None)
+    if correction:
+        return record._replace(row=_with_answer(record.row, correction))
+    value = record.rating.get("value", record.rating.get("rating")) if isinstance(record.rating, dict) else record.rating
+    if value is not None and (str(value).strip().lower() in _BAD or (isinstance(value, int | float) and value < 0)):
+        return Unusable(record.place, "", "rated_bad", f"its people said {value!r}, and gave no correction")
+    return record
+
+
+def _with_answer(row: Json, text: str) -> Json:
+    if isinstance(row.get("messages"), list) and row["messages"]:
+        return row | {"messages": [*row["messages"][:-1], {"role": "assistant", "content": text}]}
+    name = next((name for name in ("completion", "output", "response", "answer") if name in row), "completion")
+    return row | {name: text}
+
+
+def _fields(raw: str) -> Json:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    inner: list[Any] = [value.get("metadata"), value.get("request")]
+    for one in inner:
+        if isinstance(one, dict):
+            value = one | value
+    return value
+
+
+def _named(fields: Json, field: str | None) -> str:
+    found = fields.get(field) if field else None
+    return found if isinstance(found, str) else "" if found is None else json.dumps(found)

@@ -1,0 +1,124 @@
+"""Keep readings of the machine beside a run, from a process of its own: a driver that hangs or crashes touches nothing.
+
+    python -m holdfast.machine.readings.keep RUN JOURNAL
+
+It ends when its standard input does, or its parent is gone. A disk that takes nothing loses a reading, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.base.errors import WRONG_VALUES, Damaged, Stop
+from holdfast.base.files import Json, append_line, last_line, newest_lines, read_json, read_sound_lines, write_bytes
+from holdfast.base.identity import command_of
+from holdfast.machine.place import Place
+from holdfast.machine.readings.now import EVERY_S, Reader
+from holdfast.machine.readings.signs import READINGS
+
+FILE = "readings.jsonl"
+_MOST_BYTES = 512 << 10
+_NEWEST_BYTES = 128 << 10
+_GENERATIONS = 40  # from a process up to the one of ours that started it
+
+
+class Keeper:
+    """Appends to a file; where that is full every second reading goes, and from then on they are taken half as often."""
+
+    def __init__(self, file: Path, most_bytes: int = _MOST_BYTES) -> None:
+        self._file, self._most = file, most_bytes
+        times = [one["time"] for one in kept(file)[-2:]]
+        self.every_s = max(EVERY_S, min(times[1] - times[0], 3600.0)) if len(times) == 2 else EVERY_S
+
+    def add(self, reading: Json) -> None:
+        append_line(self._file, reading)
+        if self._file.stat().st_size > self._most:
+            left = kept(self._file)[::2]
+            write_bytes(self._file, b"".join(json.dumps(one).encode() + b"\n" for one in left), durable=False)
+            self.every_s *= 2
+
+
+def kept(file: Path) -> list[Json]:
+    """What was kept, oldest first, lines that are none left out; nothing where there is no such file. Raises OSError."""
+    return [one for one in read_sound_lines(file) if isinstance(one.get("time"), int | float) and isinstance(one.get("gpus"), list)]
+
+
+def newest(file: Path) -> list[Json]:
+    """The readings that signs are judged by; none where they cannot be read."""
+    try:
+        found = newest_lines(file, _NEWEST_BYTES)
+    except (OSError, Damaged):
+        return []
+    return [one for one in found if isinstance(one.get("time"), int | float) and isinstance(one.get("gpus"), list)][-READINGS:]
+
+
+def with_owners(reading: Json, place: Place, ours: set[int]) -> Json:
+    """The reading with `others` of each card in the place of its holders: {pid: {bytes, command}}; None where that cannot be known."""
+    cards = []
+    for card in reading["gpus"]:
+        holders: dict[str, int] | None = card.pop("holders")
+        unseen = holders is None or any(_parent(place, int(pid)) is None for pid in holders)  # those of other containers have other pids
+        others = None
+        if holders is not None and not unseen:
+            strangers = {pid: size for pid, size in holders.items() if not _is_below(place, int(pid), ours)}
+            others = {pid: {"bytes": size, "command": command_of(int(pid)) if place.real else ""} for pid, size in strangers.items()}
+        cards.append(card | {"others": others})
+    return reading | {"gpus": cards}
+
+
+def _is_below(place: Place, pid: int, ours: set[int]) -> bool:
+    for _ in range(_GENERATIONS):
+        if pid in ours:
+            return True
+        parent = _parent(place, pid)
+        if not parent:
+            return False
+        pid = parent
+    return False
+
+
+def _parent(place: Place, pid: int) -> int | None:
+    fields = (place.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+def _ours(run: Path) -> set[int]:
+    """The supervisor, and what watches over the newest attempt, which may be older than it."""
+    attempts = sorted(run.glob("attempts/[0-9]*"), key=lambda one: int(one.name) if one.name.isdecimal() else 0)
+    nurse = read_json(attempts[-1] / "nurse.json") if attempts else None
+    return {os.getppid(), *([nurse["pid"]] if nurse else [])}
+
+
+def keep(run: Path, journal: str, wait: Callable[[float], bool]) -> None:
+    """Read and keep until `wait`, given seconds, says that it is over."""
+    place, keeper = Place(), Keeper(run / FILE)
+    reader = Reader(place)
+    every_s = EVERY_S / 2  # a short run has a reading too
+    while not wait(every_s):
+        every_s = keeper.every_s
+        with contextlib.suppress(OSError, Stop, *WRONG_VALUES):  # the supervisor meets the same, and tells of it
+            found = with_owners(reader.read(), place, _ours(run))
+            found["disk_free_bytes"] = os.statvfs(run).f_bavail * os.statvfs(run).f_frsize
+            keeper.add(found | {"step": (last_line(run / journal) or {}).get("step")})
+
+
+def main(argv: list[str]) -> int:
+    parent = os.getppid()
+    os.chdir(argv[0])  # a run folder that is renamed takes its file along
+
+    def over(seconds: float) -> bool:
+        ready, _, _ = select.select([0], [], [], seconds)
+        return bool(ready) or os.getppid() != parent
+
+    keep(Path(), argv[1], over)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

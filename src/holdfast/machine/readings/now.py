@@ -1,0 +1,74 @@
+"""What a machine is doing this moment: processors, memory, and GPUs. None is unknown; nothing is judged."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+
+from holdfast.base.files import Json
+from holdfast.machine.place import Place
+from holdfast.machine.readings.amd import amd_cards
+from holdfast.machine.readings.nvidia import nvml_reader
+
+EVERY_S = 2.0
+
+
+class Reader:
+    """Reads a machine; what processors did is known from the second time on."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._nvidia = nvml_reader() if place.real else None
+        self._before = processor_times(place)
+
+    def read(self) -> Json:
+        now = processor_times(self._place)
+        found = read_now(self._place, self._before, now) | {"time": round(time.time(), 3)}
+        found["gpus"] += self._nvidia() if self._nvidia else []
+        self._before = now
+        return found
+
+
+class Sampler:
+    """Reads again and again in a thread of its own, so that a driver that hangs keeps nobody waiting; `latest` is what it read last."""
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.latest: Json = {}
+        self._place = place or Place()
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _sample(self) -> None:
+        reader = Reader(self._place)
+        while not self._ended.wait(EVERY_S):
+            self.latest = reader.read()
+
+
+def read_now(place: Place, before: tuple[int, int] | None, now: tuple[int, int] | None) -> Json:
+    """processors_busy: the share of the time between two counts in which processors worked; gpus: those of AMD's driver."""
+    memory = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", place.text("/proc/meminfo") or "", re.M)}
+    passed = now[1] - before[1] if before and now else 0
+    return {
+        "processors_busy": round((now[0] - before[0]) / passed, 3) if before and now and passed > 0 else None,
+        "memory_bytes": memory.get("MemTotal"),
+        "memory_used_bytes": _less(memory.get("MemTotal"), memory.get("MemAvailable")),
+        "swap_used_bytes": _less(memory.get("SwapTotal"), memory.get("SwapFree")),
+        "gpus": amd_cards(place),
+    }
+
+
+def processor_times(place: Place) -> tuple[int, int] | None:
+    """Ticks in which processors worked, and all ticks, since the machine started."""
+    found = re.match(r"cpu +([\d ]+)", place.text("/proc/stat") or "")
+    ticks = [int(value) for value in found[1].split()][:8] if found else []  # what follows, guests, is counted in these already
+    return (sum(ticks) - sum(ticks[3:5]), sum(ticks)) if len(ticks) >= 5 else None
+
+
+def _less(whole: int | None, part: int | None) -> int | None:
+    return None if whole is None or part is None else whole - part

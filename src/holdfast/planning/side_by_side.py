@@ -1,0 +1,84 @@
+"""Whether parts of a step are computed at the same time on a CPU's cores, and how. Follows from the config and the rows alone. Pure.
+
+One pass has thousands of short operations, which gain little from a second core; two passes, each on a core of its own, gain nearly all
+of it (`benchmarks/results/engine.md`). No clock decides: two runs of one config are to have the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.base.units import counted
+from holdfast.config.config import Config
+from holdfast.config.objectives import either
+from holdfast.config.settings import PartialSettings, Settings
+
+_MOST = 4  # parts at the same time: they share one interpreter
+_HEAVY = 1 << 33  # parameters times tokens of a mean step; below it the interpreter's own time is too large a share
+_KINDS = ("lora", "rslora", "dora")
+_OBJECTIVES = ("sft", "dpo", "orpo", "simpo")
+_FROZEN = ("auto", "half", "fp32", "nf4", "int8")
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """Tokens: of the longest row, of the largest step, of a mean step; parameters of the model."""
+
+    longest: int
+    largest: int
+    mean: float
+    parameters: int
+
+
+def side_by_side(config: Config, settings: Settings, size: StepSize) -> tuple[PartialSettings, str]:
+    """What to change in a new run's settings, and why. Nothing where a step is computed as one; why, where the config asked for more."""
+    train, threads = config.train, settings.threads
+    asked = train.parts_at_once if isinstance(train.parts_at_once, int) else None
+    if train.parts_at_once == "off":
+        return {}, ""
+    if against := _against(config, settings):
+        return {}, f"train.parts_at_once is {asked}, and is left out: {against}" if asked else ""
+    if asked is None and not _gains(config, settings, size):
+        return {}, ""
+    parts = asked or _power_below(min(threads, _MOST, train.effective_batch // 2))
+    while (budget := _budget(settings.micro_batch_tokens, size, parts)) is None:
+        parts //= 2
+    if parts == 1:
+        return {}, f"train.parts_at_once is {asked}, and is left out: two of the longest rows do not fit at the same time" if asked else ""
+    each = max(1, threads // parts)
+    changes: PartialSettings = {"shards": parts, "at_once": parts, "part_threads": each}
+    if budget != settings.micro_batch_tokens:
+        changes["micro_batch_tokens"] = budget
+    told = f"{parts} parts of each step at the same time, each in {counted(each, 'thread')} of {threads}"
+    return changes, f"{told}: short operations gain little from more threads, and passes do not wait for each other"
+
+
+def _gains(config: Config, settings: Settings, size: StepSize) -> bool:
+    """Whether it was measured that such a run becomes faster; others do so where they are asked to."""
+    train, adapter = config.train, config.adapter
+    measured = train.objective == "sft" and adapter.type in ("lora", "rslora") and settings.frozen in ("auto", "half", "fp32")
+    return measured and settings.threads > 1 and size.mean * size.parameters >= _HEAVY and train.micro_batch_tokens is None
+
+
+def _against(config: Config, settings: Settings) -> str:
+    """Why parts cannot be computed at the same time; empty where they can."""
+    train, adapter = config.train, config.adapter
+    if settings.device != "cpu":
+        return "that is for runs on a CPU"
+    if train.objective not in _OBJECTIVES or adapter.type not in _KINDS or adapter.modules_to_save or train.neftune:
+        told = f"{either(list(_KINDS))} adapters with train.objective {either(list(_OBJECTIVES))}"
+        return f"that is for {told}, without modules_to_save and neftune"
+    if settings.frozen not in _FROZEN:
+        return f"the frozen matrices are held in {settings.frozen}"
+    return "the step is cut into parts already (train.reduction_parts, train.ranks)" if settings.shards > 1 else ""
+
+
+def _budget(whole: int, size: StepSize, parts: int) -> int | None:
+    """Tokens of a part's micro-batches, so that no more than `whole` go through the model at once; None where that cannot be."""
+    each = whole if size.largest <= whole else max(size.longest, whole // parts)
+    return each if parts == 1 or min(parts * each, size.largest) <= whole else None
+
+
+def _power_below(most: int) -> int:
+    """The largest power of two that is at most this."""
+    return 1 << max(1, most).bit_length() - 1

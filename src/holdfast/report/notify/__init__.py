@@ -1,0 +1,1 @@
+"""Words to a person: when a run needs one, recovered or ended."""

@@ -1,0 +1,122 @@
+"""Tell a person of a run's turns, from a process of its own: a receiver that is slow or dead never touches the training.
+
+    python -m holdfast.report.notify.follow RUN
+
+It follows events.jsonl, remembers in notified.json what it told, and ends when the run has its summary or its parent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.base.files import Json, Tail, read_json, write_json
+from holdfast.base.safe_open import read_small
+from holdfast.base.units import counted
+from holdfast.config.notify import Notify
+from holdfast.report.notices import notice
+from holdfast.report.notify.send import Word, send, word_of
+from holdfast.report.words import change_of_loss, unhealthy
+from holdfast.run.folder import RunFolder
+
+POLL_S = 0.5
+_HOUR_S = 3600.0
+_NEED_A_PERSON = ("device_gone", "checkpoint_failed", "rolled_back", "memory_low")
+_ENDS = {"finished": "finished", "gave_up": "gave_up", "interrupted": "interrupted"}
+
+
+class Teller:
+    """Sends what is worth it, and no more than so many words an hour; one of them is kept for the end."""
+
+    def __init__(self, run: RunFolder, notify: Notify, deliver: Callable[[Word], list[Json]], now: Callable[[], float]) -> None:
+        self._run, self._notify, self._deliver, self._now = run, notify, deliver, now
+        self._memory = run.path / "notified.json"
+        known = read_json(self._memory) or {}
+        self._until: float = known.get("until", now())
+        self._then: list[str] = known.get("then", [])
+        self._sent: list[float] = known.get("sent", [])
+        self._left_out: int = known.get("left_out", 0)
+        self._died: Json | None = known.get("died")
+
+    def see(self, event: Json) -> None:
+        """Tell of an event that was not told of."""
+        at, kind = event.get("time"), event["event"]
+        if not isinstance(at, int | float) or at < self._until or (at == self._until and kind in self._then):
+            return
+        self._then = [*self._then, kind] if at == self._until else [kind]  # several may have come in one millisecond
+        self._until = at
+        if kind == "attempt_ended" and "decision" in event:
+            self._died = event
+        elif kind == "restored" and self._died is not None:
+            died, self._died = self._died, None
+            cause = died.get("diagnosis", {}).get("cause")
+            named = f" ({cause})" if cause and cause != "unknown" else ""
+            self.tell("recovered", f"{died['decision']['reason']}; it goes on from step {event['step']:,}{named}")
+        elif kind == "sign" and event.get("sign") != "first":
+            self.tell("needs_person", str(event.get("says")))
+        elif kind in _NEED_A_PERSON:
+            told = notice(event)
+            self.tell("needs_person", f"{told[0]} ({told[1]})" if told else "the GPU of the run is gone; it waits for it")
+        self._remember()
+
+    def end(self, summary: Json) -> None:
+        """Tell how the run ended."""
+        status = str(summary.get("status"))
+        loss = summary.get("loss") or {}
+        steps = summary.get("steps")
+        texts = [f"{status.replace('_', ' ')} after {counted(steps, 'step')}" if steps is not None else status.replace("_", " ")]
+        if status == "finished" and (change := change_of_loss(loss)):
+            texts.append(f"held-out loss {change}")
+        texts += [f"not healthy: {ill}" for ill in (unhealthy(summary) if status == "finished" else [])]
+        texts += [f"in doubt: {summary['doubt']}"] if summary.get("doubt") else []
+        texts += [str(summary["reason"])] if summary.get("reason") else []
+        if status in _ENDS:
+            self.tell(_ENDS[status], "; ".join(texts), last=True)
+        self._remember()
+
+    def tell(self, event: str, text: str, last: bool = False) -> None:
+        if event not in self._notify.events:
+            return
+        self._sent = [at for at in self._sent if self._now() - at < _HOUR_S]
+        if len(self._sent) >= self._notify.per_hour - (0 if last or self._notify.per_hour == 1 else 1):
+            self._left_out += 1
+            return
+        more = f" [{self._left_out} more were not sent: run.notify.per_hour]" if self._left_out else ""
+        self._left_out = 0
+        self._sent.append(self._now())
+        for one in self._deliver(word_of(event, self._run.path.name, text + more)):
+            if not one["sent"]:
+                print(f"{time.strftime('%F %T')} {event}: {one['receiver']}: {one['why']}", flush=True)
+
+    def _remember(self) -> None:
+        facts = {"until": self._until, "then": self._then, "sent": self._sent, "left_out": self._left_out, "died": self._died}
+        write_json(self._memory, facts, durable=False)
+
+
+def follow(run: RunFolder, notify: Notify, alive: Callable[[], bool]) -> None:
+    """Tell of each event once, until the run is over."""
+    teller = Teller(run, notify, lambda word: send(notify, word), time.time)
+    journal = Tail(run.events_file, key="event")
+    while True:
+        over = run.summary_file.exists() or not alive()
+        for event in journal.new()[0]:
+            teller.see(event)
+        if over:
+            break
+        time.sleep(POLL_S)
+    if summary := read_json(run.summary_file):
+        teller.end(summary)
+
+
+def main(argv: list[str]) -> int:
+    parent = os.getppid()
+    run = RunFolder(Path(argv[0]))
+    follow(run, Notify.model_validate_json(read_small(run.notify_file)), lambda: os.getppid() == parent)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""Send one word to a person: by a command, a web hook, or the system's sendmail. Waits for nobody longer than a few seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.message import EmailMessage
+from urllib.parse import urlsplit
+
+from holdfast.base.child import with_env
+from holdfast.base.files import Json
+from holdfast.base.inert import inert
+from holdfast.config.notify import Notify
+from holdfast.privacy.scrub import Person, Scrubber, secrets_of
+
+PATIENCE_S = 8.0  # with one receiver
+_LONGEST = 600  # characters of a word
+
+
+@dataclass(frozen=True)
+class Word:
+    event: str
+    run: str
+    text: str
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {"text": self.text, "event": self.event, "run": self.run}
+
+
+def word_of(event: str, run: str, text: str) -> Word:
+    """A word without secrets and control characters, of bounded length."""
+    scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))
+    return Word(event, inert(run), scrubber.secrets(inert(f"{run}: {text}"))[:_LONGEST])
+
+
+def send(notify: Notify, word: Word) -> list[Json]:
+    """Send to all receivers at once: {receiver, sent, why} of each."""
+    ways: dict[str, Callable[[Notify, Word], None]] = {"command": _command, "url": _post, "sendmail": _mail}
+    chosen = [name for name in ways if getattr(notify, name)]
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        return list(pool.map(lambda name: _tried(name, ways[name], notify, word), chosen))
+
+
+def sendmail_program() -> str | None:
+    return shutil.which("sendmail", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib")
+
+
+def _tried(name: str, way: Callable[[Notify, Word], None], notify: Notify, word: Word) -> Json:
+    try:
+        way(notify, word)
+    except subprocess.TimeoutExpired:
+        why: str | None = f"no answer within {PATIENCE_S:g} s"
+    except subprocess.CalledProcessError as error:
+        why = f"exit code {error.returncode}"
+    except urllib.error.HTTPError as error:
+        why = f"HTTP {error.code}"
+    except (OSError, ValueError) as error:  # an address is a secret: it is not repeated
+        reason = getattr(error, "reason", None)
+        why = getattr(reason, "strerror", None) or getattr(error, "strerror", None) or type(reason or error).__name__
+    else:
+        why = None
+    return {"receiver": name, "sent": why is None, "why": why}
+
+
+def _command(notify: Notify, word: Word) -> None:
+    given = notify.command or []
+    told = {f"HOLDFAST_{name.upper()}": value for name, value in word.fields.items()}
+    _run(["sh", "-c", given] if isinstance(given, str) else given, json.dumps(word.fields) + "\n", with_env(os.environ, told))
+
+
+def _mail(notify: Notify, word: Word) -> None:
+    program = sendmail_program()
+    if program is None:
+        raise OSError(2, "there is no sendmail on this machine")
+    letter = EmailMessage()
+    letter["To"], letter["Subject"] = os.path.expandvars(notify.sendmail or ""), word.text.splitlines()[0][:120]
+    letter.set_content(word.text)
+    _run([program, "-t", "-oi"], letter.as_string(), dict(os.environ))
+
+
+def _run(command: list[str], text: str, environment: dict[str, str]) -> None:
+    """Run a command in a session of its own, which is ended whole where it takes too long."""
+    quiet = subprocess.DEVNULL
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=environment, text=True, start_new_session=True, errors="replace"
+    )
+    try:
+        child.communicate(text, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, 9)
+        child.wait()
+        raise
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command[0])
+
+
+def _post(notify: Notify, word: Word) -> None:
+    url = os.path.expandvars(notify.url or "")
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError("no http or https address")
+    body = notify.body if notify.body is not None else {"text": "{text}", "content": "{text}", "event": "{event}", "run": "{run}"}
+    if isinstance(body, str):
+        data, kind = _filled(body, word), "text/plain; charset=utf-8"
+    else:
+        data, kind = json.dumps({name: _filled(value, word) for name, value in body.items()}), "application/json"
+    asked = urllib.request.Request(url, data.encode("utf-8", "replace"), {"Content-Type": kind, "User-Agent": "holdfast"})
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S):
+        pass
+
+
+def _filled(text: str, word: Word) -> str:
+    for name, value in word.fields.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

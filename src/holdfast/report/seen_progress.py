@@ -1,0 +1,111 @@
+"""What was seen of the steps of somebody else's command, and what that proves. Pure.
+
+Rows are those of progress.jsonl: {time, attempt, step, total, source, first, wrote}. first: the lowest step above 0 that the attempt had
+shown; wrote: lowest and newest step of the checkpoints that it had written. Older rows lack the last two.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from holdfast.base.files import Json
+
+
+def believed(rows: list[Json]) -> list[Json]:
+    """The rows of the best source of each attempt: where the callback told steps, what was printed before it did counts something else.
+
+    A count of the output up to another number than the best source knows in the end does, too: a bar of rows, of files.
+    """
+    called = {row["attempt"] for row in rows if row["source"] == "callback"}
+    rows = [row for row in rows if row["source"] == "callback" or row["attempt"] not in called]
+    sure = [row["total"] for row in rows if row.get("total") and (row["source"] in ("callback", "trainer_state.json") or row.get("wrote"))]
+    return [row for row in rows if row["source"] != "output" or not sure or row.get("total") in (None, sure[-1])]
+
+
+def furthest(rows: list[Json]) -> int | None:
+    """The furthest step that any source told of; None where none told of one."""
+    return max((max(row["step"], (row.get("wrote") or (0, 0))[1]) for row in rows), default=None)
+
+
+def _by_attempt(progress: list[Json]) -> dict[int, list[Json]]:
+    found: dict[int, list[Json]] = {}
+    for row in progress:
+        found.setdefault(row["attempt"], []).append(row)
+    return found
+
+
+def began_at(rows: list[Json], launch: Json) -> int:
+    """The step an attempt went on from: that of its checkpoint, or 0 where what it showed or wrote says that it began anew.
+
+    A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
+    """
+    resumed = int(launch.get("resumed_step") or 0)
+    shown = [row.get("first") or row["step"] for row in rows]
+    wrote = [row["wrote"][0] for row in rows if row.get("wrote")]
+    last = rows[-1].get("total") if rows else None  # one that has nothing left to do may write its last checkpoint again
+    anew = any(0 < step < resumed for step in shown) or any(0 < step < resumed or step == resumed != last for step in wrote)
+    return 0 if anew else resumed
+
+
+def begin_of(progress: list[Json], launches: dict[int, Json], number: int) -> int | None:
+    """The step an attempt was seen to begin after; None where no step of it was seen."""
+    rows = _by_attempt(progress).get(number, [])
+    return began_at(rows, launches[number]) if any(row["step"] for row in rows) else None
+
+
+def stands_at(progress: list[Json], launches: dict[int, Json]) -> int | None:
+    """How far the newest attempt came: what it showed, or what it went on from; None where nothing was seen at all."""
+    if not progress or not launches:
+        return None
+    newest = max(launches)
+    rows = _by_attempt(progress).get(newest, [])
+    return max(furthest(rows) or 0, began_at(rows, launches[newest]))
+
+
+def disobeyed(progress: list[Json], launches: dict[int, Json]) -> list[str]:
+    """The attempts that were told to go on from a checkpoint and were seen to begin before it, in words."""
+    seen = _by_attempt(progress)
+    return [
+        f"attempt {number} was told to go on from {launch.get('resumed_from') or 'step ' + str(launch['resumed_step'])}"
+        f" and began anew: its way to go on has no effect"
+        for number, launch in sorted(launches.items())
+        if launch.get("resumed_step") and number in seen and not began_at(seen[number], launch)
+    ]
+
+
+def disagreeing(rows: list[Json]) -> list[str]:
+    """Where the newest attempt's checkpoints are of later steps than it told of, in words."""
+    if not rows or not (wrote := rows[-1].get("wrote")) or wrote[1] <= (told := rows[-1]["step"]):
+        return []
+    return [f"step {told} is the last one told of (by: {rows[-1]['source']}), and its newest checkpoint is of step {wrote[1]}"]
+
+
+def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | None:
+    """Steps that a later attempt computed again; None where an attempt that was followed by another told no step at all."""
+    seen, total = _by_attempt(progress), 0
+    for earlier, later in pairwise(sorted(launches)):
+        rows = seen.get(earlier, [])
+        if not rows and not progress:
+            return None
+        if rows:
+            begin = began_at(seen.get(later, []), launches[later])
+            total += max(0, max(rows[-1]["step"], furthest(rows[-1:]) or 0) - begin)
+    return total
+
+
+def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | None:
+    """Seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
+    seen, seconds, told = _by_attempt(progress), 0.0, False
+    numbers = sorted(launches)
+    for at, number in enumerate(numbers):
+        rows = seen.get(number, [])
+        if len(rows) < 2 or rows[-1]["step"] <= rows[0]["step"]:
+            continue
+        told = True
+        kept = rows[-1]["step"]
+        if at + 1 < len(numbers):
+            following = numbers[at + 1]
+            kept = min(kept, began_at(seen.get(following, []), launches[following]))
+        share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])
+        seconds += max(0.0, share) * max(0.0, rows[-1]["time"] - rows[0]["time"])
+    return seconds if told else None

@@ -1,0 +1,151 @@
+"""Which files of a data set are a split: as its card says, else as their names do. Knows names alone, fetches nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.row_sources.names import PACKED, ROWS, HubRows, suffix_of
+
+_ABOUT = {"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "package.json", "config.json"}
+_SHARD = re.compile(r"(?P<split>[\w.-]+?)-\d{5}-of-\d{5}\b")
+_WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
+_BOUNDED = {split: re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)") for split, words in _WORDS.items()}
+_TO_LEARN, _TO_JUDGE = ("train",), ("validation", "valid", "dev", "val", "test")
+Splits = dict[str, list[str]]
+
+
+def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tuple[str, list[str], list[str]]:
+    """(the split that was chosen, its files, the other splits). held_out: rows that judge. Raises Stop(2), naming what there is."""
+    if rows.path:
+        found = matching(files, rows.path)
+        if not found:
+            raise Stop(USAGE, f"{rows.name} has no file {rows.path}", f"it has {_some(files)}")
+        return "", _one_format(found), []
+    usable = [file for file in files if _holds_rows(file)]
+    subset, splits = _subset(rows, usable, _configs(card))
+    if not splits:
+        raise Stop(USAGE, *_without_rows(rows, files))
+    wanted = (rows.split,) if rows.split else _TO_JUDGE if held_out else _TO_LEARN
+    chosen = next((split for name in wanted for split in splits if split == name or split == _alias(name)), None)
+    if chosen is None and not rows.split and not held_out and len(splits) == 1:
+        chosen = next(iter(splits))
+    if chosen is None:
+        told = ", ".join(f"{split} ({len(inside)} file{'s' if len(inside) > 1 else ''})" for split, inside in splits.items())
+        of = f" of subset {subset}" if subset else ""
+        asked = f"split {rows.split}" if rows.split else f"split named {', '.join(wanted)}"
+        key = f"{rows.name}?split={next(iter(splits))}" if held_out else f"data.split: {next(iter(splits))}"
+        raise Stop(USAGE, f"{rows.name} has no {asked}{of}; it has {told}", f"for example {key}")
+    return chosen, _one_format(splits[chosen]), [split for split in splits if split != chosen]
+
+
+def _subset(rows: HubRows, usable: list[str], configs: list[dict[str, Any]]) -> tuple[str, Splits]:
+    """(name, splits) of the subset that is asked for, or of the default one."""
+    names = [str(config.get("config_name", "default")) for config in configs]
+    if not names:
+        folders = {part for file in usable for part in PurePosixPath(file).parts[:-1]}
+        if rows.subset and rows.subset not in folders:
+            raise Stop(USAGE, f"{rows.name} has no subset {rows.subset}: its card names none", "leave data.subset out")
+        inside = [file for file in usable if not rows.subset or rows.subset in PurePosixPath(file).parts[:-1]]
+        return rows.subset or "", _by_names(inside)
+    default = [name for name, config in zip(names, configs, strict=True) if config.get("default") is True]
+    default = default or [name for name in names if name == "default"] or (names if len(names) == 1 else [])
+    wanted = rows.subset or (default[0] if default else None)
+    if wanted not in names:
+        told = f"{rows.name} has no subset {wanted}" if wanted else f"{rows.name} has several subsets, and none is the default"
+        raise Stop(USAGE, f"{told}; it has {_some(names, 20)}", f"data.subset: {names[0]}")
+    config = configs[names.index(wanted)]
+    return (wanted if len(names) > 1 else ""), _by_card(config, usable)
+
+
+def _by_card(config: dict[str, Any], usable: list[str]) -> Splits:
+    """What `configs` of a card says: a pattern, several, or one for each split."""
+    given, folder = config.get("data_files"), str(config.get("data_dir") or "").strip("./")
+    inside = [file for file in usable if not folder or file.startswith(f"{folder}/")]
+    if given is None:
+        return _by_names(inside)
+    entries = given if isinstance(given, list) else [given]
+    splits: Splits = {}
+    for entry in entries:
+        split, patterns = (entry.get("split", "train"), entry.get("path")) if isinstance(entry, dict) else (None, entry)
+        for pattern in patterns if isinstance(patterns, list) else [patterns]:
+            found = matching(usable, f"{folder}/{pattern}".strip("/")) or matching(usable, str(pattern))
+            for name, files in ({str(split): found} if split is not None else _by_names(found)).items():
+                splits[name] = [*splits.get(name, []), *(file for file in files if file not in splits.get(name, []))]
+    return {name: files for name, files in splits.items() if files}
+
+
+def _by_names(files: list[str]) -> Splits:
+    """Splits by the names of files and folders; all files are "train" where no name says anything."""
+    splits: Splits = {}
+    for file in sorted(files):
+        if split := _named(file):
+            splits.setdefault(split, []).append(file)
+    return splits or ({"train": sorted(files)} if files else {})
+
+
+def _named(file: str) -> str:
+    """The split that a path names: in its shards' name, in the file's, in a folder's; "" for none."""
+    *folders, name = PurePosixPath(file).parts
+    if shard := _SHARD.match(name):
+        return _alias(shard["split"])
+    for part in (name, *reversed(folders)):
+        if split := next((split for split, word in _BOUNDED.items() if word.search(part.lower())), ""):
+            return split
+    return ""
+
+
+def _alias(name: str) -> str:
+    return next((split for split, words in _WORDS.items() if name.lower() in words.split("|")), name)
+
+
+def _one_format(files: list[str]) -> list[str]:
+    """Those of the form that most files have: a data set that offers the same rows in two forms is read once."""
+    kinds = Counter(suffix_of(file) for file in files if suffix_of(file) != ".txt") or Counter(suffix_of(file) for file in files)
+    most = max(kinds, key=lambda kind: (kinds[kind], kind == ".parquet"), default="")
+    return [file for file in files if suffix_of(file) == most]
+
+
+def _holds_rows(file: str) -> bool:
+    parts = PurePosixPath(file).parts
+    return suffix_of(file) in ROWS and parts[-1] not in _ABOUT and not any(part.startswith(".") for part in parts)
+
+
+def _configs(card: str) -> list[dict[str, Any]]:
+    """`configs` of the front matter of a data set's README.md."""
+    try:
+        front = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else None
+    except (IndexError, yaml.YAMLError):
+        return []
+    found = front.get("configs") if isinstance(front, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def matching(files: list[str], pattern: str) -> list[str]:
+    """Those of `files` that a pattern names: ** any folders, * and ? within one, a folder all in it."""
+    signs = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    made = "".join(signs.get(part, re.escape(part)) for part in _TOKENS.findall(pattern))
+    whole = re.compile(f"{made}(?:/.*)?" if made else ".*")
+    return sorted(file for file in files if whole.fullmatch(file))
+
+
+_TOKENS = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
+
+
+def _without_rows(rows: HubRows, files: list[str]) -> tuple[str, str]:
+    script = next((file for file in files if file == f"{rows.name.partition('/')[2]}.py"), None)
+    other = f"{rows.name}@refs/convert/parquet has what the hub made of it, if it did"
+    if script:
+        return f"{rows.name} gives its rows by a script ({script}), which is not run here", other
+    kinds = Counter(suffix_of(file) or "(no ending)" for file in files if not file.startswith("."))
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4)) or "no file"
+    return f"{rows.name} holds no files of rows ({', '.join((*ROWS[:3], *PACKED[:1]))} and others are read): it has {told}", other
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,43 @@
+"""Which files a run's rows were fetched into, in RUN/sources.json: a run that goes on asks no hub, and has the commit it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.base.files import read_json, write_json
+from holdfast.config.config import Config
+from holdfast.config.rows_elsewhere import with_rows_here
+from holdfast.row_sources.fetch import fetch_rows
+from holdfast.run.folder import RunFolder
+
+
+def with_rows(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Config:
+    """The config with files in the place of names on the hub and addresses: fetched where the run is new, else those it began with.
+
+    A name that the run did not begin with stays a name, which makes it another config. Raises Stop where rows cannot be fetched.
+    """
+    file = run.path / "sources.json"
+    if run.config_file.exists():
+        known = {(one["asked"], one["held_out"]): one["files"] for one in (read_json(file) or {}).get("sources", ())}
+        return with_rows_here(config, lambda name, held_out: known.get((name, held_out)) or [name])
+    sources = []
+
+    def fetched(name: str, held_out: bool) -> list[str]:
+        files = fetch_rows(name, held_out, tell)
+        sources.append({"asked": name, "held_out": held_out, "files": files})
+        return files
+
+    config = with_rows_here(config, fetched)
+    if sources:
+        write_json(file, {"sources": sources})
+    return config
+
+
+def data_sets(run: RunFolder) -> list[str]:
+    """The data sets on the hub that a run learned from, as OWNER/NAME."""
+    names = [one["asked"] for one in (read_json(run.path / "sources.json") or {}).get("sources", ()) if not one["held_out"]]
+    return list(dict.fromkeys(name.removeprefix("hf://datasets/").partition("?")[0].partition("@")[0] for name in names if _on_hub(name)))
+
+
+def _on_hub(name: str) -> bool:
+    return "://" not in name or name.startswith("hf://")

@@ -1,0 +1,39 @@
+"""Whether an exit code of 0 was the end of a command's training. Changes nothing."""
+
+from __future__ import annotations
+
+from holdfast.base.files import read_json
+from holdfast.processes.attempt import Attempt
+from holdfast.run.types import Ending
+from holdfast.supervision.command.signs import Seen
+
+_EARLY_S = 60.0  # a command that is gone so soon, and left something running, has gone to the background
+
+
+def cut_short(attempt: Attempt, ending: Ending) -> str:
+    """Why an exit code of 0 was no end of the training, as the callback tells; empty where it was, or nobody knows."""
+    pulse = read_json(attempt.folder / "pulse.json") or {}
+    if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped"):
+        return ""
+    if pulse.get("steps") and pulse.get("step") == pulse["steps"]:
+        return ""
+    return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
+
+
+def of_what_was_left(ending: Ending, names: list[str], seen: Seen | None) -> tuple[str, str]:
+    """(why the end was none, what is to be doubted of it) where the command left processes, which were ended; either may be empty.
+
+    The training itself had gone to the background where what was left printed on, where steps were missing, or where none was ever seen.
+    """
+    step, total = (seen.step, seen.total) if seen else (None, None)
+    printed, done = bool(ending.facts.get("left_printed")), step is not None and total is not None and step >= total
+    early = step is None and (ending.seconds or 0.0) < _EARLY_S
+    doubt = f"{names[0]!r} was left running in the background, and was ended" if printed or not done else ""
+    if done or not (printed or early or total is not None):
+        return "", doubt
+    at = f" at step {step}" + (f" of {total}" if total else "") if step is not None else ""
+    why = (
+        f"the command returned after {ending.seconds or 0:.1f} s and left {names[0]!r} running in the background, which was ended{at}:"
+        " holdfast cannot watch over what leaves it; start it in the foreground (without &, nohup, setsid or an option like --daemon)"
+    )
+    return why, doubt

@@ -1,0 +1,83 @@
+"""Start and end the process that tells a person of a run's turns. What it tells is report/notify/follow.py's job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from holdfast.base.child import module_command
+from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.safe_open import open_log, read_small
+from holdfast.config.notify import Notify
+from holdfast.config.yaml_tree import in_one_line, value_of
+from holdfast.report.notify.send import sendmail_program
+from holdfast.run.folder import RunFolder
+
+_FILE_HINT = "keys of run.notify, one receiver at least: docs/how-to/watch-runs.md"
+_PATIENCE_S = 10  # after the end of the run, with receivers that are slow
+
+
+def refuse_missing_sendmail(notify: Notify | None) -> None:
+    """Raise Stop(2) where letters are asked for on a machine that cannot send any: before the run, not at its end."""
+    if notify and notify.sendmail and sendmail_program() is None:
+        raise Stop(USAGE, "run.notify.sendmail: there is no sendmail on this machine", "install one, or use run.notify.command or url")
+
+
+def notify_in(file: Path) -> Notify:
+    """What a YAML file says of whom to tell: the keys of run.notify, or a config that has it. Raises Stop(2)."""
+    try:
+        tree = value_of(read_small(file).decode())
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise Stop(USAGE, f"{file} cannot be read: {in_one_line(error)[:300]}", _FILE_HINT) from None
+    for name in ("run", "notify"):
+        tree = tree[name] if isinstance(tree, dict) and name in tree else tree
+    try:
+        notify = Notify.model_validate(tree)
+    except ValueError as error:
+        raise Stop(USAGE, f"{file} does not say whom to tell: {in_one_line(error)[:300]}", _FILE_HINT) from None
+    refuse_missing_sendmail(notify)
+    return notify
+
+
+def read_notify(run: RunFolder) -> Notify | None:
+    """Whom a run tells; None where it tells nobody. Raises Stop(1) where its file is damaged."""
+    if not run.notify_file.exists():
+        return None
+    try:
+        return Notify.model_validate_json(read_small(run.notify_file))
+    except (ValueError, OSError) as error:
+        raise Stop(BLOCKED, f"{run.notify_file} is damaged: {in_one_line(error)[:300]}", "remove it; the config has the same") from None
+
+
+@contextlib.contextmanager
+def notified(run: RunFolder, notify: Notify | None) -> Iterator[None]:
+    """Have a person told while this lasts. Receivers that fail are in notify.log; a process that fails or hangs is an event."""
+    if notify is None:
+        run.notify_file.unlink(missing_ok=True)
+        yield
+        return
+    descriptor = os.open(run.notify_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(notify.model_dump_json().encode())
+    log = run.path / "notify.log"
+    with open_log(log) as output:
+        command = module_command("holdfast.report.notify.follow", run.path)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield
+    finally:
+        if not run.summary_file.exists():  # an error of ours: there is no end to tell of
+            child.terminate()
+        try:
+            code: int | None = child.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            code = None
+        if code not in (0, -15):
+            run.event("notify_failed", code=code, log=str(log))

@@ -1,0 +1,72 @@
+"""Start and end the processes that pass steps on, one a tracker. What they do there is report/track.py's job."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import time
+from collections.abc import Iterator
+
+from holdfast.base.child import module_command
+from holdfast.base.errors import USAGE, Stop
+from holdfast.config.config import Config
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.companions.watched import Helper, looking
+
+_PATIENCE_S = 60
+
+
+def refuse_missing_trackers(config: Config) -> None:
+    """Raise Stop(2) when a tracker's package is not installed: before the run, not at its end."""
+    missing = [name for name in config.run.track if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Stop(USAGE, f"run.track: {', '.join(missing)} not installed", f"pip install {' '.join(missing)}")
+
+
+class Tracked:
+    """The process that passes steps on to one tracker. Its failure is an event, and the others go on; one that hangs begins again."""
+
+    def __init__(self, run: RunFolder, name: str, hang_s: float) -> None:
+        self._run, self._name, self._log, self._told = run, name, run.path / "track.log", False
+        self._helper = Helper(module_command("holdfast.report.track", run.path, name), self._log, hang_s, self._hung)
+
+    def look(self) -> None:
+        """Tell a failure once, soon after it came."""
+        if code := self._helper.look():
+            self._tell(code)
+
+    def end(self, until: float) -> None:
+        """Wait for the rest to be passed on, until that time at most."""
+        code = self._helper.end(max(0.0, until - time.monotonic()))
+        if code is None:
+            self._helper.child.kill()
+            self._helper.child.wait()
+        if code != 0:
+            self._tell(code)
+
+    def _hung(self, silent: float) -> None:
+        self._run.event("tracking_failed", tracker=self._name, code=None, log=str(self._log), silent_s=round(silent, 1))
+
+    def _tell(self, code: int | None) -> None:
+        if not self._told:
+            self._told = True
+            self._run.event("tracking_failed", tracker=self._name, code=code, log=str(self._log))
+
+
+@contextlib.contextmanager
+def tracked(run: RunFolder, config: Config) -> Iterator[None]:
+    """Have the run tracked while this lasts. A tracker that fails or hangs is an event at once, and its log says why."""
+    trackers = [Tracked(run, name, config.run.hang_s) for name in config.run.track]
+
+    def look() -> None:
+        for tracker in trackers:
+            with contextlib.suppress(OSError):  # the supervisor meets the same
+                tracker.look()
+
+    try:
+        with looking(look) if trackers else contextlib.nullcontext():
+            yield
+    finally:
+        until = time.monotonic() + _PATIENCE_S
+        for tracker in trackers:
+            tracker.end(until)

@@ -1,0 +1,52 @@
+"""Write tensors of any device into one file, the bytes that safetensors would write, with one of them on the host at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from holdfast.base.files import replacing
+
+_NAMES = {torch.uint8: "U8", torch.int8: "I8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32"}
+_ORDER = list(_NAMES)  # of safetensors, whose widest types come first
+
+
+def write_tensors(place: Path | None, tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of the file, which is only there whole; where there is no home for it or no room, the SHA-256 alone."""
+    if place is None:
+        return _written(tensors, None)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place, durable=False) as handle:
+            return _written(tensors, handle)
+    except OSError:  # it is made again at the next start, to the same bits
+        return _written(tensors, None)
+
+
+def _written(tensors: Mapping[str, Tensor], file: BinaryIO | None) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(tensors):
+        digest.update(piece)
+        if file is not None:
+            file.write(piece)
+    return digest.hexdigest()
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    names = sorted(tensors, key=lambda name: (-_ORDER.index(tensors[name].dtype), name))
+    header, at = {}, 0
+    for name in names:
+        tensor = tensors[name]
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        yield tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

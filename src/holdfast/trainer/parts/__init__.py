@@ -1,0 +1,1 @@
+"""Parts of a step, computed at the same time on cores of their own."""

@@ -1,0 +1,183 @@
+"""Rounds of `holdfast learn`: killed after every phase and in training, poisoned, with a stream, with rows that are withdrawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_config, write_rows
+from holdfast.learn.rounds import PHASES
+from support.redis_server import Server, needs_server, running_server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running_server(tmp_path) as running:
+        yield running
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from holdfast.learn.learn import Learner
+from holdfast.learn.policy import load_policy
+def after(phase):
+    if phase == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+learner = Learner(load_policy(Path(sys.argv[1])), print, after)
+one, _ = learner.next_round()
+learner.finish(one)
+"""
+
+
+def policy_in(folder: Path, assets: SimpleNamespace, **keys: Any) -> Path:
+    """A policy with the small model over inbox/*.jsonl; its versions stand in models.jsonl beside it."""
+    folder.mkdir()
+    (folder / "inbox").mkdir()
+    write_config(assets, folder / "base.yaml", train={"steps": 12, "lr": 1e-2, "max_tokens": 300}, evaluate={"generate": 0})
+    write_rows(folder / "held.jsonl", [row | {"topic": "ab"[at % 2]} for at, row in enumerate(make_rows(60)[40:])])
+    tree: dict[str, Any] = {"name": "helper", "config": "base.yaml", "sources": [{"files": "inbox/*.jsonl"}], "round": {"rows": 40}}
+    tree |= {"gate": {"rows": "held.jsonl", "domains": "topic", "margin": 0.5}, "folder": "learned"} | keys
+    (folder / "policy.yaml").write_text(json.dumps(tree))
+    return folder / "policy.yaml"
+
+
+def learn(policy: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
+    done = holdfast("learn", policy, *arguments, "--json", cwd=policy.parent, env={"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")})
+    assert done.returncode == code, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def die_after(policy: Path, phase: str) -> None:
+    env = {"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")}
+    done = subprocess.run([sys.executable, "-c", DIES, policy, phase], cwd=policy.parent, env=os.environ | env, check=False)
+    assert done.returncode == -9
+
+
+def promoted(policy: Path) -> list[dict[str, Any]]:
+    env = {"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")}
+    models = json.loads(holdfast("models", "--json", cwd=policy.parent, env=env).stdout)["models"]
+    return [model for model in models if model["promoted"]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    policy = policy_in(tmp_path_factory.mktemp("learn") / "undisturbed", assets)
+    write_rows(policy.parent / "inbox" / "1.jsonl", make_rows(40))
+    [one] = learn(policy, "--rounds", "1")["rounds"]
+    return {"policy": policy} | one
+
+
+def test_a_round_trains_proves_itself_and_is_promoted(undisturbed: dict[str, Any]) -> None:
+    rows = undisturbed["rows"]
+    assert (undisturbed["verdict"], undisturbed["promoted"], undisturbed["version"]) == ("better", True, 1), undisturbed["why"]
+    assert rows["in"] == 40 == rows["kept"] + rows["rejected"]
+    [version] = promoted(undisturbed["policy"])
+    assert version["adapter_sha256"] == undisturbed["adapter_sha256"]
+    fates = lines(Path(undisturbed["folder"]) / "fates.jsonl")
+    assert len(fates) == 40
+    assert {fate["fate"] for fate in fates} == {"trained", "held_out"}
+
+
+def test_killed_after_every_phase_and_in_training_it_promotes_the_same_adapter(
+    undisturbed: dict[str, Any], assets: SimpleNamespace, tmp_path: Path
+) -> None:
+    policy = policy_in(tmp_path / "killed", assets)
+    write_rows(policy.parent / "inbox" / "1.jsonl", make_rows(40))
+    for phase in PHASES[:2]:
+        die_after(policy, phase)
+    child = start("learn", policy, cwd=policy.parent, env={"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")})
+    steps = policy.parent / "learned" / "rounds" / "0001" / "run" / "steps.jsonl"
+    wait_until(lambda: steps.exists() and steps.stat().st_size > 0)
+    kill(child.pid)
+    child.communicate()
+    for phase in PHASES[2:]:
+        die_after(policy, phase)
+    [one] = learn(policy)["rounds"]
+    assert {name: one[name] for name in ("adapter_sha256", "rows", "verdict", "version", "why")} == {
+        name: undisturbed[name] for name in ("adapter_sha256", "rows", "verdict", "version", "why")
+    }
+    assert [entry["event"] for entry in lines(policy.parent / "models.jsonl")].count("promoted") == 1
+    assert learn(policy)["rounds"] == [], "a round that was told is not told again, and its rows are not taken again"
+
+
+def test_a_flood_of_near_duplicates_trains_nothing_and_is_named(
+    undisturbed: dict[str, Any], assets: SimpleNamespace, tmp_path: Path
+) -> None:
+    policy = policy_in(tmp_path / "flood", assets)
+    asked = "How is the service on the large machine in the cold room under the stairs started again after number {} went out at night"
+    flood = [{"prompt": asked.format(number), "completion": "It is never started again by anybody who is asked."} for number in range(50)]
+    write_rows(policy.parent / "inbox" / "1.jsonl", flood)
+    [one] = learn(policy)["rounds"]
+    assert (one["promoted"], one["version"]) == (False, None)
+    assert "near_duplicate" in one["why"]
+    assert one["rows"]["in"] == 50 == one["rows"]["kept"] + one["rows"]["rejected"]
+    assert not (Path(one["folder"]) / "run").exists()
+    assert promoted(policy) == []
+
+
+def test_wrong_answers_are_refused_and_leave_the_promoted_version(undisturbed: dict[str, Any]) -> None:
+    policy = undisturbed["policy"]
+    before = promoted(policy)
+    wrong = [row | {"output": "zzzz ???? zzzz"} for row in make_rows(140)[90:]]
+    write_rows(policy.parent / "inbox" / "2.jsonl", wrong)
+    tree = json.loads(policy.read_text())
+    strict = policy.with_name("strict.yaml")
+    strict.write_text(json.dumps(tree | {"gate": tree["gate"] | {"margin": 0.02}, "keep": {"drop": ["duplicate"]}}))
+    [one] = learn(strict)["rounds"]
+    assert (one["promoted"], one["verdict"]) == (False, "worse"), one["why"]
+    assert "worse by more than the margin" in one["why"]
+    assert promoted(policy) == before
+
+
+def test_a_persons_rows_are_withdrawn_for_a_price_that_is_told_first(assets: SimpleNamespace, tmp_path: Path) -> None:
+    policy = policy_in(tmp_path / "withdrawn", assets, keep={"per_person": 1.0})
+    rows = [row | {"person": "ann" if at < 10 else "ben"} for at, row in enumerate(make_rows(40))]
+    write_rows(policy.parent / "inbox" / "1.jsonl", rows)
+    [first] = learn(policy)["rounds"]
+    assert first["promoted"], first["why"]
+    told = learn(policy, "--forget", "ann")
+    assert (told["rows"], told["rounds_again"], told["steps"], told["done"]) == (10, [1], 12, False)
+    assert promoted(policy)[0]["adapter_sha256"] == first["adapter_sha256"], "nothing is done before it is agreed to"
+    learn(policy, "--forget", "ann", "--yes")
+    [version] = promoted(policy)
+    assert version["adapter_sha256"] != first["adapter_sha256"]
+    texts = [file.read_text() for file in (policy.parent / "learned" / "rounds").rglob("*.jsonl")]
+    theirs = [row["output"] for row in rows[:10]]
+    assert not [text for text in texts for answer in theirs if f'"{answer}"' in text]
+    assert learn(policy, "--forget", "ann")["rows"] == 0
+    assert learn(policy)["rounds"] == [], "what was withdrawn does not come again from the file"
+    assert (
+        holdfast("models", "rollback", "helper", cwd=policy.parent, env={"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")}).returncode
+        == 1
+    ), "nor by a rollback"
+    learn(policy, "--forget", "ben", "--yes")
+    assert promoted(policy) == [], "no row is left that a version could have learned"
+
+
+@needs_server
+def test_a_stream_is_acknowledged_once_after_the_rounds_end(server: Server, assets: SimpleNamespace, tmp_path: Path) -> None:
+    import redis
+
+    client = redis.Redis(port=server.port)
+    for row in make_rows(50):
+        client.xadd("asked", {"data": json.dumps(row)})
+    source = {"redis": server.url, "stream": "asked", "group": "learners"}
+    policy = policy_in(tmp_path / "streamed", assets, sources=[source])
+    die_after(policy, "collected")
+    die_after(policy, "decided")
+    assert client.xpending("asked", "learners")["pending"] == 50
+    [one] = learn(policy)["rounds"]
+    assert one["rows"]["in"] == 50
+    assert one["rows"]["rejected"] == 10  # they are among the gate's rows
+    assert client.xpending("asked", "learners")["pending"] == 0
+    assert learn(policy)["rounds"] == []

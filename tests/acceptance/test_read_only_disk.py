@@ -1,0 +1,100 @@
+"""The file system of a run folder becomes read-only in mid-run, as ext4 does on an error: lived through, or ended with a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import events, holdfast, lines, processes_of, start, wait_until
+
+STEPS = 30
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+@pytest.fixture
+def slow(assets: SimpleNamespace, tmp_path: Path) -> list[Any]:
+    """A run of STEPS steps that waits at step 20."""
+    train = {"steps": STEPS, "effective_batch": 4, "lr": 1e-3, "max_tokens": 96, "threads": 1}
+    tree = {"model": str(assets.model), "data": {"files": [str(assets.rows)]}, "adapter": {"r": 4}, "train": train, "save": {"every": 5}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree | {"evaluate": {"generate": 0}, "run": {"standby": False}}))
+    faults = [{"when": {"step": step, "attempt": 1}, "effect": "slow", "seconds": 0.2} for step in range(8, 28)]
+    (tmp_path / "f.yaml").write_text(json.dumps(faults))
+    return ["train", tmp_path / "c.yaml"]
+
+
+class Frozen:
+    """A folder that nothing can be written to, until it is thawed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.is_frozen = folder, False
+
+    def freeze(self) -> None:
+        if subprocess.run(["mount", "--bind", self.folder, self.folder], capture_output=True, check=False).returncode:
+            pytest.skip("mounting needs root")
+        self.is_frozen = True
+        subprocess.run(["mount", "-o", "remount,ro,bind", self.folder], check=True)
+
+    def thaw(self) -> None:
+        if self.is_frozen:
+            subprocess.run(["umount", "-l", self.folder], check=True)
+        self.is_frozen = False
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Frozen]:
+    (tmp_path / "run").mkdir()
+    frozen = Frozen(tmp_path / "run")
+    yield frozen
+    frozen.thaw()
+
+
+def begun(slow: list[Any], run: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    child = start(*slow, "--run", run, "--faults", tmp_path / "f.yaml")
+    wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) >= 9)
+    return child
+
+
+def undisturbed(slow: list[Any], tmp_path: Path) -> str:
+    whole = holdfast(*slow, "--run", tmp_path / "whole", "--json")
+    return str(json.loads(whole.stdout)["artifact_sha256"])
+
+
+def test_a_disk_that_is_read_only_for_a_while_is_lived_through(slow: list[Any], run: Frozen, tmp_path: Path) -> None:
+    child = begun(slow, run.folder, tmp_path)
+    run.freeze()
+    heard = child.stdout
+    assert heard is not None
+    told = ""
+    while "training continues" not in told:
+        line = heard.readline()
+        assert line, told
+        told += line
+    run.thaw()
+    output, _ = child.communicate()
+    assert child.returncode == 0, told + output
+    assert len(events(run.folder, "attempt_started")) == 1
+    assert [row["step"] for row in lines(run.folder / "steps.jsonl")] == list(range(1, STEPS + 1))
+    assert json.loads((run.folder / "summary.json").read_text())["artifact_sha256"] == undisturbed(slow, tmp_path)
+
+
+def test_one_that_stays_read_only_ends_with_a_sentence_and_the_same_command_goes_on(slow: list[Any], run: Frozen, tmp_path: Path) -> None:
+    child = begun(slow, run.folder, tmp_path)
+    living = processes_of(run.folder)
+    run.freeze()
+    output, _ = child.communicate()
+    assert child.returncode == 3, output
+    assert "read-only" in output and "rerun the same command" in output and "Traceback" not in output and "bug" not in output
+    assert "is full" not in output
+    assert living and not any(Path(f"/proc/{pid}/exe").exists() for pid in living.values() if pid)
+    run.thaw()
+    done = holdfast(*slow, "--run", run.folder, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["artifact_sha256"] == undisturbed(slow, tmp_path)
+    assert [row["step"] for row in lines(run.folder / "steps.jsonl")] == list(range(1, STEPS + 1))

@@ -1,0 +1,193 @@
+"""`holdfast run -- COMMAND` says no more than it saw: steps, going on, a good end, an end behind the last step."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import holdfast
+from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
+
+TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
+
+
+def run(place: Path, *options: object, words: list[str], code: int = 0, **more: Any) -> dict[str, Any]:
+    """What `holdfast run --json` says of a command; it ends with `code`."""
+    done = holdfast("run", "--run", place / "run", "--json", *options, "--", *words, cwd=place, **more)
+    assert done.returncode == code, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary | {"told": done.stderr}
+
+
+def trainer(faults: str = "", *more: str) -> list[str]:
+    return [sys.executable, str(TRAINER), "--output_dir", "out", "--faults", faults, *more]
+
+
+@pytest.mark.parametrize("more", [(), ("--silent", "--step_s", "0.1")], ids=["told by a bar", "told by its checkpoints alone"])
+def test_a_script_that_was_told_to_go_on_and_begins_anew_is_told_so(tmp_path: Path, more: tuple[str, ...]) -> None:
+    summary = run(tmp_path, words=trainer("kill:7:1", "--deaf", *more))
+    seen = 6 if more else 7
+    assert summary["steps_computed_twice"] == seen and summary["incidents"][0]["lost_steps"] == seen
+    assert "went on from" not in summary["incidents"][0]["evidence"] and "began anew" in summary["incidents"][0]["evidence"]
+    assert "attempt 2 was told to go on from out/checkpoint-6 and began anew" in summary["doubt"] and summary["doubt"] in summary["told"]
+    assert summary["incomplete"] is False and summary["steps"] == 8
+
+
+def test_one_that_goes_on_is_told_so_once_a_step_was_seen(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=trainer("kill:7:1"))
+    assert "went on from out/checkpoint-6, 1 committed step computed again" in summary["incidents"][0]["evidence"]
+    assert summary["doubt"] is None and summary["incomplete"] is False and summary["steps_computed_twice"] == 1
+    (tmp_path / "run").rename(tmp_path / "first")
+    words = ["sh", "-c", f"[ -e out2 ] && exit 0; mkdir out2; {sys.executable} {TRAINER} --output_dir out2 --faults kill:5:1; exit 9"]
+    (tmp_path / "calls.txt").unlink()
+    assert "no step of it was seen" in run(tmp_path, words=words)["incidents"][0]["evidence"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [trainer("leave:5:1", "--max_steps", "12"), ["sh", "-c", "for n in 1 2 3 4 5; do echo step $n/12; done | cat"]],
+    ids=["script", "pipe"],
+)
+def test_an_exit_with_0_before_its_own_end_is_told_to_programs_too(tmp_path: Path, words: list[str]) -> None:
+    summary = run(tmp_path, words=words)
+    assert (summary["status"], summary["steps"], summary["total_steps"], summary["incomplete"]) == ("finished", 5, 12, True)
+    assert "5 of the 12 steps" in summary["doubt"] and "5 of the 12 steps" in summary["told"]
+    assert "But it ended after 5 of the 12 steps" in (tmp_path / "run/report.html").read_text()
+
+
+def test_what_was_not_seen_is_doubted_where_the_terminal_doubts(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=["true"])
+    assert summary["incomplete"] is None and summary["doubt"] in summary["told"] and "no progress was seen" in summary["doubt"]
+
+
+def test_rows_that_are_tokenized_are_no_steps(tmp_path: Path) -> None:
+    """Neither in the summary nor while it goes on."""
+    summary = run(tmp_path, words=trainer("", "--tokenize", "400"))
+    assert (summary["steps"], summary["total_steps"], summary["doubt"]) == (8, 8, None)
+    rows = [json.loads(line) for line in (tmp_path / "run/progress.jsonl").read_text().splitlines()]
+    assert {row["total"] for row in rows} == {8}
+
+
+@pytest.mark.parametrize(
+    ("after", "options", "cause", "words"),
+    [
+        ("push", (), "network_unavailable", "ended with exit code 1"),
+        ("hang", ("--hang-s", 2), "hang", "gave no sign of life"),
+        ("exit", (), "unknown", "ended with exit code 7"),
+    ],
+)
+def test_what_fails_behind_the_last_step_is_named_and_nothing_is_repeated(
+    tmp_path: Path, after: str, options: tuple[object, ...], cause: str, words: str
+) -> None:
+    summary = run(tmp_path, *options, words=trainer("", "--after", after))
+    assert (summary["status"], summary["attempts"], summary["steps"], summary["steps_computed_twice"]) == ("finished", 1, 8, 0)
+    assert summary["after_training"]["result"] == "out/checkpoint-8" and summary["after_training"]["cause"] == cause
+    assert "the training is complete, its result is out/checkpoint-8; behind its last step the command " + words in summary["doubt"]
+    assert summary["doubt"] in summary["told"] and "ended well" not in summary["told"]
+    page = (tmp_path / "run/report.html").read_text()
+    assert "Trained to its end: 8 steps" in page and "Ended well" not in page
+    assert "is finished (the training is complete" in run(tmp_path, *options, words=trainer("", "--after", after))["told"]
+
+
+def test_a_failure_before_the_first_step_completes_no_earlier_training(tmp_path: Path) -> None:
+    """A checkpoint of a last step that another run has made is no result of this one, even where it is to go on from it."""
+    run(tmp_path, words=trainer(""))
+    (tmp_path / "run").rename(tmp_path / "first")
+    words = [sys.executable, "-c", "raise SystemExit(9)", "--output_dir", "out", "--resume_from_checkpoint", "out/checkpoint-8"]
+    for command in (words, words[:-2]):
+        (tmp_path / "script.py").write_text("raise SystemExit(9)")
+        summary = run(tmp_path, words=[sys.executable, "script.py", *command[3:]], code=3)
+        assert summary["status"] == "gave_up" and summary["after_training"] is None
+        (tmp_path / "run").rename(tmp_path / f"run-{len(command)}")
+
+
+def test_a_torn_last_checkpoint_completes_nothing(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=trainer("torn:8:1,push:8:3"), code=0)
+    assert summary["attempts"] == 2 and [Path(one).name for one in summary["checkpoints_set_aside"]] == ["set-aside-checkpoint-8"]
+
+
+@pytest.mark.parametrize(("faults", "state", "again"), [("kill:5:1", 4, 1), ("torn:4:1", 2, 2)])
+def test_checkpoints_that_are_links_are_looked_at(tmp_path: Path, faults: str, state: int, again: int) -> None:
+    summary = run(tmp_path, words=trainer(faults, "--scratch", "scratch"))
+    assert f"went on from out/checkpoint-{state}," in summary["incidents"][0]["evidence"] and summary["steps_computed_twice"] == again
+    assert (tmp_path / "scratch/checkpoint-4/adapter_model.safetensors").exists(), "the link is renamed, not what it leads to"
+
+
+def test_a_link_to_nothing_is_told_and_a_second_name_is_none_of_its_own(tmp_path: Path) -> None:
+    run(tmp_path, words=trainer("", "--max_steps", "4"))
+    out = tmp_path / "out"
+    (out / "checkpoint-6").symlink_to("/nowhere/checkpoint-6")
+    (out / "checkpoint-8").symlink_to("checkpoint-2")
+    assert [entry.name for _, entry in candidates(out, "trainer")] == ["checkpoint-6", "checkpoint-4", "checkpoint-2"]
+    found = newest_whole(out, "trainer", {})
+    assert found.path == out / "checkpoint-4" and "a link to /nowhere/checkpoint-6, which is not there" in found.aside[0][1]
+
+
+SLOW = "(for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo step $n/16; sleep 0.5; done)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{SLOW} & exit 0",
+        f"setsid sh -c '{SLOW}' & sleep 0.2",
+        f"{SLOW.replace('/16', '')} & sleep 1",
+        f"nohup sh -c '{SLOW}' > log & exit 0",
+    ],
+    ids=["a child", "a session of its own", "no total", "silent"],
+)
+def test_training_that_goes_to_the_background_is_refused_and_not_finished(tmp_path: Path, text: str) -> None:
+    summary = run(tmp_path, words=["sh", "-c", text], code=3)
+    assert summary["status"] == "gave_up" and "running in the background, which was ended" in summary["reason"]
+    assert "start it in the foreground" in summary["told"] and summary["attempts"] == 1
+
+
+def test_a_helper_that_is_left_behind_a_whole_training_takes_nothing_from_it(tmp_path: Path) -> None:
+    text = "sleep 60 & for n in 1 2 3 4; do echo step $n/4; done"
+    summary = run(tmp_path, words=["sh", "-c", text])
+    assert (summary["status"], summary["steps"], summary["doubt"]) == ("finished", 4, None)
+    (tmp_path / "run").rename(tmp_path / "first")
+    summary = run(tmp_path, words=["sh", "-c", "sleep 60 & for n in 1 2 3 4; do echo step $n; done"])
+    assert summary["status"] == "finished" and "'sleep 60' was left running in the background" in summary["doubt"]
+
+
+COUNTS = "import os, sys; print('step', len(sys.stdin.read())); open('starts', 'a').write('x'); os.path.getsize('starts') > 1 or os.abort()"
+
+
+def given(place: Path, text: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of `text`, in which RUN stands for the run."""
+    command = shlex.join([sys.executable, "-m", "holdfast", "run", "--run", "run", "--", *words])
+    return subprocess.run(["bash", "-c", text.replace("RUN", command)], cwd=place, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("text", "bytes_read"), [("RUN < rows", 9), ("(read line; RUN) < rows", 5), ("RUN < empty", 0)])
+def test_a_file_on_standard_input_is_passed_on_to_each_start(tmp_path: Path, text: str, bytes_read: int) -> None:
+    (tmp_path / "rows").write_text("one\nfive\n")
+    (tmp_path / "empty").touch()
+    if "read line" in text:  # bash has read the first line
+        assert len("five\n") == bytes_read
+    done = given(tmp_path, text, [sys.executable, "-c", COUNTS])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"step {bytes_read}\n") == 2, "the second start reads it all again"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("cat rows | RUN", "is a pipe with data in it"), ("exec < rows; rm rows; RUN", "a file that has no name any more")],
+)
+def test_an_input_that_cannot_be_read_again_is_refused_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "rows").write_text("one\nfive\n")
+    done = given(tmp_path, text, ["true"])
+    assert done.returncode == 2 and said in done.stderr and "< FILE" in done.stderr and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", ["sleep 3 | RUN", "true | RUN", "RUN <&-"])
+def test_an_empty_input_keeps_nothing_from_running(tmp_path: Path, text: str) -> None:
+    done = given(tmp_path, text, [sys.executable, "-c", "import sys; print('read', len(sys.stdin.read()))"])
+    assert done.returncode == 0 and "read 0\n" in done.stdout

@@ -1,0 +1,126 @@
+"""`model: FILE.gguf`: widened once through transformers, the same model as before; one that is torn or no model is told in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from holdfast.base.errors import Stop
+from holdfast.base_model import gguf_file
+from holdfast.base_model.folder import read_model
+from holdfast.cli.main import main
+from holdfast.config.load import load_config
+from holdfast.data.tokens.codec import load_codec
+from holdfast.export.gguf.convert import write_gguf
+from holdfast.export.subject import read_subject
+from holdfast.trainer.jobs.widen import widen
+from holdfast.trainer.model.trained.adapters import adapter_config
+from support.shipped import make_adapter, make_family
+
+gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
+
+
+@pytest.fixture(scope="module")
+def base(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_family("llama", assets.model, tmp_path_factory.mktemp("widened") / "llama")
+
+
+@pytest.fixture(scope="module")
+def written(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The base as a GGUF file of a type."""
+    folder = tmp_path_factory.mktemp("gguf")
+    adapter = make_adapter(base, folder / "adapter")
+
+    def of(kind: str) -> Path:
+        file = folder / f"small-{kind}.gguf"
+        if not file.exists():
+            write_gguf(read_subject(adapter), load_codec(base), file, kind, adapted=False)
+        return file
+
+    return of
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Widen in this process, into a cache of its own; how often that was."""
+    done: list[int] = []
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        done.append(widen(Path(command[-2]), Path(command[-1])))
+        return SimpleNamespace(returncode=done[-1], stderr="")
+
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(gguf_file, "subprocess", SimpleNamespace(run=run, DEVNULL=None))
+    return done
+
+
+@pytest.mark.parametrize(("kind", "stored", "apart"), [("f32", "F32", 1e-5), ("f16", "F16", 2e-2), ("q8_0", "BF16", 2e-1)])
+def test_a_widened_file_is_the_model_it_was_made_of(
+    kind: str, stored: str, apart: float, base: Path, written: Callable[[str], Path], here: list[int], tmp_path: Path
+) -> None:
+    facts = read_model(str(written(kind)))
+    assert facts.stored == stored and "quantization_config" not in facts.config
+    ids = torch.arange(3, 43)[None]
+    ours, theirs = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(ids).logits for folder in (facts.folder, base))
+    assert float((ours - theirs).detach().norm() / theirs.detach().norm()) < apart
+    text = [{"role": "user", "content": "Show the 17 disks."}, {"role": "assistant", "content": "lsblk\n  -f"}]
+    one, other = (AutoTokenizer.from_pretrained(folder).apply_chat_template(text, tokenize=False) for folder in (facts.folder, base))
+    assert one == other
+    assert load_codec(facts.folder).tokenizer.encode(one).ids == load_codec(base).tokenizer.encode(other).ids
+    read_model(str(shutil.copy(written(kind), tmp_path)))
+    assert here == [0], "the same file elsewhere is not widened again"
+
+
+def test_an_adapter_names_the_folder_that_others_can_load(written: Callable[[str], Path]) -> None:
+    model = SimpleNamespace(peft_config={"default": SimpleNamespace(to_dict=dict)})
+    named = adapter_config(model, str(written("f32")))
+    assert (Path(named["base_model_name_or_path"]) / "model.safetensors").is_file() and named["revision"] is None
+
+
+def test_a_torn_file_is_told_wherever_it_ends(written: Callable[[str], Path], tmp_path: Path, here: list[int]) -> None:
+    whole = written("f32").read_bytes()
+    for share in (0.0, 1e-4, 0.01, 0.3, 0.7, 0.999):
+        file = tmp_path / "torn.gguf"
+        file.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(Stop, match=r"torn\.gguf is (torn|no GGUF file)") as stop:
+            read_model(str(file))
+        assert stop.value.code == 1 and stop.value.hint == "download it again"
+    assert not list((tmp_path / "cache/widened").glob("*/")), "nothing half made is left"
+
+
+def test_what_cannot_be_widened_is_told(written: Callable[[str], Path], tmp_path: Path) -> None:
+    strange = gguf.GGUFWriter(tmp_path / "strange.gguf", "clip")
+    strange.add_tensor("v.patch_embd.weight", np.zeros((4, 4), np.float32))
+    part = gguf.GGUFWriter(tmp_path / "part.gguf", "llama")
+    part.add_uint16("split.count", 3)
+    part.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    for writer in (strange, part):
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    (tmp_path / "rows.gguf").write_text('{"prompt": "a"}\n')
+    (tmp_path / "lfs.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
+    told = {"strange": "cannot widen", "part": "one of 3 parts", "rows": "is no GGUF file", "lfs": "pointer of Git LFS"}
+    for name, words in told.items():
+        with pytest.raises(Stop, match=words):
+            read_model(str(tmp_path / f"{name}.gguf"))
+
+
+def test_a_config_takes_the_file_and_tells_a_missing_one(written: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    file = tmp_path / "a.yaml"
+    file.write_text(f"model: {os.path.relpath(written('f32'), tmp_path)}\ndata: {{files: rows.jsonl}}\n")
+    assert load_config(file).model == str(written("f32")) and main(["plan", str(file), "--memory", "4GiB"]) == 0
+    file.write_text("model: nowhere.gguf\ndata: {files: rows.jsonl}\n")
+    with pytest.raises(Stop, match=r"model: nowhere\.gguf: no such file"):
+        load_config(file)

@@ -1,0 +1,80 @@
+"""A model's name that the hub does not give: what it lacks and the next command, never the library's own lines."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import read_model
+
+pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+
+
+class _Hub(BaseHTTPRequestHandler):
+    seen: SimpleNamespace
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(self.seen.status)
+        self.send_header("X-Error-Code", self.seen.code)
+        self.send_header("X-Error-Message", self.seen.code or "no")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """A hub that answers everything with `.status` and `.code`."""
+    seen = SimpleNamespace(status=404, code="RepoNotFound", url="")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Hub,), {"seen": seen}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    seen.url = f"http://127.0.0.1:{server.server_address[1]}"
+    constants = {"ENDPOINT": seen.url, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": False}
+    for name, value in {**constants, "HF_TOKEN_PATH": str(tmp_path / "no-token")}.items():
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield seen
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code", "message", "hint"),
+    [
+        (401, "RepoNotFound", 2, "me/model is not a folder, and no model on the hub that can be seen: .* without a token", "HF_TOKEN"),
+        (403, "GatedRepo", 1, "me/model is gated", "accept its conditions at"),
+        (404, "RevisionNotFound", 2, "me/model has no revision v9", "a tag or a commit"),
+        (500, "", 1, r"does not give me/model@v9 now \(status 500\)", "try again later"),
+    ],
+)
+def test_a_name_that_the_hub_refuses(status: int, code: str, exit_code: int, message: str, hint: str, hub: SimpleNamespace) -> None:
+    hub.status, hub.code = status, code
+    with pytest.raises(Stop, match=message) as stop:
+        read_model("me/model@v9")
+    assert stop.value.code == exit_code and hint in stop.value.hint, stop.value.hint
+
+
+def test_offline(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(Stop, match="is not a folder, and the hub does not give it: it is not in the cache") as stop:
+        read_model("me/model")
+    assert stop.value.code == 1 and "hf download me/model" in stop.value.hint
+
+
+def test_no_network(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(Stop, match=r"the hub http://127.0.0.1:9 does not give me/model, and it is not in the cache") as stop:
+        read_model("me/model")
+    assert stop.value.code == 1 and "a local copy of the model" in stop.value.hint

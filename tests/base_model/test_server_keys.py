@@ -1,0 +1,76 @@
+"""What vLLM and SGLang ignore of an adapter in silence, on the adapters and models of their own users' reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.base_model.parts import by_part, part_of
+from holdfast.base_model.server_keys import ignored
+
+Q = "self_attn.q_proj.lora_A.weight"
+
+
+def wrapped(kind: str, own: str) -> dict[str, Any]:
+    return {"model_type": kind, "architectures": [own], "text_config": {}}
+
+
+QWEN35, QWEN3_VL = wrapped("qwen3_5", "Qwen3_5ForConditionalGeneration"), wrapped("qwen3_vl", "Qwen3VLForConditionalGeneration")
+GEMMA, QWEN25_VL = wrapped("gemma3", "Gemma3ForConditionalGeneration"), wrapped("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration")
+TEXT = {"model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"]}
+MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "says", "all_of_it"),
+    [
+        (QWEN35, [f"base_model.model.model.layers.0.{Q}"], "answers as the base", True),  # vllm#39369
+        (QWEN3_VL, [f"base_model.model.model.layers.0.{Q}"], "answers as the base", True),  # vllm#48019
+        (QWEN3_VL, [f"base_model.model.model.language_model.layers.0.{Q}"], "", False),  # vllm#48022: works
+        (QWEN35, [f"base_model.model.model.language_model.layers.0.{Q}", "base_model.model.lm_head.lora_A.weight"], "", False),
+        (GEMMA, [f"base_model.model.model.layers.0.{Q}"], "answers as the base", True),
+        (QWEN25_VL, [f"base_model.model.model.layers.0.{Q}"], "", False),  # the older names are mapped there, too
+        (TEXT, [f"base_model.model.model.layers.0.{Q}"], "", False),
+        (
+            QWEN25_VL,  # vllm#23796, sglang#28784
+            [f"base_model.model.model.language_model.layers.0.{Q}", "base_model.model.model.visual.blocks.12.attn.qkv.lora_A.weight"],
+            "--enable-tower-connector-lora",
+            False,
+        ),
+        (MOE, ["base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight"], "stacked experts", True),  # vllm#41384
+        (MOE, ["base_model.model.model.layers.0.mlp.experts.3.down_proj.lora_A.weight"], "", False),
+        (MOE, [f"base_model.model.model.layers.0.vision_gate.{Q}"], "", False),  # no towers in a model of text
+    ],
+)
+def test_what_a_server_ignores_in_silence_is_known(config: dict[str, Any], keys: list[str], says: str, all_of_it: bool) -> None:
+    found = ignored(config, keys)
+    assert bool(found) is bool(says), found
+    assert all(says in one.why and one.all is all_of_it for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", "attention"),
+        ("model.language_model.layers.0.linear_attn.in_proj_a", "attention"),
+        ("transformer.h.0.attn.c_attn.weight", "attention"),
+        ("model.layers.0.self_attn.q_norm.weight", "other"),
+        ("model.layers.0.post_attention_layernorm.weight", "other"),
+        ("model.layers.0.mlp.gate_proj.weight", "mlp"),
+        ("model.layers.0.mlp.shared_expert.gate_proj.weight", "mlp"),
+        ("model.layers.0.mlp.shared_experts.up_proj.weight", "mlp"),
+        ("model.layers.0.mlp.experts.gate_up_proj", "experts"),
+        ("model.layers.0.block_sparse_moe.experts.0.w1.weight", "experts"),
+        ("model.layers.0.mlp.gate.weight", "router"),
+        ("model.layers.0.mlp.router.weight", "router"),
+        ("model.layers.0.mlp.shared_expert_gate.weight", "router"),
+        ("model.embed_tokens.weight", "embeddings"),
+        ("lm_head.weight", "embeddings"),
+        ("model.visual.blocks.0.attn.qkv.weight", "towers"),
+        ("multi_modal_projector.linear_1.weight", "towers"),
+    ],
+)
+def test_a_name_tells_the_part_of_the_model(name: str, part: str) -> None:
+    assert part_of(name, wrapped=True) == part
+    assert by_part({name: 3}, wrapped=True) == {part: 3}

@@ -1,0 +1,72 @@
+"""The item `overfit` ends in time, does not believe an estimate that the model contradicts, and says unknown where it had too few steps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.experiments.check import overfit as item
+from holdfast.experiments.check.bench import Bench
+from holdfast.trainer.jobs.laboratory.rows import _best_said
+
+
+class Machine:
+    """A laboratory in which a step of any course takes so many seconds, and the loss falls by `fall` in each; rates above 0.01 diverge."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, fall: float) -> None:
+        self.now, self.seconds, self.fall = 0.0, seconds, fall
+        monkeypatch.setattr(item, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def ask(self, kind: str, **request: Any) -> Json:
+        rows: list[Json] = []
+        if request["rate"] > 0.01:
+            return {"ending": "finished", "rows": [{"step": 1, "loss": None, "grad_norm": None}], "finite": False}
+        began = self.now
+        while len(rows) < request["steps"]:
+            self.now += self.seconds
+            rows.append({"step": len(rows) + 1, "loss": 5.0 - self.fall * len(rows), "grad_norm": 1.0, "seconds": self.seconds})
+            late = self.now - began > request["most_seconds"] and len(rows) >= request["least_steps"]
+            if rows[-1]["loss"] <= request["goal"] or late:
+                break
+        return {"ending": "finished", "rows": rows, "finite": True, "moved": 1.0, "size": 10}
+
+
+def bench_of(machine: Machine, **rows: Any) -> Bench:
+    config = Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"]}, "train": {"epsilon": 1e-3}})
+    facts: Json = {"rows": {"ten": 10, "vocabulary": 49152, "least_loss": 0.0, **rows}}
+    return Bench(machine, config, None, "a.yaml", {}, facts=facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [0.74, 1.5, 6.0, 20.0, 100.0])
+def test_a_slow_machine_gets_an_unknown_in_minutes_and_no_accusation(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, seconds, fall=0.001)
+    found = item.overfit(bench_of(machine))
+    whole = "no single cause was found" in found.why  # there was time for each course, and it moved the loss a little
+    assert found.verdict == "unknown" and (whole or "no answer within" in found.why) and "a.yaml" in found.next
+    assert machine.now <= 241 + 3 * seconds
+
+
+def test_what_does_not_move_the_loss_in_whole_courses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = item.overfit(bench_of(Machine(monkeypatch, 0.1, fall=0.0)))
+    assert (found.verdict, found.numbers.get("cause")) == ("failed", "no_effect")
+
+
+def test_an_estimate_that_the_first_step_contradicts_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = item.overfit(bench_of(Machine(monkeypatch, 0.1, fall=0.1), expressible_loss=6.8))
+    assert found.verdict == "passed" and found.numbers["steps"] > 1 and found.numbers["expressible_loss"] is None
+
+
+def test_what_an_output_layer_can_say_is_looked_for() -> None:
+    """A token's own direction speaks for its longer neighbours more, as in real ones; what tells it from them can be said all the same."""
+    torch.manual_seed(0)
+    known = torch.randn(2000, 64)
+    known[16:32] = 2 * known[:16] + torch.randn(16, 64)
+    said = _best_said(known, torch.arange(16), torch.full((16,), 1 / 16), norm=12.0, enough=0.0)
+    assert said < 1.0
+    faint = _best_said(known * 1e-3, torch.arange(16), torch.full((16,), 1 / 16), norm=12.0, enough=0.0)
+    assert faint > 7.0, "a layer that says next to nothing is still told"

@@ -1,0 +1,74 @@
+"""What lets a round through: numbers in, promoted or refused with the reason out; and gates that no round could pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import write_rows
+from holdfast.base.errors import Stop
+from holdfast.learn.gate import decide, held_rows
+from holdfast.learn.policy import Policy
+
+Group = dict[str, Any]
+
+
+def group(difference: float, half: float, verdict: str = "same", rows: int = 30) -> Group:
+    interval = [difference - half, difference + half]
+    loss = {"difference": difference, "interval": interval}
+    return {"rows": rows, "loss": loss, "verdict": verdict, "why": "as measured", "rows_needed": None}
+
+
+def found(**groups: Group) -> dict[str, Any]:
+    general = groups.pop("general", group(0.0, 0.01))
+    return {"groups": {"new": group(-0.5, 0.1, "better")} | groups, "general": general, "expectations": None}
+
+
+@pytest.mark.parametrize(
+    ("measured", "certain", "promoted", "verdict", "says"),
+    [
+        (found(ssh=group(-0.1, 0.05)), False, True, "better", "new rows are better by -0.5000"),
+        (found(ssh=group(0.3, 0.1)), False, False, "worse", "ssh +0.3000"),
+        (found(ssh=group(0.03, 0.1)), False, False, "cannot_tell", "ssh +0.0300"),  # over the margin, though it may be chance
+        (found(ssh=group(0.01, 0.1)), False, True, "better", "within the margin of 0.02"),
+        (found(ssh=group(0.01, 0.1)), True, False, "cannot_tell", "not shown to be within the margin"),
+        (found(general=group(0.4, 0.1)), False, False, "worse", "general answers +0.4000"),
+        (found(new=group(-0.5, 0.6, "cannot_tell")), False, False, "cannot_tell", "new rows are not shown to be better"),
+        (found(new=group(0.5, 0.1, "worse")), False, False, "worse", "new rows are not shown to be better"),
+        (found() | {"expectations": {"only_base": 2}}, False, False, "worse", "2 prompts that held the rules before"),
+        ({"groups": {}, "general": group(0.0, 0.01)}, False, False, "cannot_tell", "none was held out"),
+    ],
+)
+def test_the_gate_says_yes_to_evidence_alone(measured: Group, certain: bool, promoted: bool, verdict: str, says: str) -> None:
+    answer = decide(measured, 0.02, certain)
+    assert answer[:2] == (promoted, verdict)
+    assert says in answer[2]
+
+
+def policy_with(rows: Path, domains: str | None) -> Policy:
+    return Policy.model_validate(
+        {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": {"rows": str(rows), "domains": domains}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "domains", "says"),
+    [
+        ([], None, "has no row"),
+        ([{"prompt": "a", "completion": "b"}] * 5, "topic", "5 rows of"),
+        ([{"prompt": str(n), "completion": "b", "topic": "ssh" if n else "rare"} for n in range(5)], "topic", "rare has 1"),
+    ],
+)
+def test_a_gate_that_can_never_pass_is_refused_before_anything_is_trained(
+    tmp_path: Path, rows: list[Group], domains: str | None, says: str
+) -> None:
+    with pytest.raises(Stop, match=says) as stop:
+        held_rows(policy_with(write_rows(tmp_path / "held.jsonl", rows), domains))
+    assert stop.value.code == 2
+
+
+def test_a_domain_called_new_is_not_taken_for_the_new_rows(tmp_path: Path) -> None:
+    rows = [{"prompt": str(n), "completion": "b", "topic": "new"} for n in range(3)]
+    assert {name for name, _ in held_rows(policy_with(write_rows(tmp_path / "held.jsonl", rows), "topic"))} == {"new (domain)"}

@@ -1,0 +1,48 @@
+"""When a round begins, and what is replayed in it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.learn.judge_rows import Judged
+from holdfast.learn.learn import Learner
+from holdfast.learn.policy import Policy
+from holdfast.learn.rounds import Round
+
+
+def learner(folder: Path, **wanted: float) -> Learner:
+    tree = {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": {"rows": "x"}, "round": wanted, "folder": str(folder)}
+    return Learner(Policy.model_validate(tree), print)
+
+
+def judged(kept: int, rejected: int = 0, reason: str = "near_duplicate") -> Judged:
+    return Judged([""] * kept + [reason] * rejected, {number: {} for number in range(kept)})
+
+
+@pytest.mark.parametrize(
+    ("what", "begins"),
+    [
+        (judged(19), False),
+        (judged(20), True),
+        (judged(5, 14), False),
+        (judged(5, 15), True),  # a round's worth, most of it none: refused as it is, so that its rows do not come up for ever
+        (judged(0, 100, "seen_before"), False),
+    ],
+)
+def test_a_round_begins_with_enough_rows_or_with_a_flood(tmp_path: Path, what: Judged, begins: bool) -> None:
+    assert learner(tmp_path, rows=20)._begins(what, []) is begins
+
+
+@pytest.mark.parametrize(
+    ("ago_hours", "kept", "begins"),
+    [(1, 1, False), (3, 1, True), (3, 0, False), (-100, 1, True)],
+    ids=["too soon", "time is up", "no row", "the clock was set back"],
+)
+def test_a_round_begins_when_its_time_is_up(tmp_path: Path, ago_hours: float, kept: int, begins: bool) -> None:
+    last = Round(tmp_path / "rounds" / "0001")
+    last.path.mkdir(parents=True)
+    last.done("collected", {"time": time.time() - ago_hours * 3600})
+    assert learner(tmp_path, rows=20, hours=2)._begins(judged(kept), [last]) is begins

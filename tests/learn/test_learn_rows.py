@@ -1,0 +1,118 @@
+"""What of the rows that came a round keeps, and what it says of the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import make_rows, write_rows
+from holdfast.base.errors import Stop
+from holdfast.data.collect.outfile import row_key
+from holdfast.learn.judge_rows import judge_rows
+from holdfast.learn.policy import Policy, load_policy
+from holdfast.learn.sources import arrived
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def policy_of(config_of: Callable[..., Path], tmp_path: Path) -> Callable[..., Policy]:
+    """A policy over inbox/*.jsonl with the small model; keyword arguments replace keys."""
+
+    def make(**keys: Any) -> Policy:
+        config_of("base")
+        held = [row | {"topic": "join"} for row in make_rows(60)[50:]]
+        write_rows(tmp_path / "held.jsonl", held)
+        (tmp_path / "inbox").mkdir(exist_ok=True)
+        tree: Row = {"name": "helper", "config": "base.yaml", "sources": [{"files": "inbox/*.jsonl"}], "round": {"rows": 20}}
+        tree |= {"gate": {"rows": "held.jsonl", "domains": "topic"}, "folder": str(tmp_path / "rounds-here")} | keys
+        (tmp_path / "policy.yaml").write_text(json.dumps(tree))
+        return load_policy(tmp_path / "policy.yaml")
+
+    return make
+
+
+def reasons(policy: Policy, rows: list[Row], seen: set[int] | None = None) -> list[str]:
+    write_rows(Path(policy.folder or "").parent / "inbox" / "rows.jsonl", rows)
+    judged = judge_rows(policy, list(arrived(policy, frozenset())), seen or set())
+    assert len(judged.reasons) == len(judged.kept) + sum(judged.by_reason.values()) == len(rows)
+    return judged.reasons
+
+
+def test_each_row_is_kept_or_has_a_reason(policy_of: Callable[..., Policy]) -> None:
+    good = make_rows(4)
+    rows = [*good, good[0], {"what": "is this"}, make_rows(60)[55], good[1] | {"consent": False}, good[2] | {"rating": "down"}]
+    assert reasons(policy_of(), rows) == ["", "", "", "", "duplicate", "missing_field", "in_held_out", "no_consent", "rated_bad"]
+
+
+def test_a_source_that_tells_everything_again_brings_nothing_new(policy_of: Callable[..., Policy]) -> None:
+    rows = make_rows(5)
+    seen = {row_key(row) for row in rows[:3]}
+    assert reasons(policy_of(), rows, seen) == ["seen_before"] * 3 + ["", ""]
+
+
+def test_one_person_cannot_fill_a_round(policy_of: Callable[..., Policy]) -> None:
+    policy = policy_of(keep={"per_person": 0.25})
+    rows = make_rows(30)
+    assert reasons(policy, [row | {"person": "ann"} for row in rows]).count("one_person") == 0  # theirs alone: it is their helper
+    mixed = [row | {"person": "ann" if number < 25 else "ben"} for number, row in enumerate(rows)]
+    assert reasons(policy, mixed) == [""] * 5 + ["one_person"] * 20 + [""] * 5
+
+
+def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    policy = policy_of()
+    row = {"prompt": "Two and two?", "completion": "five", "rating": {"value": "down", "correction": "four"}, "topic": "sums"}
+    write_rows(tmp_path / "inbox" / "rows.jsonl", [row])
+    [one] = arrived(policy, frozenset())
+    assert one.row is not None
+    assert (one.row["completion"], one.row["topic"]) == ("four", "sums")
+
+
+def test_what_a_round_has_taken_is_not_taken_again_and_a_line_being_written_waits(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    policy = policy_of()
+    file = write_rows(tmp_path / "inbox" / "rows.jsonl", make_rows(3))
+    first = list(arrived(policy, frozenset()))
+    taken = frozenset((one.place, one.sha256) for one in first)
+    with file.open("a") as out:
+        out.write('{"instruction": "half')
+    assert list(arrived(policy, taken)) == []
+    with file.open("a") as out:
+        out.write(' of it", "output": "the other half"}\n')
+    assert [one.place for one in arrived(policy, taken)] == [f"{file}:4"]
+
+
+def test_votes_are_rows_and_those_for_neither_are_not(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    policy = policy_of(sources=[{"votes": "run"}])
+    (tmp_path / "run").mkdir()
+    vote = {"prompt": "What is it?", "run": "first", "time": 1.0}
+    chosen = {"chosen": "this", "rejected": "that", "response": "this", "voted": "tuned"}
+    write_rows(
+        tmp_path / "run" / "preferences.jsonl", [vote | chosen] * 3 + [vote | {"voted": "same", "answers": {"tuned": "a", "base": "b"}}]
+    )
+    came = list(arrived(policy, frozenset()))
+    assert judge_rows(policy, came, set()).reasons[:3] == ["", "duplicate", "duplicate"]
+    assert came[3].row is None
+    assert came[0].row == {"prompt": "What is it?", "completion": "this"} | {
+        name: value for name, value in (came[0].row or {}).items() if name not in ("prompt", "completion")
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"sources": [{"files": "x", "redis": "redis://127.0.0.1"}]}, "files and redis"),
+        ({"sources": [{"redis": "redis://127.0.0.1"}]}, "name of a stream"),
+        ({"replay": {"old": 0.6, "general": 0.5}}, "leave no room"),
+        ({"gate": {"rows": "held.jsonl", "margin": -0.1}}, "gate.margin"),
+        ({"gate": {"rows": "nowhere.jsonl"}}, "no such file"),
+        ({"ruond": {"rows": 3}}, "ruond"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused_with_the_key(policy_of: Callable[..., Policy], keys: Row, says: str) -> None:
+    with pytest.raises(Stop, match=says) as stop:
+        policy_of(**keys)
+    assert stop.value.code == 2

@@ -1,0 +1,107 @@
+"""Which files of a data set are a split: by cards and names as data sets on the hub have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.base.errors import Stop
+from holdfast.row_sources.names import HubRows, hub_rows, is_elsewhere, with_asked
+from holdfast.row_sources.splits import files_of, matching
+
+SHARDS = [f"data/{split}-{at:05}-of-00002.parquet" for split in ("test_sft", "train_gen", "train_sft") for at in range(2)]
+LANGUAGES = """---
+configs:
+- config_name: en
+  data_files:
+  - split: train
+    path: en/train-*
+  - split: test
+    path: [en/test.jsonl]
+  default: true
+- config_name: fr
+  data_dir: fr
+---
+"""
+OF_LANGUAGES = ["en/train-1.jsonl", "en/train-2.jsonl", "en/test.jsonl", "fr/train.jsonl", "fr/dev.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("files", "card", "asked", "held_out", "found"),
+    [
+        (["train.jsonl", "test.jsonl"], "", {}, False, ["train.jsonl"]),
+        (["train.jsonl", "test.jsonl"], "", {}, True, ["test.jsonl"]),
+        (["train.jsonl", "dev.jsonl", "test.jsonl"], "", {}, True, ["dev.jsonl"]),
+        (["train.jsonl", "dev.jsonl"], "", {"split": "validation"}, False, ["dev.jsonl"]),
+        (["train.jsonl", "dev.jsonl"], "", {"split": "dev"}, False, ["dev.jsonl"]),
+        (["databricks-dolly-15k.jsonl"], "", {}, False, ["databricks-dolly-15k.jsonl"]),
+        (["a.csv", "b.csv", "dataset_infos.json", ".gitattributes", "README.md"], "", {}, False, ["a.csv", "b.csv"]),
+        (["constrained.jsonl", "test.jsonl"], "", {}, True, ["test.jsonl"]),
+        (["train/a.parquet", "train/b.parquet", "test/a.parquet"], "", {}, False, ["train/a.parquet", "train/b.parquet"]),
+        (["train.parquet", "train.csv"], "", {}, False, ["train.parquet"]),
+        (["train.jsonl.gz", "valid.jsonl.gz"], "", {}, True, ["valid.jsonl.gz"]),
+        (SHARDS, "", {"split": "train_sft"}, False, SHARDS[4:]),
+        (SHARDS, "", {"split": "test_sft"}, True, SHARDS[:2]),
+        (OF_LANGUAGES, LANGUAGES, {}, False, OF_LANGUAGES[:2]),
+        (OF_LANGUAGES, LANGUAGES, {}, True, ["en/test.jsonl"]),
+        (OF_LANGUAGES, LANGUAGES, {"subset": "fr"}, True, ["fr/dev.jsonl"]),
+        (OF_LANGUAGES, "---\nconfigs:\n- config_name: default\n  data_files: fr/*.jsonl\n---\n", {}, False, ["fr/train.jsonl"]),
+        (["default/train/0000.parquet", "default/test/0000.parquet"], "", {"subset": "default"}, False, ["default/train/0000.parquet"]),
+        (["x/0000.parquet", "y/0000.parquet"], "", {"path": "x/*"}, False, ["x/0000.parquet"]),
+        (["one/0.parquet", "one/1.parquet"], "---\nbroken: [\n---", {}, False, ["one/0.parquet", "one/1.parquet"]),
+    ],
+)
+def test_the_files_of_a_split(files: list[str], card: str, asked: dict[str, str], held_out: bool, found: list[str]) -> None:
+    assert files_of(HubRows("me/rows", **asked), files, card, held_out)[1] == found
+
+
+@pytest.mark.parametrize(
+    ("files", "card", "asked", "held_out", "message"),
+    [
+        (SHARDS, "", {}, False, r"no split named train; it has test_sft \(2 files\), train_gen"),
+        (["train.jsonl"], "", {}, True, "no split named validation, valid, dev, val, test; it has train"),
+        (OF_LANGUAGES, LANGUAGES, {"subset": "de"}, False, "no subset de; it has en, fr"),
+        (OF_LANGUAGES, LANGUAGES.replace("  default: true\n", ""), {}, False, "several subsets, and none is the default; it has en, fr"),
+        (["a.jsonl"], "", {"path": "b.jsonl"}, False, "no file b.jsonl"),
+    ],
+)
+def test_what_there_is_is_named(files: list[str], card: str, asked: dict[str, str], held_out: bool, message: str) -> None:
+    with pytest.raises(Stop, match=message) as stop:
+        files_of(HubRows("me/rows", **asked), files, card, held_out)
+    assert stop.value.code == 2 and stop.value.hint
+
+
+def test_patterns() -> None:
+    files = ["a.csv", "b/a.csv", "b/c/a.csv", "b/x.txt"]
+    assert matching(files, "*.csv") == ["a.csv"]
+    assert matching(files, "**/*.csv") == files[:3]
+    assert matching(files, "b") == files[1:] and matching(files, "b/?.txt") == ["b/x.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_name"),
+    [
+        ("openai/gsm8k", True),
+        ("HuggingFaceH4/ultrachat_200k", True),
+        ("me/rows@v1.0", True),
+        ("me/rows@refs/convert/parquet", True),
+        ("s3://bucket/rows.jsonl", True),
+        ("rows.jsonl", False),
+        ("data/rows.jsonl", False),
+        ("data/rows.jsonl.gz", False),
+        ("./data/rows", False),
+        ("a/b/c", False),
+        ("data/*", False),
+        ("/data/rows", False),
+        ("~/rows", False),
+    ],
+)
+def test_names_that_are_no_paths(name: str, is_name: bool) -> None:
+    assert is_elsewhere(name) == is_name
+
+
+def test_a_name_holds_all_that_is_asked_for() -> None:
+    assert with_asked("me/rows", "fr", "test", "v1") == "me/rows@v1?subset=fr&split=test"
+    assert with_asked("me/rows@v2?split=dev", "fr", "test", "v1") == "me/rows@v2?subset=fr&split=dev"
+    assert with_asked("s3://b/rows.jsonl", None, "test", None) == "s3://b/rows.jsonl"
+    for name in ("me/rows@refs/convert/parquet?subset=fr", "hf://datasets/me/rows@v1/data/a.jsonl?split=test"):
+        assert str(hub_rows(name)) == name

@@ -1,0 +1,145 @@
+"""Who holds connections to `serve` open, idle, slow or many, is ended; others are answered. The engine answers at once, or waits."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conftest import wait_until
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.data.tokens.codec import load_codec
+from holdfast.serve import endpoint
+from holdfast.serve.engines import Wanted
+from holdfast.serve.gateway import State, open_gateway
+
+DRIPS = 2000  # bytes, one by one
+
+
+class Waiting:
+    """An engine that says one word, and goes on for ever where it was asked for more than one."""
+
+    name = "waiting"
+
+    def __init__(self) -> None:
+        self.left = 0  # answers that were not asked to their end
+
+    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+        try:
+            yield "word", 1, None
+            while wanted.longest > 1:
+                yield " more" * 500, 1, None
+            yield "", 0, "length"
+        except GeneratorExit:
+            self.left += 1
+            raise
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+def served() -> Iterator[SimpleNamespace]:
+    state = State(load_codec(EMBEDDED["tiny"]), "first", 512, "secret")
+    state.engine = engine = Waiting()
+    server = open_gateway(state, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield SimpleNamespace(port=server.server_address[1], engine=engine)
+    server.shutdown()
+    server.server_close()
+
+
+def answer(served: SimpleNamespace, **body: Any) -> tuple[int, str]:
+    """The status and the text of a completion of one token."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line:
+        line.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1} | body), {"Authorization": "Bearer secret"})
+        told = line.getresponse()
+        return told.status, told.read().decode()
+
+
+def dial(served: SimpleNamespace) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", served.port))
+
+
+def is_over(line: socket.socket) -> bool:
+    """Whether the server has closed its side; what it said before is passed over."""
+    try:
+        while line.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX: "])
+def test_an_idle_connection_ends(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(endpoint, "_SILENT_S", 0.05)
+    with dial(served) as line:
+        line.sendall(sent)
+        assert is_over(line)
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_a_request_that_drips_ends(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(endpoint, "_ASKING_S", 0.5)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\nContent-Length: 4000\r\n"
+    with dial(served) as line:
+        line.sendall(head + (b"\r\n" if where == "body" else b"X: "))
+        line.settimeout(0.005)  # between two bytes: never silent for long
+        for _ in range(DRIPS):
+            try:
+                line.sendall(b"y")
+                if not line.recv(100):
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+    raise AssertionError("it may drip for ever")
+
+
+def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as many:
+        lines = [many.enter_context(dial(served)) for _ in range(endpoint._CONNECTIONS)]
+        wait_until(lambda: threading.active_count() > endpoint._CONNECTIONS)
+        for _ in range(20):
+            with dial(served) as beyond:
+                assert beyond.recv(30).startswith(b"HTTP/1.1 503 ")
+        lines[0].close()
+        wait_until(lambda: answered(served))
+    assert answer(served)[0] == 200
+
+
+def answered(served: SimpleNamespace) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return answer(served)[0] == 200
+    return False
+
+
+def test_one_that_does_not_read_its_stream_is_left(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_SILENT_S", 0.3)
+    body = json.dumps({"prompt": "x", "max_tokens": 9, "stream": True}).encode()
+    with dial(served) as line:
+        line.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        wait_until(lambda: served.engine.left == 1)
+    assert answer(served)[0] == 200
+
+
+def test_requests_on_one_connection_are_each_given_their_time(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line:
+        for _ in range(3):
+            line.request("GET", "/health")
+            told = line.getresponse()
+            assert (told.status, told.read()) == (200, b'{"status":"ok","engine":"waiting"}')

@@ -1,0 +1,65 @@
+"""What holdfast writes of a row is held against transformers' own renderer at the start of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config.config import Config
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.templates.chat_template import learned_by, write
+from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.tasks.text.template_check import difference, refuse_other_rendering
+from support.chat_templates import SHAPES, codec_with
+
+ASK, TELL = {"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Nineteen."}
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "function": {"name": "stock", "arguments": {"part": "M3"}}}],
+}
+TOOLS = [{"type": "function", "function": {"name": "stock", "parameters": {"type": "object", "properties": {}}}}]
+ROWS: Mapping[str, Any] = {
+    "one turn": {"messages": [ASK, TELL]},
+    "two turns": {"messages": [ASK, TELL, ASK, TELL]},
+    "a system turn": {"messages": [{"role": "system", "content": "Be brief."}, ASK, TELL]},
+    "a thought": {"messages": [ASK, TELL | {"content": "<think>\nCount.\n</think>\n\nNineteen."}]},
+    "reasoning apart": {"messages": [ASK, TELL | {"reasoning_content": "Count."}, ASK, TELL | {"reasoning_content": "Again."}]},
+    "a call": {"messages": [ASK, CALL, {"role": "tool", "name": "stock", "content": "19"}, TELL], "tools": TOOLS},
+    "an instruction": {"instruction": "How many?", "output": "Nineteen."},
+}
+
+
+@pytest.mark.parametrize("learns", ["assistant", "last", "all"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_of_every_shape_are_written_as_transformers_writes_them(shape: str, learns: Any, tmp_path: Path) -> None:
+    template = codec_with(tmp_path, SHAPES[shape]).template
+    special = dict(template.names) | {"bos_token": template.bos, "eos_token": template.eos}
+    compared = 0
+    for name, row in ROWS.items():
+        example = parse_example(row, "auto")
+        try:
+            written = learned_by(write(example, template), learns)
+        except BadRow:
+            continue
+        compared += 1
+        assert difference(written, example, template, special) is None, name
+    assert compared >= 4
+
+
+@pytest.mark.parametrize("begins", ["", "<|endoftext|>"])
+def test_a_row_that_transformers_writes_otherwise_is_refused_with_both_texts(begins: str, tmp_path: Path) -> None:
+    codec = codec_with(tmp_path / "model", "{{ bos_token }}" + SHAPES["plain"])
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps(row)}\n" for row in ({"text": "no template"}, ROWS["two turns"], ROWS["one turn"])))
+    config = Config.model_validate({"model": "tiny", "data": {"files": [str(rows)]}})
+    special = {"bos_token": codec.template.bos, "eos_token": codec.template.eos}
+    refuse_other_rendering(config, codec, special)
+    with pytest.raises(Refusal, match=r"rows\.jsonl:[23]: transformers writes this row otherwise") as told:
+        refuse_other_rendering(config, codec, special | {"bos_token": begins + "<s>"})
+    assert f"transformers: '{begins}<s><|im_start|>user" in str(told.value) and "How many?" in str(told.value)

@@ -1,0 +1,56 @@
+"""Checkpoints of text and images: their language half learns, and PEFT finds the adapter on the class that their config.json names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import PeftModel
+
+from holdfast.base_model.folder import read_model
+from holdfast.planning.trained_size import trainable_parameters
+from support.stand import Stand
+from support.wrapped import KINDS, logits_of, wrapped_folder
+
+
+def on_its_class(folder: Path) -> Any:
+    return transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_language_half_learns_and_moves_the_logits_of_the_class_in_config_json(kind: str, tmp_path: Path) -> None:
+    folder = wrapped_folder(tmp_path / "model", kind)
+    stand = Stand(folder, settings={"packing": False})
+    losses = [stand.step(step) for step in (1, 2, 3)]
+    assert losses[-1] < losses[0]
+    trained = stand.task.artifact
+    assert not [name for name in trained if "vis" in name or "projector" in name]
+    assert sum(tensor.numel() for tensor in trained.values()) == trainable_parameters(stand.config, read_model(str(folder)))
+    (tmp_path / "adapter_model.safetensors").write_bytes(stand.artifact.to_bytes())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(stand.task.form.config))
+    base = logits_of(on_its_class(folder))
+    moved = logits_of(PeftModel.from_pretrained(on_its_class(folder), tmp_path)) - base
+    assert float(moved.norm() / base.norm()) > 1e-2
+
+
+@pytest.mark.parametrize("adapter", [{"type": "full"}, {"type": "layers", "layers": 1}], ids=["full", "layers"])
+@pytest.mark.parametrize("kind", ["qwen3_5", "gemma3", "qwen2_5_vl"])
+def test_towers_stay_as_they_were_where_weights_themselves_are_trained(kind: str, adapter: dict[str, Any], tmp_path: Path) -> None:
+    folder = wrapped_folder(tmp_path / "model", kind)
+    stand = Stand(folder, settings={"packing": False}, adapter=adapter)
+    trained, facts = stand.task.artifact, read_model(str(folder))
+    assert stand.step(1) > 0
+    assert set(trained) <= set(facts.shapes), "each has the name it has in the model's own files"
+    assert not [name for name in trained if "vis" in name or "projector" in name]
+    assert sum(tensor.numel() for tensor in trained.values()) == trainable_parameters(stand.config, facts)
+    assert stand.task.form.partial
+
+
+def test_a_tower_that_is_named_is_trained(tmp_path: Path) -> None:
+    folder = wrapped_folder(tmp_path / "model", "gemma3")
+    stand = Stand(folder, settings={"packing": False}, adapter={"type": "layers", "layers": ["multi_modal_projector"]})
+    assert stand.task.artifact and all("multi_modal_projector" in name for name in stand.task.artifact)

@@ -1,0 +1,172 @@
+"""A word when it matters: real commands, a real endpoint, receivers that are slow or dead, and a run that dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conftest import holdfast, lines
+from holdfast.config.notify import Notify
+from holdfast.report.notify import send as sending
+from holdfast.report.notify.follow import Teller
+from holdfast.report.notify.send import Word, send, word_of
+from holdfast.run.folder import RunFolder
+
+
+@pytest.fixture
+def hook() -> Iterator[SimpleNamespace]:
+    """An endpoint that takes words: `.url`, `.bodies`; `.code`: how it answers, 0: never."""
+    state = SimpleNamespace(bodies=[], code=200, gone=threading.Event())
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):  # who asked has gone
+                super().handle()
+
+        def do_POST(self) -> None:
+            state.bodies.append(self.rfile.read(int(self.headers["content-length"])).decode())
+            if not state.code:
+                state.gone.wait(60)
+                self.close_connection = True
+                return
+            self.send_response(state.code)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        state.url = f"http://127.0.0.1:{server.server_port}/hook-secret"
+        yield state
+        state.gone.set()
+        server.shutdown()
+
+
+WORD = Word("recovered", "first", 'first: died "badly"')
+
+
+def test_a_hook_gets_the_shape_that_was_asked_for(hook: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK", hook.url)
+    assert send(Notify(url="$HOOK"), WORD) == [{"receiver": "url", "sent": True, "why": None}]
+    send(Notify(url=hook.url, body="{run} {event}"), WORD)
+    send(Notify(url=hook.url, body={"msgtype": "m.text", "body": "{text}"}), WORD)
+    default, text, matrix = hook.bodies
+    assert json.loads(default)["text"] == json.loads(default)["content"] == WORD.text
+    assert text == "first recovered"
+    assert json.loads(matrix) == {"msgtype": "m.text", "body": WORD.text}
+
+
+def test_receivers_that_fail_are_told_without_their_address(hook: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook.code = 403
+    assert send(Notify(url=hook.url, command="exit 7"), WORD) == [
+        {"receiver": "command", "sent": False, "why": "exit code 7"},
+        {"receiver": "url", "sent": False, "why": "HTTP 403"},
+    ]
+    monkeypatch.setattr(sending, "PATIENCE_S", 0.3)
+    hook.code = 0
+    told = send(Notify(url=hook.url, command=["sleep", "60"]), WORD) + send(Notify(url="http://127.0.0.1:9/hook-secret"), WORD)
+    told += send(Notify(url="$NO_SUCH_VARIABLE"), WORD)
+    assert not any(one["sent"] for one in told) and all(one["why"] for one in told) and "hook-secret" not in str(told)
+
+
+def test_a_letter_goes_through_sendmail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sendmail"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/flags\ncat > {tmp_path}/letter\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert send(Notify(sendmail="me@example.org"), Word("test", "r", "r: line\nBcc: x@example.org"))[0]["sent"]
+    letter = (tmp_path / "letter").read_text()
+    assert "To: me@example.org" in letter and "Bcc" not in letter.partition("\n\n")[0]
+
+
+def test_secrets_stay_out_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_TOKEN", "abcdef-very-secret")
+    text = word_of("gave_up", "r", "download failed: abcdef-very-secret\x1b[2J" + "x" * 9999).text
+    assert "very-secret" not in text and "\x1b" not in text and len(text) <= 600
+
+
+def test_so_many_words_an_hour_and_one_kept_for_the_end(tmp_path: Path) -> None:
+    told: list[Word] = []
+
+    def deliver(word: Word) -> list[dict[str, Any]]:
+        told.append(word)
+        return []
+
+    now = [1000.0]
+
+    def teller() -> Teller:
+        return Teller(RunFolder(tmp_path), Notify(command="true", per_hour=3), deliver, lambda: now[0])
+
+    def die(at: float) -> list[dict[str, Any]]:
+        died = {"event": "attempt_ended", "time": at, "decision": {"reason": "killed"}, "diagnosis": {"cause": "native_crash"}}
+        return [died, {"event": "restored", "time": at + 0.1, "step": 5}]
+
+    one = teller()
+    for number in range(4):
+        for event in die(1001.0 + number):
+            one.see(event)
+    assert [word.event for word in told] == ["recovered"] * 2 and "step 5 (native_crash)" in told[0].text
+    again = teller()  # after the death of the process
+    for event in die(1001.0):
+        again.see(event)
+    again.end({"status": "finished", "steps": 9, "loss": {}})
+    assert [word.event for word in told[2:]] == ["finished"] and "2 more were not sent" in told[2].text
+    now[0] += 3601
+    for event in die(1010.0):
+        again.see(event)
+    assert told[-1].event == "recovered" and len(told) == 4
+
+
+@pytest.mark.parametrize("notify", [{}, {"url": "file:///etc/passwd"}, {"command": "true", "events": ["lunch"]}, {"sendmail": "a\nBcc: b"}])
+def test_what_tells_nobody_is_refused(notify: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Notify.model_validate(notify)
+
+
+def test_a_run_that_dies_tells_it_and_a_dead_receiver_changes_no_bit(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults:\n  - name: kill\n    when: {step: 3, attempt: 1}\n    effect: kill\n")
+    heard = tmp_path / "heard.jsonl"
+    shas = []
+    for name, notify in (("quiet", None), ("told", {"command": f"cat >> {heard}", "url": "http://127.0.0.1:9/hook-secret"})):
+        run = {"run": {"notify": notify}} if notify else {}
+        config = config_of(name, train={"steps": 5, "effective_batch": 2}, **run)
+        done = holdfast("train", config, "--run", tmp_path / name, "--faults", faults, "--json")
+        assert done.returncode == 0, done.stderr
+        shas.append(json.loads(done.stdout)["artifact_sha256"])
+    assert shas[0] == shas[1]
+    assert [word["event"] for word in lines(heard)] == ["recovered", "finished"]
+    assert "url: " in (tmp_path / "told/notify.log").read_text()
+    secret = [file.name for file in (tmp_path / "told").rglob("*") if file.is_file() and b"hook-secret" in file.read_bytes()]
+    assert secret == ["notify.json"] and (tmp_path / "told/notify.json").stat().st_mode & 0o77 == 0
+    done = holdfast("watch", tmp_path / "told", "--test-notify", "--json")
+    assert done.returncode == 1, "the dead receiver"
+    assert [(one["receiver"], one["sent"]) for one in json.loads(done.stdout)["receivers"]] == [("command", True), ("url", False)]
+    assert lines(heard)[-1]["event"] == "test"
+    assert holdfast("watch", tmp_path / "quiet", "--test-notify").returncode == 2
+
+
+def test_a_command_that_dies_tells_it_too(tmp_path: Path) -> None:
+    heard, script = tmp_path / "heard.jsonl", tmp_path / "loop.sh"
+    script.write_text("for i in 1 2 3; do echo step $i/3; sleep 0.1; [ $i = 2 ] && [ ! -e died ] && touch died && kill -9 $$; done; true\n")
+    told = tmp_path / "told.yaml"
+    told.write_text(f"command: cat >> {heard}\n")
+    done = holdfast("run", "--run", tmp_path / "run", "--notify", told, "--json", "--", "bash", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [word["event"] for word in lines(heard)] == ["recovered", "finished"]
+    assert "finished after 3 steps" in lines(heard)[-1]["text"]
+    for text, says in (("urll: x\n", "urll"), ("", "whom to tell"), ("{", "cannot be read")):
+        told.write_text(text)
+        done = holdfast("run", "--run", tmp_path / "other", "--notify", told, "--", "true", cwd=tmp_path)
+        assert done.returncode == 2 and says in done.stderr and not (tmp_path / "other").exists()

@@ -1,0 +1,171 @@
+"""The page over all runs: what it answers and whom, what it reads, that it stops a run, and how it looks in a real browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conftest import holdfast, start, wait_until
+from holdfast.watch.curve import Curve
+from holdfast.watch.link import qr_code
+from holdfast.watch.metrics import metrics
+from support.watched import make_run, site
+
+__all__ = ["site"]
+
+
+def test_runs_are_told_as_status_tells_them_and_more(site: SimpleNamespace) -> None:
+    (run,) = json.loads(site.ask("/api/runs")[1])["runs"]
+    told = json.loads(holdfast("status", site.runs, "--json").stdout)["runs"][0]
+    assert {name: run[name] for name in told if name != "last_incident"} == {n: v for n, v in told.items() if n != "last_incident"}
+    assert (run["name"], run["state"], run["loss"], run["tokens_per_second"]) == ("made", "dead", 1 / 7, 180.0)
+    one = json.loads(site.ask("/api/runs/made")[1])
+    assert [incident["cause"] for incident in one["incidents"]] == ["native_crash"]
+    assert one["output"][-1] == "last line" and "\x1b" not in "".join(one["output"])
+    assert one["loss_curve"][-1] == [7, 1 / 7] and one["chart"].startswith("<svg")
+    assert 'holdfast_run_step{run="made"} 7' in site.ask("/metrics")[1]
+
+
+def test_only_who_has_the_token_is_answered(site: SimpleNamespace) -> None:
+    for path in ("/", "/api/runs", "/api/runs/made", "/metrics", "/api/events"):
+        assert site.ask(path, token="")[0] == site.ask(path, token="wrong")[0] == 401, path
+        assert site.ask(path, Host="evil.example:80")[0] == 403, path
+    assert site.ask("/api/runs", token="", Authorization="Bearer secret")[0] == 200
+    for path in ("/api/runs/none", "/api/runs/..%2F..%2Fetc", "/api/runs/made/../..", "/etc/passwd", "/nowhere"):
+        assert site.ask(path)[0] == 404, path
+    stop = "/api/runs/made/stop"
+    assert site.ask(stop, method="POST", Origin="http://evil.example")[0] == 403
+    assert site.ask(stop, method="POST", Origin="null")[0] == 403
+    assert site.ask(stop, method="POST", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert site.ask(stop, token="", method="POST")[0] == 401
+    assert site.ask(stop)[0] == 404, "looking stops nothing"
+    status, told = site.ask(stop, method="POST")
+    assert status == 409 and "not running: dead" in told
+
+
+@pytest.fixture
+def open_for_test() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_what_changes_is_sent_as_it_changes(site: SimpleNamespace, open_for_test: ExitStack) -> None:
+    line = open_for_test.enter_context(closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)))
+    line.request("GET", "/api/events?token=secret")
+    stream = open_for_test.enter_context(line.getresponse())
+
+    def next_run() -> dict[str, Any]:
+        while not (told := stream.readline().decode()).startswith("data: "):
+            assert told
+        found: dict[str, Any] = json.loads(told[6:])
+        return found
+
+    assert next_run()["step"] == 7
+    make_run(site.runs, steps=9)
+    assert next_run()["step"] == 9
+    make_run(site.runs, name="other")
+    assert next_run()["name"] == "other"
+
+
+def test_a_run_that_is_damaged_hides_no_other(site: SimpleNamespace) -> None:
+    bad = make_run(site.runs, name="bad")
+    (bad / "steps.jsonl").write_bytes(b"\xff\n")
+    (bad / "timeline.jsonl").write_text('{"settings": 3}\n')
+    (bad / "attempts/001/wreck.json").write_text('{"decision": 3}')
+    (bad / "events.jsonl").unlink()
+    (bad / "events.jsonl").mkdir()
+    found = {run["name"]: run for run in json.loads(site.ask("/api/runs")[1])["runs"]}
+    assert set(found) == {"bad", "made"} and found["bad"]["problems"]
+    assert site.ask("/api/runs/bad")[0] == 200
+    assert site.ask("/metrics")[0] == 200
+
+
+def test_a_curve_keeps_every_spike_in_bounded_room(tmp_path: Path) -> None:
+    file = tmp_path / "steps.jsonl"
+    curve = Curve(file)
+    with file.open("w") as handle:
+        for step in range(1, 5001):
+            handle.write(json.dumps({"step": step, "loss": 99.0 if step == 1234 else 1.0 + step / 1e4}) + "\n")
+            if step % 700 == 0:
+                handle.write('{"torn')
+                handle.flush()
+                curve.read()
+                handle.seek(handle.tell() - len('{"torn'))
+    curve.read()
+    points = curve.points()
+    assert len(points) <= 500 and (1234, 99.0) in points and points[0][0] == 1 and points[-1][0] == 5000
+    assert points == sorted(points)
+    file.unlink()
+    file.write_text('{"step": 1, "loss": 2.0}\n')
+    curve.read()
+    assert curve.points() == [(1, 2.0)]
+
+
+def test_metrics_are_text_that_prometheus_reads() -> None:
+    row = {"state": "running", "step": 3, "steps": None, "attempts": 1, "loss": float("nan"), "grad_norm": None, "lr": 1e-4}
+    row |= {"tokens_per_second": 5.5, "peak_bytes": None, "last_step_time": None, "seconds_left": None}
+    text = metrics({'a"b\\': row})
+    assert 'holdfast_run_tokens_per_second{run="a\\"b\\\\"} 5.5\n' in text and "nan" not in text and "None" not in text
+    assert text.count('state="running"} 1') == 1 and text.count("} 0\n") == 4
+
+
+def test_readings_of_the_machine_are_metrics_too() -> None:
+    card = dict.fromkeys(("busy", "memory_bytes", "memory_used_bytes", "celsius", "watts", "watts_cap", "mhz", "fan"))
+    text = metrics({}, {"processors_busy": 0.5, "gpus": [card | {"name": "X", "celsius": 71.0}]})
+    assert "holdfast_machine_processors_busy 0.5\n" in text and 'holdfast_gpu_celsius{gpu="0",name="X"} 71.0\n' in text
+
+
+def test_the_command_says_one_line_when_it_is_ready_and_ends_when_asked(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs")
+    child = start("watch", "--json", cwd=tmp_path)
+    assert child.stdout
+    ready = json.loads(child.stdout.readline())
+    assert ready["token"] in ready["url"] and ready["runs"] == 1
+    port = ready["url"].split(":")[2].split("/")[0]
+    taken = holdfast("watch", "--port", port, cwd=tmp_path)
+    assert taken.returncode == 2 and f"port {port} cannot be used" in taken.stderr
+    child.send_signal(signal.SIGTERM)
+    assert child.communicate(timeout=60)[0] == "" and child.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(["none"], "is not a run folder"), (["."], "holds no run"), (["--port", "70000"], "below 65536")]
+)
+def test_what_cannot_be_watched_is_refused(arguments: list[str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = holdfast("watch", *arguments, cwd=tmp_path)
+    assert done.returncode == 2 and told in done.stderr
+
+
+def test_a_link_becomes_a_code_for_a_camera() -> None:
+    pytest.importorskip("segno", reason="the package segno is not installed")
+    code = qr_code("http://192.168.1.2:8080/?token=x")
+    assert code and "█" in code
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_run_is_stopped_from_the_page(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config = config_of(train={"steps": 5000, "effective_batch": 2})
+    training = start("train", config, "--run", tmp_path / "run")
+    wait_until(lambda: (tmp_path / "run" / "steps.jsonl").exists())
+    child = start("watch", "--json", tmp_path / "run")
+    try:
+        assert child.stdout
+        ready = json.loads(child.stdout.readline())
+        with closing(http.client.HTTPConnection(ready["url"].split("/")[2], timeout=60)) as line:
+            line.request("POST", f"/api/runs/run/stop?token={ready['token']}")
+            with line.getresponse() as answer:
+                assert (answer.status, json.loads(answer.read())) == (200, {"asked": True})
+        training.communicate(timeout=120)
+        assert training.returncode == 130
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
