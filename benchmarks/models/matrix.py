@@ -160,6 +160,7 @@ def _apart(work: Any, *given: Any) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         os.dup2(silent, 1)
         os.dup2(silent, 2)
+        torch.set_num_threads(torch.get_num_threads())  # makes the pool of a forked process; two threads at once would fail in it
         try:
             far.send(work(*given))
         except BaseException as error:  # noqa: BLE001  it is the answer

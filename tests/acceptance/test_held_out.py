@@ -17,6 +17,7 @@ from conftest import events, holdfast, kill, lines, make_rows, processes_of, sta
 from holdfast.config.config import Evaluate
 from holdfast.run.evaluations import best_of, stopped_early
 from holdfast.run.sampling.step_table import draw_rows
+from support.report_pages import charts_of_run
 
 STEPS, EVERY, PATIENCE = 60, 4, 3
 
@@ -94,7 +95,7 @@ def test_an_early_end_is_told_everywhere(undisturbed: SimpleNamespace) -> None:
     assert f"step {steps[best]}: held-out loss {losses[best]:.4f}, the best so far" in undisturbed.output
     assert f"step {steps[best]}, the best by held-out loss" in page
     assert f"step {steps[best]}: held-out loss {losses[best]:.4f}, the lowest" in page
-    assert page.count("<svg") == 7
+    assert charts_of_run(page) == 7
 
 
 def test_the_best_state_is_kept_and_is_the_adapter(undisturbed: SimpleNamespace) -> None:

@@ -27,6 +27,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
 from holdfast.supervision.launch import child_environment, trainer_launch
 from holdfast.trainer.jobs.trial import _Stage
+from support.rounding import assert_equal_but_for_rounding, distance
 
 STEPS = 16  # two epochs of 64 rows in batches of 8
 
@@ -158,6 +159,13 @@ def gradients_of(training: Any, step: int, samples: list[int], budget: int) -> t
     return {name: p.grad.clone() * computed.labels for name, p in training.optimizer.parameters.items()}, computed.labels
 
 
+TERMS = 64 * 96 * 16  # tokens of a step, and some of the width: what an element of a gradient sums up
+
+
+def flat(gradients: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([gradients[name].flatten() for name in sorted(gradients)])
+
+
 def test_a_subset_of_the_samples_draws_the_same_masks(finished: Path) -> None:
     """Gradients of the parts add up to the gradient of the whole, which they cannot when a single mask differs."""
     training = training_of(finished, 6)
@@ -166,9 +174,7 @@ def test_a_subset_of_the_samples_draws_the_same_masks(finished: Path) -> None:
     first, labels_1 = gradients_of(training, 6, samples[:3], 160)
     second, labels_2 = gradients_of(training, 6, samples[3:], 40)
     assert labels == labels_1 + labels_2
-    scale = max(grad.abs().max() for grad in whole.values())
-    for name in whole:
-        torch.testing.assert_close(first[name] + second[name], whole[name], rtol=1e-4, atol=float(scale) * 1e-5)
+    assert_equal_but_for_rounding(flat({name: first[name] + second[name] for name in whole}), flat(whole), TERMS)
     other, _ = gradients_of(training, 7, samples, 160)
     assert any(not torch.allclose(other[name], whole[name], rtol=1e-2) for name in whole), "another step must draw other masks"
 
@@ -183,9 +189,7 @@ def test_sixty_four_times_one_sample_equals_one_batch_of_all(assets: SimpleNames
     ones, labels = gradients_of(training, 2, samples, 1)
     whole, labels_of_whole = gradients_of(training, 2, samples, 64 * 96)
     assert labels == labels_of_whole
-    scale = max(grad.abs().max() for grad in whole.values())
-    for name in whole:
-        torch.testing.assert_close(ones[name], whole[name], rtol=1e-4, atol=float(scale) * 1e-5)
+    assert_equal_but_for_rounding(flat(ones), flat(whole), TERMS)
     together = trial(run, 2, "--set", f"micro_batch_tokens={64 * 96}")
     assert lines(run / "steps.jsonl")[1]["loss"] == pytest.approx(together["loss"], rel=1e-5)
 
@@ -235,8 +239,8 @@ def test_the_run_equals_a_plain_peft_loop(assets: SimpleNamespace, tmp_path: Pat
     ours = load_file(run / "adapter" / "adapter_model.safetensors")
     theirs = {name.replace(".default", ""): value for name, value in model.state_dict().items() if "lora_" in name}
     assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=2e-5)
+    # an element whose gradient is all rounding moves by the whole rate under Adam, with either sign: few do, so the whole is compared
+    assert distance(flat(ours), flat(theirs)) < 1e-3
 
 
 def test_the_artifact_is_what_plain_peft_loads(finished: Path, assets: SimpleNamespace) -> None:

@@ -18,7 +18,7 @@ import pytest
 from holdfast.book import cards_of
 from holdfast.diagnosis.logs.text import LONGEST
 from support.re_examples import examples
-from support.thirds import thirds_of
+from support.selection import part_of
 
 PLAIN = re.compile(r"(?:[q]\d\dz|[j]\d\dz)")
 BUDGET = 800  # times the plain pattern, which takes some 20 us for a line of 4,000 characters
@@ -155,7 +155,7 @@ def test_the_slow_are_seen() -> None:
 
 def taken() -> dict[str, str]:
     """The kinds of text that this run takes, for every pattern."""
-    return {kind: TEXTS[kind] for kind in thirds_of(TEXTS)}
+    return {kind: TEXTS[kind] for kind in part_of(TEXTS)}
 
 
 def test_no_line_of_a_log_keeps_a_pattern_busy() -> None:

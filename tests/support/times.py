@@ -10,7 +10,10 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import resource
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from support import thirds
+from support import selection
 
 FILE = "HOLDFAST_TEST_TIMES"
 SLOWEST = 10
@@ -88,13 +91,25 @@ def pytest_runtest_logreport(report: Any) -> None:
             out.write(json.dumps({"test": report.nodeid, "seconds": round(spent[0], 3), "cpu": round(spent[1], 3)}) + "\n")
 
 
+def _machine() -> str:
+    """Return what results may depend on: processor, torch's code for it, threads, processes at once, the hash seed."""
+    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
+    command = [sys.executable, "-c", "import torch; print(torch.__config__.parallel_info(), torch.backends.cpu.get_cpu_capability())"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    threads, capability = re.search(r"get_num_threads\(\) : (\d+)", told), (told.split() or ["?"])[-1]
+    hashes = os.environ.get("PYTHONHASHSEED", "random")
+    return f"{cpu}, {os.cpu_count()} cores, torch for {capability} with {threads[1] if threads else '?'} threads, hash seed {hashes}"
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print which third of the matrices it was, the files that took most of the processor, and the sum of all."""
+    """Print what this run takes, the files that took most of the processor, and the sum of all."""
     seconds: Counter[str] = Counter()
     for test, (_, cpu) in _spent.items():
         seconds[test.partition("::")[0]] += cpu
     if len(seconds) > 1:
-        terminalreporter.write_line(thirds.said())
+        terminalreporter.write_line(f"{_machine()}; {selection.describe()}")
+        if terminalreporter.stats.get("failed"):
+            terminalreporter.write_line("a failure alone: .venv/bin/python -m pytest 'TEST' (its whole name, as below)")
         terminalreporter.section(f"{sum(seconds.values()):.0f} s of processor; most of {len(seconds)} files")
         for file, took in seconds.most_common(SLOWEST):
             terminalreporter.write_line(f"{took:7.1f} s  {file}")

@@ -29,6 +29,7 @@ from holdfast.trainer.tasks.tabular.artifact import load
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.network import new_network
 from holdfast.trainer.tasks.tabular.task import Tabular
+from support.rounding import assert_equal_but_for_rounding
 
 Tree = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -190,7 +191,7 @@ def test_micro_batches_change_a_step_by_rounding_alone(kind: str, tmp_path: Path
         )
     for total, gradient in found[1:]:
         assert total == pytest.approx(found[0][0], rel=1e-5)
-        assert torch.allclose(gradient, found[0][1], atol=1e-4, rtol=1e-4)
+        assert_equal_but_for_rounding(gradient, found[0][1], 24 * 1000)  # rows times the numbers that layers sum up
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -254,7 +255,7 @@ def test_a_split_by_time_leaves_a_gap_and_looks_at_nothing_behind_it(tmp_path: P
     assert table.target[30] == pytest.approx(scaled, rel=1e-5)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10_000), horizon=st.sampled_from([None, 1, 7]))
 def test_altering_everything_after_a_time_changes_no_input_up_to_it(
     seed: int, horizon: int | None, tmp_path_factory: pytest.TempPathFactory

@@ -18,7 +18,7 @@ import pytest
 import faked
 from simulated import card
 from support.architectures import ARCHITECTURES
-from support.thirds import thirds_of
+from support.selection import part_of
 
 pytestmark = card.needed
 
@@ -26,7 +26,7 @@ LAUNCHES_A_LAYER = {"": 151, "dropout": 151, "nf4": 173, "nf4, dropout": 173}  #
 _CHANGED: dict[str, dict[str, Any]] = {"dropout": {"dropout": 0.05}, "nf4": {"frozen": "nf4"}}
 PLANNED_BEYOND, PLANNED_ROUGHLY = 1.08, 1.16  # of what a step needs; never less than it needs
 _SMALL = {"tokens": 128, "length": 32, "rank": 4}
-SMALL = thirds_of((name, dtype) for name in ARCHITECTURES for dtype in ("bf16", "fp32"))
+SMALL = part_of((name, dtype) for name in ARCHITECTURES for dtype in ("bf16", "fp32"))
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
@@ -156,7 +156,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ..
     return traced
 
 
-TAKEN = tuple(thirds_of(USUAL))
+TAKEN = tuple(part_of(USUAL))
 
 
 @pytest.mark.parametrize("name", [*TAKEN, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])

@@ -18,6 +18,7 @@ from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import ARCHITECTURES, GQA
+from support.rounding import assert_equal_but_for_rounding
 from support.stand import Stand, model_folder
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
@@ -64,7 +65,7 @@ def test_a_state_is_all_that_later_steps_need_and_peft_loads_what_is_left(models
     assert stand.compute(6).loss == pytest.approx(total / labels, rel=2e-5)
     narrow = load_plain(str(models[name]), str(tmp_path), torch.device("cpu"))
     with torch.no_grad():
-        assert torch.allclose(narrow(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits, atol=2e-5)
+        assert_equal_but_for_rounding(narrow(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits, 10_000)  # width times layers
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

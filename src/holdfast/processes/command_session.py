@@ -27,6 +27,8 @@ from holdfast.processes.tree import below
 
 LOOK_EVERY_S = 0.5
 MOST_OUTPUT, KEPT_HEAD, KEPT_TAIL = 64 << 20, 1 << 20, 16 << 20  # bytes of output.log
+_MOST_WITH_HOLE = 1 << 34  # bytes
+_KEEP_SIZE, _PUNCH = 1, 2  # modes of fallocate(2)
 SETTLE_S = 3.0  # for what a command started to end after it
 LEAVE_S = 5.0  # between SIGTERM and SIGKILL of what it left
 _CHUNK = 1 << 16
@@ -82,7 +84,7 @@ class CommandSession:
             wait_for_end(living, 0.0 if busy else 0.05)
         else:
             wait_for_end(living, LOOK_EVERY_S)
-        cut_middle(self.attempt / "output.log", self.output)
+        bound_output(self.attempt / "output.log", self.output)
         _collect(*living)
 
     def end(self) -> dict[str, Any]:
@@ -92,6 +94,7 @@ class CommandSession:
         printed = self._output_bytes() > before
         left = _end_what_is_left()
         self._output_bytes()
+        cut_middle(self.attempt / "output.log", self.output)
         return {"left": left[:2], "left_printed": printed and bool(left)}
 
     def _output_bytes(self) -> int:
@@ -138,17 +141,40 @@ def _pump(master: int, output: Any) -> bool:
     return seen
 
 
+def bound_output(log: Path, output: Any) -> None:
+    """Free the disk of the middle of an output that has become too long, while its writers write on.
+
+    A hole loses nothing that is written meanwhile. Where the file system makes none, and beyond 16 GiB, the middle is cut out.
+    """
+    with contextlib.suppress(OSError):
+        found = os.fstat(output.fileno())
+        if found.st_blocks * 512 <= MOST_OUTPUT:
+            return
+        if found.st_size > _MOST_WITH_HOLE or not _punch_hole(log, KEPT_HEAD, found.st_size - KEPT_HEAD - KEPT_TAIL):
+            cut_middle(log, output)
+
+
+def _punch_hole(file: Path, start: int, length: int) -> bool:
+    """Give these bytes back to the file system, which reads them as zeros; return whether it did."""
+    with file.open("r+b") as handle:
+        mode, at, count = ctypes.c_int(_KEEP_SIZE | _PUNCH), ctypes.c_int64(start), ctypes.c_int64(length)
+        return length > 0 and ctypes.CDLL(None).fallocate64(handle.fileno(), mode, at, count) == 0
+
+
 def cut_middle(log: Path, output: Any) -> None:
-    """Keep head and tail of an output that has become too long. It is open for appending everywhere, so it may be cut under its writers."""
+    """Keep head and tail of an output that has become too long, with a line between them.
+
+    It is open for appending everywhere, so it may be cut under its writers; what they write between the two calls that copy and cut is lost.
+    """
     with contextlib.suppress(OSError):
         size = os.fstat(output.fileno()).st_size
         if size <= MOST_OUTPUT:
             return
         with log.open("r+b") as handle:
             handle.seek(size - KEPT_TAIL)
-            tail = handle.read(KEPT_TAIL)
+            tail = handle.read()
+            left_out = size - KEPT_HEAD - KEPT_TAIL
             handle.truncate(KEPT_HEAD)
-        left_out = size - KEPT_HEAD - KEPT_TAIL
         output.write(f"\n[holdfast: {left_out} bytes of output were left out here]\n".encode() + tail)
         output.flush()
 

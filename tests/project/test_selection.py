@@ -1,0 +1,54 @@
+"""What `make test` takes of a matrix: every value of each axis, always the same cells; and what it leaves out is still there."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import hypothesis
+import pytest
+
+from conftest import ROOT
+from support.selection import EXPLORE, choose_part, heavy_tests, load_examples
+
+SHAPES = [(2, 2), (3, 3), (10, 7), (3, 1), (8, 6, 8), (6, 3)]
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+def test_the_part_has_every_value_of_each_axis_and_is_always_the_same(sizes: tuple[int, ...]) -> None:
+    cells = list(product(*map(range, sizes)))
+    taken = {cell for cell, keep in zip(cells, choose_part(cells), strict=True) if keep}
+    for axis, size in enumerate(sizes):
+        assert {cell[axis] for cell in taken} == set(range(size))
+    assert len(taken) <= len(cells) / 3 + max(sizes)
+    assert choose_part(cells) == choose_part(cells)
+
+
+def test_of_one_axis_a_third_is_taken() -> None:
+    assert sum(choose_part([(name,) for name in "abcdefg"])) == 3
+    assert choose_part([("nvidia",), ("amd",)]) == [True, False] and choose_part([("alone",)]) == [True]
+
+
+def test_what_is_left_out_is_still_there_and_no_file_is_left_out_whole() -> None:
+    names = heavy_tests()
+    assert names and len(set(names)) == len(names)
+    for name in names:
+        file, _, test = name.partition("::")
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {test.rpartition('::')[2].partition('[')[0]}(" in source, f"{name} is gone: scripts/test_times.py --heavy"
+
+
+def test_examples_are_the_same_unless_new_ones_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv(EXPLORE, "1")
+        load_examples()
+        assert not hypothesis.settings.default.derandomize  # type: ignore[attr-defined]
+    finally:
+        monkeypatch.delenv(EXPLORE)
+        load_examples()
+    assert hypothesis.settings.default.derandomize and hypothesis.settings.default.database is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_each_test_begins_with_the_same_random_numbers(time: int) -> None:
+    assert random.random() == random.Random(0).random(), time
