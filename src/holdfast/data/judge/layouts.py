@@ -147,9 +147,11 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapp
     """Return what `_layout_of` does. Raises BadRow for no known layout, with the names as they stand in the file."""
     if found := _layout_of(value):
         return found
-    for name, inside in value.items():
-        if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
-            raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
+    if lists := {
+        name: len(inside) for name, inside in value.items() if isinstance(inside, list) and inside and _looks_like_a_row(inside[0])
+    }:
+        told = " and ".join(f"{count:,} rows stand in one object's field {name!r}" for name, count in lists.items())
+        raise BadRow("missing_field", f"{told}; jq -c '.{next(iter(lists))}[]' takes them out")
     names = sorted(map(str, as_it_stands))[:20]
     if lacking := [f"{theirs} (as {ours})" for ours, theirs in fields.items() if ours not in value]:
         raise BadRow("missing_field", f"{' and '.join(lacking)} is missing, which data.fields asks for; the row has {names}")
