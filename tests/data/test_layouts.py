@@ -242,3 +242,40 @@ def test_a_field_that_is_read_under_a_rarer_name_is_not_told_of_as_unused(row: d
     unused = Unused()
     unused.add([(row, parse_example(row, "auto").layout)], {})
     assert not unused.telling and not unused.others
+
+
+def _csv(lines: list[str], file: Path) -> tuple[list[str], list[tuple[int, str]]]:
+    """The questions that are read of a CSV file, and line and reason of what is not."""
+    file.write_text("\n".join(["question,answer", *lines]) + "\n")
+    found = list(read_unparsed(str(file)))
+    return [json.loads(row.json or b"")["question"] for row in found if not row.damage], [
+        (row.line, row.damage[1]) for row in found if row.damage
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({199: '"5 inch pipe,a'}, 1801),
+        ({199: 'q199,"an answer'}, 1801),
+        ({199: '"5 inch pipe,a', 899: '"q899, with a comma",a'}, 701),
+        ({199: '"5 inch pipe,a', 899: 'q899,"a, quoted"'}, 701),
+        ({199: '"5 inch pipe,a', 899: 'q899 "x",a'}, 701),
+    ],
+)
+def test_a_quote_that_is_not_closed_takes_its_own_line_alone(change: dict[int, str], lines: int, tmp_path: Path) -> None:
+    rows = [change.get(number, f"q{number},a") for number in range(2000)]
+    read, damaged = _csv(rows, tmp_path / "rows.csv")
+    assert len(read) == 1999 and read[198] == "q198" and read[199] == "q200", damaged[:3]
+    (place,) = damaged
+    assert place[0] == 201 and f"the quote opened in line 201 is not closed: it took {lines:,} lines" in place[1]
+
+
+def test_cells_of_several_lines_stay_cells(tmp_path: Path) -> None:
+    rows = ['"q\n1",a', 'q2,"a\nb ""c"" \n\nd"', '5" pipe,a', '"5"" pipe",a', '"q5\n"']
+    assert _csv(rows, tmp_path / "rows.csv") == (["q\n1", "q2", '5" pipe', '5" pipe', "q5\n"], [])
+
+
+def test_a_last_line_torn_inside_of_a_quoted_cell_is_no_row(tmp_path: Path) -> None:
+    read, damaged = _csv(["q1,a", 'q2,"half an ans'], tmp_path / "rows.csv")
+    assert read == ["q1"] and "opened in line 3 is not closed" in damaged[0][1]
