@@ -124,7 +124,7 @@ def _read_as(value: dict[str, Any], name: str, pair: Pair | None) -> Example:
     return Example(messages=conversation(value), tools=tools_of(value), layout="chat")
 
 
-def _layout_of(value: Mapping[str, Any]) -> tuple[str, Pair | None] | None:
+def _layout_of(value: dict[str, Any]) -> tuple[str, Pair | None] | None:
     """Return the layout of a row under our names, and its pair if it is one; None for a row of no known layout."""
     if "conversations" in value:
         return "chat", None
