@@ -394,6 +394,13 @@ def test_rows_that_are_none_are_found_before_the_run(config_file: Path, content:
     assert told in found[0].message and "holdfast data check" in found[0].fix
 
 
+def test_rows_of_a_split_that_is_left_out_say_nothing_of_those_that_are_trained(config_file: Path) -> None:
+    config = load_config(config_file, [])
+    rows = [{"prompt": f"a{number}", "completion": "b"} for number in range(60)]
+    Path(config.data.files[0]).write_text(json.dumps({"test": rows[:40], "train": rows[40:]}))
+    assert not [finding for finding in foresee(config, {}).findings if finding.id == "data-files"]
+
+
 def test_a_model_folder_that_cannot_be_read_blocks_here_and_not_on_another_machine(config_file: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{torn")

@@ -30,6 +30,13 @@ MISTAKES = [
     ({"train": {"epochs": 1, "steps": 5}}, "train", "not both"),
     ({"train": {"lr": "fast"}}, "train.lr", "number"),
     ({"report_to": "wandb"}, "report_to", "run.track"),
+    ({"train": {"memory_limit": 8}}, "train.memory_limit: 8: 8 bytes hold no model", "did you mean 8GiB?"),
+    ({"train": {"memory_limit": "16"}}, "train.memory_limit", "did you mean 16GiB?"),
+    ({"train": {"memory_limit": 7.5}}, "train.memory_limit", "did you mean 7.5GiB?"),
+    ({"train": {"memory_limit": 24000}}, "train.memory_limit", "did you mean 24000MiB?"),
+    ({"train": {"memory_limit": "8G"}}, "train.memory_limit", "did you mean 8GiB?"),
+    ({"train": {"memory_limit": "8KiB"}}, "train.memory_limit", "8,192 bytes hold no model"),
+    ({"train": {"memory_limit": 0}}, "train.memory_limit", "write for example 8GiB"),
 ]
 
 

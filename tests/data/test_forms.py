@@ -271,6 +271,27 @@ def test_fields_of_no_known_layout_are_answered_with_options_that_name_them(
         assert call("check", write_rows(tmp_path / "rows.jsonl", [row]), *options)["kept"] == 1, "as the message says"
 
 
+@pytest.mark.parametrize("row", [{"note": "n", "A": "a"}, {"Q": "why?"}, {"note": "n", "more": "m"}])
+@pytest.mark.parametrize(
+    ("ours", "answer"), [("question", "answer"), ("instruction", "output"), ("prompt", "completion"), ("query", "response")]
+)
+@pytest.mark.parametrize("wanted", ["answers", "pairs", "marks"])
+def test_a_row_without_a_field_that_is_mapped_is_rejected_by_that_name(row: dict[str, Any], ours: str, answer: str, wanted: Any) -> None:
+    fields = {ours: "q", answer: "a"}
+    with pytest.raises(BadRow) as bad:
+        parse_example(row | ({"label": True} if wanted == "marks" else {}), "auto", fields, wanted)
+    if wanted == "answers":
+        lacking = [f"{theirs} (as {name})" for name, theirs in fields.items() if theirs not in {one.lower() for one in row}]
+        assert f"{' and '.join(lacking)} is missing" in bad.value.detail, bad.value.detail
+
+
+def test_rows_beside_one_that_lacks_a_mapped_field_are_kept(call: Call, tmp_path: Path) -> None:
+    rows = [{"q": f"what is {n}?", "a": f"a number, {n}"} for n in range(40)]
+    file = write_rows(tmp_path / "rows.jsonl", [*rows[:17], {"note": "why?", "a": "so"}, *rows[18:]])
+    answer = call("check", file, "--field", "question=q", "--field", "answer=a", code=1)
+    assert (answer["kept"], answer["by_reason"]) == (39, {"missing_field": 1})
+
+
 @pytest.mark.parametrize(
     ("member", "says"),
     [

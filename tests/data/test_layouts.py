@@ -100,6 +100,58 @@ def test_one_object_of_many_records_is_its_rows(text: str, tmp_path: Path) -> No
     assert [json.loads(row.raw)["question"] for row in read_unparsed(str(file))] == ["q1", "q2"]
 
 
+def _in_lists(text: str, file: Path) -> tuple[list[str], list[str]]:
+    """The questions that are read of a file, and those of the rows that are left out; ROWSn become two rows."""
+    for number in range(4):
+        rows = [{"question": f"{letter}{number}", "answer": "a"} for letter in "ab"]
+        text = text.replace(f"ROWS{number}", json.dumps(rows)[1:-1])
+    file.write_text(text)
+    found = list(read_unparsed(str(file)))
+    assert not {row.damage[0] for row in found if row.damage} - {"other_split"}, found
+    return [json.loads(row.raw)["question"] for row in found if not row.damage], [
+        json.loads(row.raw)["question"] for row in found if row.damage
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "left"),
+    [
+        ('{"train": [ROWS1], "test": [ROWS2]}', "a1 b1", "a2 b2"),
+        ('{"test": [ROWS2], "train": [ROWS1]}', "a1 b1", "a2 b2"),
+        ('{\n "train": [ROWS1],\n "n": {"a": [1]},\n "dev": [ROWS2],\n "eval": [ROWS3]}\n', "a1 b1", "a2 b2 a3 b3"),
+        ('{"data": [ROWS1], "more": [ROWS2], "people": [{"name": "x"}, 3], "empty": []}', "a1 b1 a2 b2", ""),
+        ('{"train": [ROWS1], "extra": [{"id": 1, "question": "q", "answer": "a"}], "validation": []}', "a1 b1 q", ""),
+        ('{"test": [ROWS1]}', "a1 b1", ""),
+        ('{"test": [ROWS1], "version": 2, "people": [{"name": "x"}]}', "a1 b1", ""),
+        ('{"validation": [ROWS1], "test": [ROWS2]}', "", "a1 b1 a2 b2"),
+    ],
+)
+def test_every_list_of_rows_of_one_object_is_read_or_left_out_by_name(text: str, read: str, left: str, tmp_path: Path) -> None:
+    assert _in_lists(text, tmp_path / "rows.json") == (read.split(), left.split())
+
+
+@pytest.mark.parametrize("at", [0.55, 0.7, 0.97, 0.999])
+def test_a_file_torn_inside_of_its_second_list_says_so(at: float, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    rows = [{"question": f"what is {number}?", "answer": "a"} for number in range(100)]
+    text = json.dumps({"train": rows[:50], "test": rows[50:]})
+    file.write_text(text[: int(len(text) * at)])
+    found = list(read_unparsed(str(file)))
+    whole = [row for row in found if not row.damage or row.damage[0] == "other_split"]
+    assert found[-1].damage and found[-1].damage[0] == "parse_error", found[-1]
+    assert sum(not row.damage for row in found) == 50 and [json.loads(row.raw) for row in whole] == rows[: len(whole)]
+
+
+def test_damage_at_a_list_s_end_makes_no_row_of_the_next_one_trained(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    rows = [{"question": f"what is {number}?", "answer": "a"} for number in range(6)]
+    text = json.dumps({"train": rows[:3], "test": rows[3:]}).replace('"what is 2?", "answer": "a"}', '"what is 2?" "answer"}')
+    file.write_text(text)
+    found = list(read_unparsed(str(file)))
+    assert [json.loads(row.raw) for row in found if not row.damage] == rows[:2]
+    assert {row.damage[0] for row in found if row.damage} == {"parse_error", "other_split"}
+
+
 def test_rows_that_hold_lists_of_objects_stay_rows(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     for row in ({"data": [{"role": "user"}]}, {"examples": [{"a": 1}], "question": "q"}):
@@ -190,3 +242,40 @@ def test_a_field_that_is_read_under_a_rarer_name_is_not_told_of_as_unused(row: d
     unused = Unused()
     unused.add([(row, parse_example(row, "auto").layout)], {})
     assert not unused.telling and not unused.others
+
+
+def _csv(lines: list[str], file: Path) -> tuple[list[str], list[tuple[int, str]]]:
+    """The questions that are read of a CSV file, and line and reason of what is not."""
+    file.write_text("\n".join(["question,answer", *lines]) + "\n")
+    found = list(read_unparsed(str(file)))
+    return [json.loads(row.json or b"")["question"] for row in found if not row.damage], [
+        (row.line, row.damage[1]) for row in found if row.damage
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({199: '"5 inch pipe,a'}, 1801),
+        ({199: 'q199,"an answer'}, 1801),
+        ({199: '"5 inch pipe,a', 899: '"q899, with a comma",a'}, 701),
+        ({199: '"5 inch pipe,a', 899: 'q899,"a, quoted"'}, 701),
+        ({199: '"5 inch pipe,a', 899: 'q899 "x",a'}, 701),
+    ],
+)
+def test_a_quote_that_is_not_closed_takes_its_own_line_alone(change: dict[int, str], lines: int, tmp_path: Path) -> None:
+    rows = [change.get(number, f"q{number},a") for number in range(2000)]
+    read, damaged = _csv(rows, tmp_path / "rows.csv")
+    assert len(read) == 1999 and read[198] == "q198" and read[199] == "q200", damaged[:3]
+    (place,) = damaged
+    assert place[0] == 201 and f"the quote opened in line 201 is not closed: it took {lines:,} lines" in place[1]
+
+
+def test_cells_of_several_lines_stay_cells(tmp_path: Path) -> None:
+    rows = ['"q\n1",a', 'q2,"a\nb ""c"" \n\nd"', '5" pipe,a', '"5"" pipe",a', '"q5\n"']
+    assert _csv(rows, tmp_path / "rows.csv") == (["q\n1", "q2", '5" pipe', '5" pipe', "q5\n"], [])
+
+
+def test_a_last_line_torn_inside_of_a_quoted_cell_is_no_row(tmp_path: Path) -> None:
+    read, damaged = _csv(["q1,a", 'q2,"half an ans'], tmp_path / "rows.csv")
+    assert read == ["q1"] and "opened in line 3 is not closed" in damaged[0][1]

@@ -67,6 +67,8 @@ def test_a_model_without_weights_is_planned_to_the_byte(bare: Path) -> None:
     [
         (["--memory", "32 GB", "--card", "RTX 4090"], "--memory 32 GB is more than RTX 4090 has: 24 GiB"),
         (["--memory", "32"], "did you mean --memory 32GiB?"),
+        (["--memory", "8192"], "did you mean --memory 8192MiB?"),
+        (["--memory", "32G"], "did you mean 32GiB?"),
         (["--memory", "0"], "--memory 0 is 0 bytes"),
         (["--memory=-1"], "--memory -1 is not a size"),
         (["--memory", "9" * 400 + "GiB"], "is not a size"),

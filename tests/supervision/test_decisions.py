@@ -252,7 +252,7 @@ def test_weights_stored_in_sixteen_bits_are_planned_at_that_width() -> None:
         ({"memory_bytes": 1000, "gpus": [{"integrated": False}]}, None, None),
         ({"memory_bytes": 1000, "gpus": [{"arch": "gfx1201", "memory_bytes": 200}]}, None, 180),  # its driver hangs the machine
         ({"memory_bytes": 1000, "gpus": [{"arch": "gfx1100", "memory_bytes": 200}]}, None, None),
-        ({"memory_bytes": 1000}, "100B", 100),
+        ({"memory_bytes": 1000}, "100MiB", 100 << 20),
         ({}, None, None),
     ],
 )

@@ -12,6 +12,7 @@ _UNITS = {
     "b": 1,
     **{f"{letter}{kind}": (1024 if kind == "ib" else 1000) ** power for power, letter in enumerate("kmgt", 1) for kind in ("b", "ib")},
 }
+LEAST_MEMORY = 64 << 20  # bytes; less than that is a number without its unit
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -21,11 +22,29 @@ def parse_bytes(value: Any) -> Any:
         return value
     found = _SIZE.fullmatch(value)
     if not found or found[2].lower() not in _UNITS:
-        raise ValueError(f"{value!r} is not a size; write for example 8GiB, 500MB or a number of bytes")
+        meant = f"; did you mean {found[1]}{found[2].upper()}iB?" if found and found[2].lower() in ("k", "m", "g", "t") else ""
+        raise ValueError(f"{value!r} is not a size{meant or '; write for example 8GiB, 500MB or a number of bytes'}")
     size = float(found[1]) * _UNITS[found[2].lower()]
     if not math.isfinite(size):
         raise ValueError(f"{value[:40]}... is no size that can be")
     return int(size)
+
+
+def parse_memory(value: Any) -> Any:
+    """Bytes as `parse_bytes` reads them. Raises ValueError for fewer than any model needs, with the size that was probably meant."""
+    size = parse_bytes(value)
+    if isinstance(size, int | float) and size < LEAST_MEMORY:
+        meant = with_unit(value)
+        raise ValueError(f"{size:,} bytes hold no model; " + (f"did you mean {meant}?" if meant else "write for example 8GiB"))
+    return size
+
+
+def with_unit(value: Any) -> str:
+    """Return a number that is too small for bytes with the unit it was probably meant in: "8GiB", "8192MiB"; "" for what has a unit."""
+    found = _SIZE.fullmatch(str(value))
+    if not found or found[2] or not float(found[1]):
+        return ""
+    return f"{found[1]}{'GiB' if float(found[1]) < 1024 else 'MiB'}"
 
 
 def counted(number: int, noun: str) -> str:

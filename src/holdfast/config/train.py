@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from holdfast.base.units import parse_bytes
+from holdfast.base.units import parse_memory
 from holdfast.config.frozen_formats import FORMATS, FrozenFormat
 from holdfast.config.objectives import OBJECTIVES, ObjectiveKind, ObjectiveName, objectives_of
 from holdfast.config.optimizers import OPTIMIZERS, OptimizerKind, OptimizerName
@@ -114,7 +114,7 @@ class Train(Section):
     checkpointed_layers: int | None = Field(
         None, ge=0, description="decoder layers computed again in backward to save memory; the plan chooses when not given"
     )
-    memory_limit: Annotated[int, BeforeValidator(parse_bytes)] | None = Field(
+    memory_limit: Annotated[int, BeforeValidator(parse_memory)] | None = Field(
         None,
         ge=1,
         description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",

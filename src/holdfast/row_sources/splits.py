@@ -32,7 +32,7 @@ def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tupl
     if not splits:
         raise Stop(USAGE, *_without_rows(rows, files))
     wanted = (rows.split,) if rows.split else _TO_JUDGE if held_out else _TO_LEARN
-    chosen = next((split for name in wanted for split in splits if split == name or split == _alias(name)), None)
+    chosen = next((split for name in wanted for split in splits if split == name or split == split_called(name)), None)
     if chosen is None and not rows.split and not held_out and len(splits) == 1:
         chosen = next(iter(splits))
     if chosen is None:
@@ -93,15 +93,21 @@ def _named(file: str) -> str:
     """The split that a path names: in its shards' name, in the file's, in a folder's; "" for none."""
     *folders, name = PurePosixPath(file).parts
     if shard := _SHARD.match(name):
-        return _alias(shard["split"])
+        return split_called(shard["split"])
     for part in (name, *reversed(folders)):
         if split := next((split for split, word in _BOUNDED.items() if word.search(part.lower())), ""):
             return split
     return ""
 
 
-def _alias(name: str) -> str:
+def split_called(name: str) -> str:
+    """Return the split that a name means, such as test for eval; the name itself where it means none."""
     return next((split for split, words in _WORDS.items() if name.lower() in words.split("|")), name)
+
+
+def judges(name: str) -> bool:
+    """Return whether a name is that of a split that judges, which is not learned."""
+    return split_called(name) in _TO_JUDGE
 
 
 def _one_format(files: list[str]) -> list[str]:

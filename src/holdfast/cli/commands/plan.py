@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base.units import parse_bytes
+from holdfast.base.units import LEAST_MEMORY, parse_bytes, with_unit
 from holdfast.book.graphics_cards import named_card
 from holdfast.checkup.recorded_machine import recorded
 from holdfast.config.config import Config
@@ -25,7 +25,6 @@ from holdfast.report.plan.page import plan_page
 from holdfast.run.plan import Seconds
 
 EXAMPLE = "holdfast plan my-run.yaml --card 'RTX 4090' adapter.r=32"
-_LEAST = 64 << 20  # bytes; less than that is a number without its unit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,11 +95,13 @@ def _size(text: str | None) -> int | None:
         return None
     try:
         size = int(parse_bytes(text))
-    except ValueError:
-        raise Stop(USAGE, f"--memory {text} is not a size", "write a number and a unit, for example --memory 32GiB or 24GB") from None
-    if size < _LEAST:
-        unit = text.strip()
-        hint = f"did you mean --memory {unit}GiB?" if unit.isdigit() and int(unit) else "for example --memory 32GiB"
+    except ValueError as error:
+        meant = str(error).partition("; did you mean ")[2]
+        hint = f"did you mean {meant}" if meant else "write a number and a unit, for example --memory 32GiB or 24GB"
+        raise Stop(USAGE, f"--memory {text} is not a size", hint) from None
+    if size < LEAST_MEMORY:
+        meant = with_unit(text)
+        hint = f"did you mean --memory {meant}?" if meant else "for example --memory 32GiB"
         raise Stop(USAGE, f"--memory {text} is {size:,} bytes, which holds no model", hint)
     return size
 

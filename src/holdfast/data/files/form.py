@@ -37,9 +37,14 @@ _IN_ZIP = {  # (what a zip archive is by the names in it)
     b"/data.pkl": "a checkpoint of torch, which holds no rows",
     b".npy": "an archive of numpy arrays",
 }
+LISTS = (  # what people call a list of rows
+    *("data", "rows", "records", "items", "examples", "samples", "instances", "entries", "dataset", "results", "train", "training"),
+    *("test", "testing", "eval", "evaluation", "validation", "valid", "dev", "val"),
+)
 _RECORDS = re.compile(
     rb'\s*\{(?:\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[\w.+-]+)\s*,)*'
-    rb'\s*"(?:data|rows|records|items|examples|samples|instances|entries|dataset|train|test|results)"\s*:\s*\[(?=\s*\{\s*"([^"]*)")'
+    rb'\s*"(data|rows|records|items|examples|samples|instances|entries|dataset|train|training|test|testing|eval|evaluation|validation|valid|dev'
+    rb'|val|results)"\s*:\s*\[(?=\s*\{\s*"([^"]*)")'
 )  # one object whose field holds all rows
 _OF_TURNS = (b"role", b"from", b"content", b"value", b"type", b"text")  # what turns and parts begin with
 
@@ -97,17 +102,17 @@ def _json_kind(head: bytes) -> str:
     if text.startswith(b"["):
         alone = not first_line.endswith(b"]") or b"\n" not in text.rstrip() or first_line == b"[]"
         return "array" if alone else "lines"
-    if records_begin(text):
+    if records_begin(text)[0]:
         return "records"
     pretty = first_line.endswith((b"{", b"[", b",")) and first_line.startswith(b"{") and b"\n" in text
     return "values" if pretty and text.split(b"\n", 2)[1][:1] in (b" ", b"\t", b'"', b"\r") else "lines"
 
 
-def records_begin(text: bytes) -> int:
-    """Where the rows of one object that holds them all begin: the place behind the bracket; 0 where the text is no such object."""
+def records_begin(text: bytes) -> tuple[int, str]:
+    """Where the first list of one object of lists of rows begins, the place behind the bracket, and its name; 0 where the text is none."""
     found = _RECORDS.match(text)
-    if not found or found[1].lower() in _OF_TURNS:
-        return 0
+    if not found or found[2].lower() in _OF_TURNS:
+        return 0, ""
     first_line, _, behind = text.strip().partition(b"\n")
     several = bool(behind.strip()) and first_line.rstrip().endswith(b"}") and _first_line_is_an_object(text)
-    return 0 if several else found.end()
+    return (0, "") if several else (found.end(), found[1].decode())

@@ -20,11 +20,10 @@ _FIRST_KEY = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"')
 
 
 class JsonStream:
-    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array; `begin`: it stands in an
-    object, and its elements begin there."""
+    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array, whose elements begin at `begin`."""
 
     def __init__(self, handle: BinaryIO, in_array: bool, begin: int = 0) -> None:
-        self.handle, self.in_array, self.in_object = handle, in_array, begin > 0
+        self.handle, self.in_array = handle, in_array
         self.text = handle.read(WINDOW).decode("latin-1")
         self.at, self.line, self.ended = 0, 1, False
         self._lost = False  # whether the end was reached inside of damage
@@ -51,8 +50,6 @@ class JsonStream:
             yield Unparsed(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
 
     def _after_the_array(self) -> Iterator[Unparsed]:
-        if self.in_object:
-            return  # further fields of the object are no rows
         if not self._cut_off(" \t\r\n"):
             yield self._damaged("text behind the array's closing bracket")
 

@@ -11,6 +11,7 @@ import orjson
 from holdfast.base.files import Json
 
 LARGEST_ROW = 1 << 24  # bytes; a longer row is rejected, and only its start is kept
+OTHER_SPLIT = "other_split"  # the reason of a row in a split that is not trained
 _START_KEPT = 1 << 16
 _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 

@@ -19,8 +19,10 @@ from holdfast.data.files.columns import read_columns
 from holdfast.data.files.form import Form, form_of, records_begin
 from holdfast.data.files.json_stream import JsonStream
 from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
-from holdfast.data.files.stream import from_latin_1, open_stream
+from holdfast.data.files.record_stream import RecordStream
+from holdfast.data.files.stream import FileHead, from_latin_1, open_stream
 from holdfast.data.files.tables import read_csv
+from holdfast.row_sources.splits import judges
 
 _CHUNK = 1 << 18  # bytes of lines that are read together
 _NEXT_OBJECT = re.compile(rb'\}[ \t]*\{[ \t]*["}]')
@@ -60,7 +62,7 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
     stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)
     row: Unparsed | None = None
     if form.kind == "records":
-        rows = JsonStream(stream, True, records_begin(form.head.text)).rows()
+        rows = _records(handle, stream, form.head._replace(encoding="") if by_row else form.head)
     elif form.kind in ("array", "values"):
         rows = JsonStream(stream, form.kind == "array").rows()
     elif form.kind == "csv":
@@ -71,6 +73,21 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
         yield row if not by_row or row.damage or row.raw.isascii() else row._replace(json=from_latin_1(row.raw))
     if guarded.damage:
         yield Unparsed(row.line + 1 if row else 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}"))
+
+
+def _records(handle: BinaryIO, stream: BinaryIO, head: FileHead) -> Iterator[Unparsed]:
+    """The rows of all lists of one object; those of a test or validation split beside other lists are left out, each with the reason.
+
+    stream: handle as it is read. Where the first list is such a split, the file is read once before, to know whether it is the only one.
+    """
+    begin, name = records_begin(head.text)
+    if judges(name):
+        first = RecordStream(stream, begin, name)
+        for _ in first.rows():
+            pass
+        handle.seek(0)
+        return RecordStream(open_stream(handle, head)[0], begin, name, first.names).rows()
+    return RecordStream(stream, begin, name).rows()
 
 
 def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -27,12 +28,13 @@ class _Lines:
     def __init__(self, handle: BinaryIO) -> None:
         self.handle, self.number, self.size = handle, 0, 0
         self.taken: list[bytes] = []
+        self.again: deque[bytes] = deque()  # lines that are read once more
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self.handle.readline(_LONGEST_RECORD)
+        line = self.again.popleft() if self.again else self.handle.readline(_LONGEST_RECORD)
         if not line:
             raise StopIteration
         self.number += line.endswith(b"\n")
@@ -40,11 +42,43 @@ class _Lines:
         self.size += len(line)
         if self.size > _LONGEST_RECORD:
             raise _TooLong
-        return line.decode("utf-8", "surrogateescape").replace("\0", "\ufffd")
+        return _text(line)
 
     def record(self) -> bytes:
         raw, self.taken, self.size = b"".join(self.taken), [], 0
         return raw
+
+    def first_alone(self) -> bytes:
+        """Return the first line of the record at hand; the others are read once more."""
+        first, *others = self.taken
+        self.number -= sum(line.endswith(b"\n") for line in others)
+        self.again.extendleft(reversed(others))
+        self.taken, self.size = [], 0
+        return first
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "surrogateescape").replace("\0", "\ufffd")
+
+
+def _is_open(lines: list[bytes], separator: str, too_many: bool) -> bool:
+    """Return whether a record's quote is closed nowhere, or by one that opens a cell. too_many: more fields than the header names."""
+    raw = b"".join(lines)
+    if b'"' not in raw or (len(lines) == 1 and raw.count(b'"') % 2 == 0):
+        return False
+    try:
+        list(csv.reader(map(_text, lines), delimiter=separator, strict=True))
+    except csv.Error as error:
+        return len(lines) > 1 or "unexpected end" in str(error)
+    return too_many and len(lines) > 1
+
+
+def _unclosed(lines: _Lines, first: int) -> Unparsed:
+    taken, last = len(lines.taken), lines.number
+    said = f"the quote opened in line {first:,} is not closed: it took {taken:,} lines, up to line {last:,}" if taken > 1 else ""
+    said = said or f"the quote opened in line {first:,} is not closed"
+    behind = f"; reading goes on in line {first + 1:,}" if taken > 1 else ""
+    return Unparsed(first, lines.first_alone().rstrip(b"\r\n"), ("parse_error", f"no CSV record: {said}{behind}"))
 
 
 def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
@@ -64,10 +98,17 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
         except StopIteration:
             return
         except (_TooLong, csv.Error) as error:
+            if len(lines.taken) > 1 and lines.taken[0].endswith(b"\n") and _is_open(lines.taken, separator, False):
+                yield _unclosed(lines, first)
+                reader = csv.reader(lines, delimiter=separator)
+                continue
             raw = lines.record()
             wrong = f"a quote is not closed within {_LONGEST_RECORD:,} bytes" if isinstance(error, _TooLong) else str(error)
             yield Unparsed(first, raw.rstrip(b"\r\n"), ("parse_error", f"no CSV record: {wrong}"))
             reader = csv.reader(lines, delimiter=separator)
+            continue
+        if header is not None and _is_open(lines.taken, separator, len(fields) > len(header)):
+            yield _unclosed(lines, first)
             continue
         raw = lines.record().rstrip(b"\r\n")
         if not any(field.strip() for field in fields) or (told and lines.number <= 1):

@@ -73,7 +73,7 @@ def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None
     if any(name not in KNOWN_NAMES and in_our_case(name) in KNOWN_NAMES for name in names):
         return None
     try:
-        layout, pair = _recognise(value, value)
+        layout, pair = _recognise(value, value, {})
     except BadRow:
         return None
     if layout == "text" and pair is None:
@@ -100,16 +100,19 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
     if not isinstance(value, dict):
         raise BadRow("not_an_object", f"a JSON object is needed, this is {kind_of(value)}")
     as_it_stands, value = value, under_our_names(value, fields or {})
+
+    def answer_alone(one: dict[str, Any]) -> Example:
+        _refuse_preferences(one)
+        return _read_as(one, *(_recognise(one, as_it_stands, fields or {}) if layout == "auto" else (layout, pair_of(one, layout))))
+
     if wanted == "pairs":
-        return parse_pair(value, lambda one: _answer_alone(one, layout, as_it_stands))
+        return parse_pair(value, answer_alone)
     if wanted == "marks":
-        return parse_marked(value, lambda one: _answer_alone(one, layout, as_it_stands))
-    return _answer_alone(value, layout, as_it_stands)
+        return parse_marked(value, answer_alone)
+    return answer_alone(value)
 
 
-def _answer_alone(value: dict[str, Any], layout: str, as_it_stands: dict[str, Any]) -> Example:
-    _refuse_preferences(value)
-    name, pair = _recognise(value, as_it_stands) if layout == "auto" else (layout, pair_of(value, layout))
+def _read_as(value: dict[str, Any], name: str, pair: Pair | None) -> Example:
     if pair and pair.layout == "prompt-completion" and (_is_talk(value[pair.question]) or _is_talk(value[pair.answer])):
         return _continued(value, pair)
     if pair and name != "text":
@@ -121,8 +124,8 @@ def _answer_alone(value: dict[str, Any], layout: str, as_it_stands: dict[str, An
     return Example(messages=conversation(value), tools=tools_of(value), layout="chat")
 
 
-def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str, Pair | None]:
-    """The layout of a row under our names, and its pair if it is one. Raises BadRow, with the names as they stand in the file."""
+def _layout_of(value: dict[str, Any]) -> tuple[str, Pair | None] | None:
+    """Return the layout of a row under our names, and its pair if it is one; None for a row of no known layout."""
     if "conversations" in value:
         return "chat", None
     for pair in PAIRS[:3]:
@@ -137,21 +140,33 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any]) -> tuple[str
         return "text", None
     if isinstance(value.get("content"), str) and "role" not in value:
         return "text", Pair("text", "", "", "content")
-    for name, inside in value.items():
-        if isinstance(inside, list) and inside and _looks_like_a_row(inside[0]):
-            raise BadRow("missing_field", f"{len(inside):,} rows stand in one object's field {name!r}; jq -c '.{name}[]' takes them out")
+    return None
+
+
+def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapping[str, str]) -> tuple[str, Pair | None]:
+    """Return what `_layout_of` does. Raises BadRow for no known layout, with the names as they stand in the file."""
+    if found := _layout_of(value):
+        return found
+    if lists := {
+        name: len(inside) for name, inside in value.items() if isinstance(inside, list) and inside and _looks_like_a_row(inside[0])
+    }:
+        told = " and ".join(f"{count:,} rows stand in one object's field {name!r}" for name, count in lists.items())
+        raise BadRow("missing_field", f"{told}; jq -c '.{next(iter(lists))}[]' takes them out")
     names = sorted(map(str, as_it_stands))[:20]
+    if lacking := [f"{theirs} (as {ours})" for ours, theirs in fields.items() if ours not in value]:
+        raise BadRow("missing_field", f"{' and '.join(lacking)} is missing, which data.fields asks for; the row has {names}")
     hint = name_them(value, as_it_stands, _would_be_read)
     raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}){hint and f'; {hint}'}")
 
 
 def _would_be_read(value: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
-    """Whether the row is read where the fields are called so."""
+    """Return whether the row is read where the fields are called so. Asks for no hint, which would ask this again."""
+    named = under_our_names(dict(value), fields)
+    found = _layout_of(named)
     try:
-        _answer_alone(under_our_names(dict(value), fields), "auto", dict(value))
+        return found is not None and bool(_read_as(named, *found))
     except BadRow:
         return False
-    return True
 
 
 def _refuse_preferences(value: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.base_model.types import causal_types, loads_as
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
-from holdfast.data.files.raw_row import RawRow, Reject
+from holdfast.data.files.raw_row import OTHER_SPLIT, RawRow, Reject
 from holdfast.data.files.read import read_rows
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.row_weight import weight_of
@@ -78,7 +78,7 @@ def _rows(config: Config) -> Iterator[Finding]:
                 why = "there is no such file" if not Path(name).exists() else "this user may not read it"
                 yield Finding("data-files", "block", f"{name} cannot be read: {why}", "correct data.files in the config")
                 continue
-            first = list(islice(read_rows(name), _LOOKED_AT))
+            first = list(islice((row for row in read_rows(name) if not _left_out(row)), _LOOKED_AT))
         except (OSError, Stop) as error:
             yield Finding("data-files", "block", f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", fix)
             continue
@@ -107,6 +107,11 @@ def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
     found = [(value, parse_example(value, data.format, data.fields, rules.wanted).layout) for value in good]
     unused.add(found, data.fields, rules.beside)
     return list(unused.telling)
+
+
+def _left_out(row: RawRow | Reject) -> bool:
+    """Return whether a row is of a split that is not trained, which says nothing of the rows that are."""
+    return isinstance(row, Reject) and row.reason == OTHER_SPLIT
 
 
 def _wrong(row: RawRow | Reject, config: Config) -> str:
