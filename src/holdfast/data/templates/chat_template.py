@@ -139,7 +139,7 @@ def _with_tools(written: Written, example: Example, template: ChatTemplate) -> W
 def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> Written:
     found: list[Piece] = []
     names = {"system": "### System:\n", "user": "### Instruction:\n", "tool": "### Result:\n"}
-    given, answers = "", 0
+    given, answers = template.lead, 0
     for message in messages:
         if message.role == "assistant":
             called = "".join(f"{to_json(call['function'])}\n" for call in message.calls)
