@@ -104,7 +104,9 @@ class Skeleton:
     def fill(self, contents: Sequence[str]) -> list[Piece] | None:
         """The pieces with these contents in them; None for contents it does not hold for."""
         for text in contents:
-            if not text or (self.stripped and (text[0].isspace() or text[-1].isspace())):
+            if (
+                not text or text.isspace() or (self.stripped and (text[0].isspace() or text[-1].isspace()))
+            ):  # of white space nothing is kept
                 return None
             for literal in self.absent:
                 if literal in text:
