@@ -93,6 +93,7 @@ class Skeleton:
     stripped: bool
     notes: tuple[tuple[str, str], ...] = ()  # of every such conversation: reason and detail
     unended: int = 0  # of its answers: how many have no token that ends them
+    last: int = -1  # the piece its last answer begins with, as Written has it
 
     @cached_property
     def frames(self) -> tuple[tuple[str, str, bool], ...] | None:
