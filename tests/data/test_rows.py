@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import SHARED, needs_shared
@@ -217,8 +217,14 @@ TEMPLATES = {
 TEXTS = st.one_of(st.sampled_from(["", " a ", "a\n", "x</think>y", "</think>", "a", "\ue0000\ue001", "A b"]), st.text(max_size=5))
 
 
+WHITE = [chr(number) for number in range(0x110000) if chr(number).isspace()]
+UNSEEN = ["\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u180e", "\u00ad"]  # are no white space
+
+
 @settings(max_examples=60, deadline=None)
 @given(turns=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3))
+@example(turns=[(" a ", "\x85")])
+@example(turns=[("\u2028", "a"), ("a", "\x1c\x1f")])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_conversation_by_its_shape_is_what_the_template_writes(
     tmp_path_factory: pytest.TempPathFactory, name: str, turns: list[tuple[str, str]]
@@ -229,6 +235,19 @@ def test_a_conversation_by_its_shape_is_what_the_template_writes(
     said = [Message(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
     example = Example(messages=tuple(said))
     assert written(example, template) == written(example, dataclasses.replace(template, shapes=None))
+
+
+@pytest.mark.parametrize("name", ["as it stands", "joined", "trimmed", "asked and trimmed"])
+def test_turns_of_white_space_are_by_shape_what_the_template_writes(tmp_path: Path, name: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES[name])
+    template = load_template(tmp_path)
+    slow = dataclasses.replace(template, shapes=None)
+    for odd in (*WHITE, *UNSEEN):
+        for asked, told in (("a", odd), (odd, "a"), ("a", f"{odd}b"), (f"b{odd}", "a"), (f"{odd}{odd}", f"a{odd}b")):
+            row = Example(messages=(Message("user", asked), Message("assistant", told)))
+            assert written(row, template) == written(row, slow), (asked, told)
+            if not told.isspace():
+                assert isinstance(written(row, template), list)
 
 
 def written(example: Example, template: ChatTemplate) -> list[tuple[str, bool]] | str:

@@ -9,10 +9,9 @@ import numpy as np
 import orjson
 
 from holdfast.base.files import Json
-from holdfast.data.judge.rules import Rules
-from holdfast.data.judge.turns import Example, Message
-from holdfast.data.templates.chat_template import pieces
-from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.endings import end_of_turn, end_tokens
 from holdfast.export.samples import GENERAL, Samples, of_general, of_run
 from holdfast.export.subject import Subject
@@ -83,16 +82,14 @@ def _chats(codec: Codec, most_tokens: int) -> tuple[list[list[Json]], list[list[
     )
     chats, ids = [], []
     for turn in turns:
-        found = codec.encode([pieces(Example(messages=(*turn, Message("assistant", "x"))), codec.template)], Rules(max_tokens=most_tokens))[
-            0
-        ]
-        if not isinstance(found, Tokens) or found.cut:
+        try:
+            found = prompt_ids(codec, (*turn,), most_tokens)
+        except BadRow:
             continue
-        if codec.template.compiled is None and not _whole_text_alike(codec, found.ids):
+        if codec.template.compiled is None and not _whole_text_alike(codec, found):
             continue
-        last = len(found.ids) - next(at for at, learned in enumerate(reversed(found.learned)) if not learned)
         chats.append([{"role": message.role, "content": message.content} for message in turn])
-        ids.append(found.ids[:last])
+        ids.append(found)
     return chats, ids
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.base.files import Json
-from holdfast.data.judge.rules import Rules
-from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.templates.chat_template import pieces
-from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.data.judge.rules import NO_LIMIT
+from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.serve.endpoint import Refused
 from holdfast.serve.engines import MODELS, Wanted
 
@@ -49,14 +49,9 @@ def message_of(one: Any) -> Message:
 def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
     """A conversation as training has it, up to where the answer begins."""
     try:
-        example = Example(messages=(*turns, Message("assistant", "x")))
-        tokens = codec.encode([pieces(example, codec.template)], Rules())[0]
+        return prompt_ids(codec, (*turns,), NO_LIMIT)
     except BadRow as bad:
         raise Refused(400, bad.detail) from None
-    if not isinstance(tokens, Tokens):
-        raise Refused(400, tokens.detail)
-    last = len(tokens.ids) - next(at for at, learned in enumerate(reversed(tokens.learned)) if not learned)
-    return tokens.ids[:last]
 
 
 def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()) -> Wanted:

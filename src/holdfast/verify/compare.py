@@ -15,10 +15,9 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.data.files.raw_row import Source
-from holdfast.data.judge.rules import Rules
-from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.templates.chat_template import pieces
-from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.child import Found, measure
 from holdfast.export.endings import end_tokens
 from holdfast.export.samples import Samples, of_file, of_general, of_run
@@ -103,14 +102,11 @@ def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[
     for wanted in request.prompts:
         turns = tuple(Message(role, text) for role, text in wanted.messages)
         try:
-            example = Example(messages=(*turns, Message("assistant", "x")))
-            tokens = codec.encode([pieces(example, codec.template)], Rules(max_tokens=longest))[0]
+            found.append((prompt_ids(codec, turns, longest), None, wanted))
         except BadRow as bad:
-            raise Stop(USAGE, f"line {wanted.line} of the prompts: {bad.detail}", "mend that line") from None
-        if not isinstance(tokens, Tokens) or tokens.cut:
-            raise Stop(USAGE, f"line {wanted.line} of the prompts is longer than the model's {longest:,} tokens", "shorten it")
-        last = len(tokens.ids) - next(at for at, learned in enumerate(reversed(tokens.learned)) if not learned)
-        found.append((tokens.ids[:last], None, wanted))
+            if bad.reason != "too_long":
+                raise Stop(USAGE, f"line {wanted.line} of the prompts: {bad.detail}", "mend that line") from None
+            raise Stop(USAGE, f"line {wanted.line} of the prompts is longer than the model's {longest:,} tokens", "shorten it") from None
     return found
 
 

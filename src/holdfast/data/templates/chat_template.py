@@ -38,8 +38,8 @@ def learned_by(written: Written, learns: Literal["assistant", "last", "all"]) ->
     parts = written.sequences[-1]
     if learns == "all" and len(written.sequences) == 1:
         return written._replace(sequences=[[(text, True) for text, _ in parts]])
-    last = max((at for at, (_, learned) in enumerate(parts) if learned), default=-1)
-    only = [(text, learns == "all" or at == last) for at, (text, _) in enumerate(parts)]
+    last = written.last if written.last >= 0 else max((at for at, (_, learned) in enumerate(parts) if learned), default=len(parts))
+    only = [(text, learns == "all" or (learned and at >= last)) for at, (text, learned) in enumerate(parts)]
     notes = tuple(note for note in written.notes if note[0] != "several_sequences")
     learned = written.answers if learns == "all" else 1
     return written._replace(sequences=[only], notes=notes, learned=learned, unended=min(learned, written.unended))
@@ -56,7 +56,7 @@ def pair_written(prompt: str, answer: str, template: ChatTemplate) -> Written | 
         return None
     shape = template.shapes[_PAIR] if _PAIR in template.shapes else _shape(_PAIR, template)
     found = shape.fill((prompt, answer)) if shape else None
-    return Written([found], shape.notes, 1, 1, shape.unended) if found and shape else None
+    return Written([found], shape.notes, 1, 1, shape.unended, last=shape.last) if found and shape else None
 
 
 def _by_shape(example: Example, template: ChatTemplate) -> Written | None:
@@ -68,7 +68,7 @@ def _by_shape(example: Example, template: ChatTemplate) -> Written | None:
     shape = _shape(roles, template)
     found = shape.fill([message.content for message in messages]) if shape else None
     answers = roles.count("assistant")
-    return Written([found], shape.notes, answers, answers, shape.unended) if found and shape else None
+    return Written([found], shape.notes, answers, answers, shape.unended, last=shape.last) if found and shape else None
 
 
 def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
@@ -95,7 +95,7 @@ def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None
     if shape is None:
         return None
     apart = ("</think>",) if template.takes_thoughts_out else ()
-    return replace(shape, absent=(*shape.absent, *apart), notes=known[0].notes, unended=known[0].unended)
+    return replace(shape, absent=(*shape.absent, *apart), notes=known[0].notes, unended=known[0].unended, last=known[0].last)
 
 
 def _text(example: Example, template: ChatTemplate) -> Written:
@@ -139,7 +139,7 @@ def _with_tools(written: Written, example: Example, template: ChatTemplate) -> W
 def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> Written:
     found: list[Piece] = []
     names = {"system": "### System:\n", "user": "### Instruction:\n", "tool": "### Result:\n"}
-    given, answers = "", 0
+    given, answers = template.lead, 0
     for message in messages:
         if message.role == "assistant":
             called = "".join(f"{to_json(call['function'])}\n" for call in message.calls)

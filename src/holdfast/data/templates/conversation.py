@@ -11,6 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.templates.owners import owners
 from holdfast.data.templates.sandbox import MARK_BEGIN, MARK_END
 from holdfast.data.templates.skeleton import Piece
 from holdfast.data.templates.template import ChatTemplate, placed_thinking, render
@@ -26,6 +27,7 @@ class Written(NamedTuple):
 
     `answers`: of the row, `learned`: of them, without what a limit cuts off, `unended`: of those, without a token that ends them.
     `off`: those that the row itself marks as not to be learned. `calls`, `thoughts`: turns whose tool calls or reasoning are left out.
+    `last`: the piece with which the last learned answer begins in the last sequence; -1 where it is one piece, the last that is learned.
     """
 
     sequences: list[list[Piece]]
@@ -36,13 +38,7 @@ class Written(NamedTuple):
     off: int = 0
     calls: int = 0
     thoughts: int = 0
-
-
-class _Answer(NamedTuple):
-    """Where an answer of a conversation stands: its turn, and its text with what the template writes around it."""
-
-    turn: int
-    text: str
+    last: int = -1
 
 
 def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> Written:
@@ -142,41 +138,32 @@ def _common_end(done: str, before: str, sequence: list[Piece], template: ChatTem
 
 
 def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate) -> Written:
-    """The conversation as the template writes it at its end, of which it says itself what is generated."""
-    text = render(template, messages[: answers[-1] + 1], tools, False, marks=True)
-    pieces: list[Piece] = []
-    at, plain = 0, 0  # in the text with marks, and without
-    found = _Judged(messages, template, {})
-    begins = _begins(text, messages, tools, answers, template)
-    said: dict[int, str] = {}
-    for span in _SPANS.finditer(text):
-        given, learned = text[at : span.start()], span[1]
-        plain += len(given) + len(learned)
-        turn = max((turn for turn, begin in begins if begin < plain), default=answers[0])
-        said[turn] = said.get(turn, "") + learned
-        teaches = messages[turn].learn
-        pieces += [(given, False), (learned, teaches)]
-        at = span.end()
-    for turn in answers:
-        found.teaches(turn, said.get(turn, ""))
-    rest = text[at:]
-    pieces = [(part, learned) for part, learned in [*pieces, (rest, False)] if part]
-    if not said:
+    """The conversation as the template writes it at its end, of which it says itself what is generated.
+
+    Of an answer of which it keeps nothing, a call without a place say, its end mark alone would be learned: it is not.
+    """
+
+    def rendered(turns: tuple[Message, ...]) -> str:
+        return render(template, turns[: answers[-1] + 1], tools, False, marks=True)
+
+    text = rendered(messages)
+    spans = [*_SPANS.finditer(text)]
+    if not spans:
         raise BadRow("all_labels_masked", "the chat template marks nothing of it as generated")
-    return found.written([pieces], len(answers), 1)
-
-
-def _begins(
-    text: str, messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate
-) -> list[tuple[int, int]]:
-    """Of each answer its turn and where it begins, at the earliest, in the text without marks."""
-    whole = text.replace(MARK_BEGIN, "").replace(MARK_END, "")
-    found, least = [], 0
-    for turn in answers:
-        if len(answers) > 1:
-            least = max(least, _shared(whole, render(template, messages[:turn], tools, True)))
-        found.append((turn, least))
-    return found
+    given = [text[begin : span.start()] for begin, span in zip((0, *(span.end() for span in spans)), spans, strict=False)]
+    turns = owners([span[1] for span in spans], given, messages, answers, lambda other: _SPANS.findall(rendered(other)))
+    said = {turn: "".join(span[1] for span, own in zip(spans, turns, strict=True) if own == turn) for turn in answers}
+    found = _Judged(messages, template, {})
+    teaches = {turn: found.teaches(turn, said[turn]) for turn in answers}
+    pieces: list[Piece] = []
+    learned = [turn for turn in answers if teaches[turn]]
+    last = -1
+    for before, span, turn in zip(given, spans, turns, strict=True):
+        pieces += [piece for piece in ((before, False), (span[1], teaches[turn])) if piece[0]]
+        if last < 0 and turn in learned[-1:]:
+            last = len(pieces) - 1
+    rest = text[spans[-1].end() :]
+    return found.written([[*pieces, (rest, False)] if rest else pieces], len(answers), 1)._replace(last=last)
 
 
 class _Judged:

@@ -93,6 +93,7 @@ class Skeleton:
     stripped: bool
     notes: tuple[tuple[str, str], ...] = ()  # of every such conversation: reason and detail
     unended: int = 0  # of its answers: how many have no token that ends them
+    last: int = -1  # the piece its last answer begins with, as Written has it
 
     @cached_property
     def frames(self) -> tuple[tuple[str, str, bool], ...] | None:
@@ -104,7 +105,9 @@ class Skeleton:
     def fill(self, contents: Sequence[str]) -> list[Piece] | None:
         """The pieces with these contents in them; None for contents it does not hold for."""
         for text in contents:
-            if not text or (self.stripped and (text[0].isspace() or text[-1].isspace())):
+            if (
+                not text or text.isspace() or (self.stripped and (text[0].isspace() or text[-1].isspace()))
+            ):  # of white space nothing is kept
                 return None
             for literal in self.absent:
                 if literal in text:

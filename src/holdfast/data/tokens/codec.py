@@ -18,6 +18,7 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
 from holdfast.data.templates.skeleton import Piece
+from holdfast.data.tokens.whole import Placed, pieces_of, reads_whole, runs_of, sizes_of, text_of
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
 
 
@@ -70,12 +71,36 @@ class Codec:
         added = self.tokenizer.get_added_tokens_decoder().values()
         return tuple(sorted(token.content for token in added if token.special and len(token.content) > 2))
 
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether the text of a row is encoded as one, because its pieces alone would have other tokens."""
+        return reads_whole(self.tokenizer)
+
     def encode(self, rows: list[list[Piece]], rules: Rules) -> list[Tokens | BadRow]:
-        """Tokenise rows of pieces; each piece on its own, as a prompt is tokenised on its own when the model is used."""
-        return [self._join(row, parts, rules) for row, parts in zip(rows, self._encoded(rows), strict=True)]
+        """Tokenise rows of pieces: each piece on its own, as a prompt is tokenised on its own when the model is used, or the text as one
+        with a tokenizer to which it matters where a text begins.
+        """
+        return [self._join(row, ids, sizes, rules) for row, (ids, sizes) in zip(rows, self._encoded(rows), strict=True)]
+
+    def placed(self, row: list[Piece]) -> list[Placed]:
+        """The tokens of a row as `encode` has them, without its lead, each with where it stands in the row's text and with its piece."""
+        found: list[Placed] = []
+        begin = piece = 0
+        for run in self._runs(row):
+            text = text_of(run)
+            encoding = self.tokenizer.encode(text, add_special_tokens=False)
+            last = len(encoding.ids) - 1
+            for at, (number, (first, end), own) in enumerate(
+                zip(encoding.ids, encoding.offsets, pieces_of(encoding.offsets, run), strict=True)
+            ):
+                found.append(Placed(number, begin + first, begin + (len(text) if at == last else end), piece + own))
+            begin, piece = begin + len(text), piece + len(run)
+        return found
 
     def measure(self, rows: list[list[Piece]], rules: Rules) -> list[int | Fit | BadRow]:
         """What `encode` would make of the rows, without the token numbers; of a row that fits whole, as nearly all do, its length alone."""
+        if self.whole:
+            return self._measure_whole(rows, rules)
         found: list[int | Fit | BadRow] = []
         at = 0
         sizes = self._sizes([text for row in rows for text, _ in row])
@@ -110,13 +135,31 @@ class Codec:
         size_of = dict(zip(once, counts, strict=True))
         return [size_of[text] for text in texts]
 
-    def _encodings(self, texts: list[str]) -> list[Encoding]:
-        found: list[Encoding] = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return found
+    def _measure_whole(self, rows: list[list[Piece]], rules: Rules) -> list[int | Fit | BadRow]:
+        """By the words of their texts where those are counted; token by token where a row is too long, or ends with what is given."""
+        counted = [row for row in rows if row[-1][0] and row[-1][1]] if self._words else []
+        runs = [self._runs(row) for row in counted]
+        sizes = iter(self._sizes([text_of(run) for row in runs for run in row]))
+        found = (len(self.lead(row)) + sum(size for _, size in zip(own, sizes)) for row, own in zip(counted, runs, strict=True))  # noqa: B905
+        known = {id(row): size for row, size in zip(counted, found, strict=True) if 2 <= size <= rules.max_tokens}
+        left = iter([*self._encoded([row for row in rows if id(row) not in known])])
+        return [known[id(row)] if id(row) in known else self._fit(row, next(left)[1], rules) for row in rows]
 
-    def _encoded(self, rows: list[list[Piece]]) -> Iterator[list[Encoding]]:
-        encoded = iter(self._encodings([text for row in rows for text, _ in row]))
-        return ([next(encoded) for _ in row] for row in rows)
+    def _runs(self, row: list[Piece]) -> list[list[Piece]]:
+        return runs_of(row, self.whole, self.template.lead)
+
+    def _encoded(self, rows: list[list[Piece]]) -> Iterator[tuple[list[int], list[int]]]:
+        """Of each row its tokens, without its lead, and how many of them each piece has."""
+        runs = [self._runs(row) for row in rows]
+        encode = self.tokenizer.encode_batch if self.whole else self.tokenizer.encode_batch_fast  # the fast one tells no offsets
+        encoded: Iterator[Encoding] = iter(encode([text_of(run) for row in runs for run in row], add_special_tokens=False))
+        for row in runs:
+            ids: list[int] = []
+            sizes: list[int] = []
+            for run, one in zip(row, encoded):  # noqa: B905  each row takes its own
+                ids += one.ids
+                sizes += sizes_of(one, run)
+            yield ids, sizes
 
     def lead(self, row: list[Piece]) -> tuple[int, ...]:
         """What stands before a row whose text does not begin with it already."""
@@ -125,16 +168,15 @@ class Codec:
         begins = tuple(filter(None, (self.template.bos, self.template.lead)))
         return () if next((text for text, _ in row if text), "").startswith(begins) else self.bos
 
-    def _join(self, row: list[Piece], parts: list[Encoding], rules: Rules) -> Tokens | BadRow:
+    def _join(self, row: list[Piece], ids: list[int], sizes: list[int], rules: Rules) -> Tokens | BadRow:
         lead = self.lead(row)
         try:
-            size = fit(lead, [(len(part), learned) for part, (_, learned) in zip(parts, row, strict=True)], rules)
+            size = fit(lead, [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
         except BadRow as bad:
             return bad
-        ids, flags = list(lead), [False] * len(lead)
-        for part, (_, learned) in zip(parts, row, strict=True):
-            ids += part.ids
-            flags += [learned] * len(part)
+        ids, flags = [*lead, *ids], [False] * len(lead)
+        for own, (_, learned) in zip(sizes, row, strict=True):
+            flags += [learned] * own
         return Tokens(ids[: size.tokens], flags[: size.tokens], size.cut, size.lost, size.torn)
 
 

@@ -79,11 +79,9 @@ def _tokens(pieces: list[Piece], codec: Codec) -> list[Json]:
         {"id": number, "text": codec.tokenizer.decode([number], skip_special_tokens=False), "learned": False}
         for number in codec.lead(pieces)
     ]
-    for text, learned in pieces:
-        encoding = codec.tokenizer.encode(text, add_special_tokens=False)
-        done = 0
-        for at, (number, (_, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
-            until = len(text) if at == len(encoding.ids) - 1 else max(done, end)
-            found.append({"id": number, "text": text[done:until], "learned": bool(learned)})
-            done = until
+    text, done = "".join(part for part, _ in pieces), 0
+    for number, _, end, piece in codec.placed(pieces):
+        until = max(done, end)
+        found.append({"id": number, "text": text[done:until], "learned": bool(pieces[piece][1])})
+        done = until
     return found

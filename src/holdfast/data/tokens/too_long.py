@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -147,16 +148,18 @@ def _by_sentences(whole: Tokens, codec: Codec, parts: list[Piece], rules: Rules)
     limit, size = rules.max_tokens, len(whole.ids)
     if size <= limit:
         return [whole]
-    answer = codec.tokenizer.encode(parts[-1][0], add_special_tokens=False)
-    given = size - len(answer.ids)
+    placed = codec.placed(parts)
+    starts = [token.begin for token in placed if token.piece == len(parts) - 1]
+    given = size - len(starts)
     if [learned for _, learned in parts].count(True) != 1 or not parts[-1][1] or given > limit // 2:
         learned = sum(whole.learned[1:limit])
         if not learned:
             raise BadRow("all_labels_masked", f"the answer begins after max_tokens = {limit}; the row has {size} tokens")
-        size_of = [(len(codec.tokenizer.encode(text, add_special_tokens=False).ids), flag) for text, flag in parts]
-        cut = fit(codec.lead(parts), size_of, Rules(max_tokens=limit))
+        count = Counter(token.piece for token in placed)
+        cut = fit(codec.lead(parts), [(count[at], flag) for at, (_, flag) in enumerate(parts)], Rules(max_tokens=limit))
         return [Tokens(whole.ids[:limit], whole.learned[:limit], size - limit, cut.lost, cut.torn)]
-    ends = _sentence_ends(parts[-1][0], [start for start, _ in answer.offsets])
+    before = sum(len(text) for text, _ in parts[:-1])
+    ends = _sentence_ends(parts[-1][0], [max(0, start - before) for start in starts])
     found = []
     begin, again = given, 0
     while begin < size:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base_model.folder import read_model
-from holdfast.data.judge.rules import Rules
-from holdfast.data.judge.turns import Example, Message
-from holdfast.data.templates.chat_template import pieces
+from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.templates.given_template import codec_of
-from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.text.answer import answers
@@ -35,15 +34,11 @@ class Talk:
         """The tokens of a conversation with a question at its end, old turns left out first; words where the question alone is too long."""
         system = [Message("system", self.wishes["system"])] if self.wishes.get("system") else []
         while True:
-            messages = (*system, *self.said[side], Message("user", question), Message("assistant", "x"))
-            given = list(pieces(Example(messages=messages), self.codec.template))
-            last = max((at for at, piece in enumerate(given) if piece[1]), default=len(given))
-            before = [(text, False) for text, _ in given[:last]]
-            tokens = self.codec.encode([[*before, ("x", True)]], Rules(max_tokens=self.limit - self.wishes["longest"]))[0]
-            if isinstance(tokens, Tokens):
-                return [number for number, learned in zip(tokens.ids, tokens.learned, strict=True) if not learned]
-            if not self.said[side]:
-                return f"that is too long: {tokens.detail}"
+            try:
+                return prompt_ids(self.codec, (*system, *self.said[side], Message("user", question)), self.limit - self.wishes["longest"])
+            except BadRow as bad:
+                if not self.said[side]:
+                    return f"that is too long: {bad.detail}" if bad.reason == "too_long" else bad.detail
             self.said[side], self.forgot = self.said[side][2:], True
 
     def answer(self, side: str, model: Any, question: str) -> str:
