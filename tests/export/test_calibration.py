@@ -30,7 +30,7 @@ pytest.importorskip("xllamacpp", reason="the package xllamacpp is not installed"
 
 
 def figures(nmse: float, kl: float = 1e-4, top1: float = 1.0, greedy: bool = True) -> Json:
-    return {"nmse": nmse, "kl_per_token": kl, "top1_agreement": top1, "greedy_equal": greedy}
+    return {"nmse": nmse, "kl_per_token": kl, "top1_agreement": top1, "greedy_equal": greedy, "greedy": {"apart": int(not greedy)}}
 
 
 def verdict(

@@ -22,6 +22,7 @@ from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.kinds import quantiser
 from holdfast.export.gguf.make import Tools
 from holdfast.export.subject import read_subject
+from holdfast.export.words import of_learned
 from support.shipped import make_adapter, make_family, measure_here
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
@@ -110,6 +111,23 @@ def test_quantised_files_are_held_to_their_own_budget(made: Any, tmp_path: Path)
     checked = export_gguf(order_of(made("qwen2"), tmp_path / "out"), ["q8_0"], Tools())["checked"]
     assert checked["budget"]["kl_per_token"] == 0.01 and 0 < checked["kl_per_token"] <= 0.01
     assert not [*(tmp_path / "out").glob("*bf16*")], "the 16 bits it was made of were not asked for"
+
+
+def weak(adapter: Path, out: Path) -> Path:
+    return make_adapter(Path(read_subject(adapter).base_name), out, size=0.01, target_modules=["q_proj", "down_proj"])
+
+
+def test_a_gguf_without_a_weak_adapter_is_refused(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = weak(made("qwen2"), tmp_path / "adapter")
+    without_adapter(monkeypatch)
+    with pytest.raises(Stop, match="of what was learned"):
+        export_gguf(order_of(adapter, tmp_path / "out"), ["f16"], Tools())
+
+
+def test_what_a_type_rounds_away_is_told(made: Any, tmp_path: Path) -> None:
+    types = export_gguf(order_of(weak(made("qwen2"), tmp_path / "adapter"), tmp_path / "out"), ["f16", "q4_0"], Tools())["checked"]["types"]
+    assert types["f16"]["learned"]["seen"] and types["f16"]["learned"]["kept"] > 0.9
+    assert not types["q4_0"]["learned"]["seen"] and "beside the rounding of q4_0" in str(of_learned(types["q4_0"]))
 
 
 @pytest.mark.skipif(not (SHARED / "data/models/llama-260k").is_dir(), reason="the model llama-260k is not beside this checkout")

@@ -30,3 +30,12 @@ def test_the_page_of_a_refused_export_has_its_reasons() -> None:
     answer = {"checked": CHECKED | {"nmse": 0.3, "first_layer": "layer 1"}, "files": [], "reasons": ["NMSE of its logits is 3.00e-01"]}
     text = page(answer, "first", "base + adapter")
     assert "layer 1" in text and "Nothing was written" in text and "NMSE of its logits is 3.00e-01" in text
+
+
+def test_words_follow_the_counts() -> None:
+    greedy = {"equal": 5, "near_tie": 2, "apart": 1, "margin": 0.0123}
+    text = page({"checked": CHECKED | {"greedy_equal": False, "greedy": greedy, "token_ids_compared": 0}, "files": []}, "first", "it")
+    assert "5 of 8 equal, 2 part at a near-tie (margin at most 0.012), 1 differ" in text and "as in training: not compared" in text
+    unseen = {"nmse": 1e-6, "kept": 0.4, "error": 1.0, "seen": False}
+    text = page({"checked": CHECKED | {"learned": unseen, "type": "q4_0"}, "files": []}, "first", "it")
+    assert "it equals" not in text and "too small to be seen beside the rounding of q4_0 (NMSE 3.0e-06)" in text

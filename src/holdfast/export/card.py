@@ -13,6 +13,7 @@ from holdfast.base.inert import inert
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import HALF, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
+from holdfast.export import words
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import tensors_of_file
 from holdfast.run.plan import read_plan
@@ -108,18 +109,13 @@ def _equal(checked: Json, reference: str) -> str:
         "NMSE of logits": f"{checked['nmse']:.2e}",
         "KL per token": f"{checked['kl_per_token']:.2e} nats",
         "same likeliest token": f"{checked['top1_agreement']:.1%}",
-        "greedy answers equal": "yes" if checked["greedy_equal"] else "no",
-        "token ids of the rendered chat equal": _ids_equal(checked),
-        "stops where training ended its answers": "yes" if checked["stops"] else "no",
+        "what was learned": words.of_learned(checked) or "not compared",
+        "greedy answers": words.of_greedy(checked),
+        "token ids of the rendered chat equal": words.of_token_ids(checked),
+        "stops where training ended its answers": words.of_stops(checked),
     }
     body = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
     return f"## Compared with {reference}\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n| | |\n|---|---|\n{body}"
-
-
-def _ids_equal(checked: Json) -> str:
-    if not checked.get("token_ids_compared", 1):
-        return "not compared"
-    return "yes" if checked["token_ids_equal"] else "no"
 
 
 def _training(subject: Subject) -> str:

@@ -19,6 +19,7 @@ from holdfast.data.tokens.codec import Codec
 from holdfast.export.ask import Questions, questions_of
 from holdfast.export.card import write_card
 from holdfast.export.child import Found, measure
+from holdfast.export.learned import lost
 from holdfast.export.merge import copy_tokenizer, generation_config, merged_tensors, write_merged
 from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
 from holdfast.export.subject import Subject, subject_codec
@@ -79,18 +80,21 @@ def _rounded_or_wide(
         order.say(f"it differs (NMSE {narrow.figures['nmse']:.1e}); merging it in fp32 to see whether rounding does that")
         wider.mkdir()
         hashes = write_merged_files(replace(order, wide=True), codec, wider)
-        found = prove(order, questions, wider, work / "wide")
+        found = prove(replace(order, wide=True), questions, wider, work / "wide")
         if found.reasons:
             return (found if found.numeric else narrow), known
         left = beyond(narrow.figures, NARROWED)
-        if narrow.figures["greedy_equal"] and not left:
+        if not narrow.figures["greedy"]["apart"] and not left:
             rounding = {"budget": NARROWED, "rounding": f"merged in fp32 it is equal (NMSE {found.figures['nmse']:.1e})"}
             return Compared(narrow.figures | rounding), known
         why = "; ".join(left) or "greedy answers differ"
-        order.say(f"in the base's {order.subject.model.stored} too little of the adapter is left ({why}): it is written in fp32")
+        kind = order.subject.model.stored
+        if lost(narrow.figures["learned"]):
+            why = f"too small to be seen beside the rounding of {kind}: {why}"
+        order.say(f"in the base's {kind} too little of the adapter is left ({why}): it is written in fp32")
         shutil.rmtree(folder)
         wider.rename(folder)
-        return Compared(found.figures | {"rounding": f"in {order.subject.model.stored}: NMSE {narrow.figures['nmse']:.1e}"}), hashes
+        return Compared(found.figures | {"rounding": f"in {kind}: NMSE {narrow.figures['nmse']:.1e}; {why}"}), hashes
     finally:
         shutil.rmtree(wider, ignore_errors=True)
 
@@ -161,12 +165,14 @@ def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compa
     exported: Json = {"name": "exported", **own, "pad": questions.pad, "logits": questions.places}
     exported |= {"prompts": questions.prompts, "ends": None, "longest": questions.longest}
     exported |= {"settings": str(folder), "chats": questions.chats, "texts": questions.texts, "tokenizer": str(folder)}
-    found = measure(work, questions.samples, [reference, exported], order.env)
+    found = measure(work, questions.samples, [reference, base_part(subject, questions), exported], order.env)
     theirs = found["exported"]
     answers = theirs.facts["answers"]
     side = Side(_logits(theirs), answers, theirs.facts["chats"], theirs.facts["texts"], *_ends(answers))
     engine = "peft" if order.kind == "adapter" else "transformers"
-    compared = compare(reference_side(found["reference"], questions), side, engine, EXACT, questions.end, exact=True)
+    compared = compare(reference_side(found, questions), side, engine, EXACT, questions.end, exact=True)
+    if order.kind == "merged":
+        compared.figures["type"] = "F32" if order.wide else subject.model.stored
     if compared.reasons:
         ours, other = found["reference"].hidden, theirs.hidden
         assert ours is not None and other is not None
@@ -180,8 +186,17 @@ def reference_part(subject: Subject, questions: Questions) -> Json:
     return part | {"logits": questions.places, "prompts": questions.prompts, "ends": questions.ends, "longest": questions.longest}
 
 
-def reference_side(found: Found, questions: Questions) -> Side:
-    return Side(_logits(found), found.facts["answers"], questions.chat_ids, questions.text_ids, questions.ends, questions.pad)
+def base_part(subject: Subject, questions: Questions) -> Json:
+    """What is asked of the base alone: its difference from the reference is what was learned."""
+    return {"name": "base", "model": str(subject.facts.folder), "adapter": None, "logits": questions.places}
+
+
+def reference_side(found: dict[str, Found], questions: Questions) -> Side:
+    """What base + adapter gave, with the logits of the base alone where it was asked and has the same vocabulary."""
+    logits, answers = _logits(found["reference"]), found["reference"].facts["answers"]
+    base = _logits(found["base"]) if "base" in found else None
+    base = base if base is not None and base.shape == logits.shape else None
+    return Side(logits, answers, questions.chat_ids, questions.text_ids, questions.ends, questions.pad, base)
 
 
 def _logits(found: Found) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """Whether an exported model computes what base + adapter compute: figures from what an engine gave back. Pure; runs nothing.
 
 Logits are compared with each position's mean taken out, because a softmax does not see it and llama.cpp tells log-probabilities.
+What they may differ by is a share of what was learned, where that is known.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.files import Json
+from holdfast.export.learned import learned_of, lost
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Budget: TypeAlias = dict[str, float]  # the largest nmse, the largest kl_per_token, the smallest top1_agreement
-EXACT: Budget = {"nmse": 1e-4, "kl_per_token": 1e-3, "top1_agreement": 0.95}
+Logits: TypeAlias = npt.NDArray[np.float32]
+Whole: TypeAlias = tuple[Logits, Logits, Logits | None]
+Budget: TypeAlias = dict[str, float]  # the largest nmse and kl_per_token, the smallest top1_agreement; learned: nmse by the base's
+EXACT: Budget = {"nmse": 1e-4, "learned": 0.01, "kl_per_token": 1e-3, "top1_agreement": 0.95}
 NARROWED: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # where a wider file is proven EXACT: rounding alone
 _TIE = 2.0  # times the largest difference of two logits: what an argmax may turn on
 
@@ -23,14 +27,15 @@ _TIE = 2.0  # times the largest difference of two logits: what an argmax may tur
 @dataclass(frozen=True)
 class Side:
     """What one engine gave: logits [places, tokens] at the same tokens for both sides, greedy answers, token numbers of the same
-    conversations and texts; ends: tokens at which it stops, pad: what it fills with."""
+    conversations and texts; ends: tokens at which it stops, pad: what it fills with; base: the logits of the base alone, where asked."""
 
-    logits: npt.NDArray[np.float32]
+    logits: Logits
     answers: list[Json]
     chats: list[list[int]]
     texts: list[list[int]]
     ends: tuple[int, ...]
     pad: int | None
+    base: Logits | None = None
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,18 @@ class Compared:
 
 
 def compare(
-    reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool, nmse: float | None = None
+    reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool, whole: Whole | None = None
 ) -> Compared:
     """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too.
 
-    nmse: that over all tokens, where the logits here are those of the likeliest.
+    whole: logits of all tokens at some places (reference, exported, base), where those of the sides are of the likeliest.
     """
     ours, theirs = centred(reference.logits), centred(exported.logits)
-    nmse = nmse_of(reference.logits, exported.logits) if nmse is None else nmse
+    whole = whole or (reference.logits, exported.logits, reference.base)
+    nmse = nmse_of(whole[0], whole[1])
     kl = kl_per_token(ours, theirs)
     top1 = float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
-    unequal = _unequal_answers(reference, exported, float(np.abs(ours - theirs).max()))
+    greedy, unequal = _greedy(reference, exported, float(np.abs(ours - theirs).max()))
     token_ids = reference.chats == exported.chats and reference.texts == exported.texts
     stops = end is None or (end in exported.ends and end != exported.pad)
     figures: Json = {
@@ -61,13 +67,15 @@ def compare(
         "nmse": nmse,
         "kl_per_token": kl,
         "top1_agreement": top1,
-        "greedy_equal": not unequal,
+        "greedy_equal": greedy["equal"] == len(reference.answers),
+        "greedy": greedy,
         "token_ids_equal": token_ids,
         "token_ids_compared": len(reference.chats) + len(reference.texts),
         "stops": stops,
         "budget": {name: value for name, value in budget.items() if np.isfinite(value)},
         "prompts": len(reference.answers),
         "positions": len(ours),
+        "learned": None if whole[2] is None else learned_of(whole[0], whole[2], whole[1]),
     }
     reasons = beyond(figures, budget)
     if exact and unequal:
@@ -93,16 +101,29 @@ def beyond(figures: Json, budget: Budget) -> list[str]:
         found.append(f"KL per token is {kl:.2e} nats, {budget['kl_per_token']:.1e} is allowed")
     if top1 < budget["top1_agreement"]:
         found.append(f"the likeliest token is the same at {top1:.1%} of positions, {budget['top1_agreement']:.0%} is asked for")
-    return found
+    return found + _of_learned(figures, budget)
 
 
-def nmse_of(reference: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
+def _of_learned(figures: Json, budget: Budget) -> list[str]:
+    """What is too much beside what was learned; where the budget names no share, half of it has to be there."""
+    learned, share = figures.get("learned"), budget.get("learned", float("inf"))
+    if learned is None or learned["kept"] is None:
+        return []
+    if lost(learned):
+        return [f"it has {max(0.0, learned['kept']):.0%} of what was learned: the base alone differs by NMSE {learned['nmse']:.1e}"]
+    if figures["nmse"] > share * learned["nmse"]:
+        part = figures["nmse"] / learned["nmse"]
+        return [f"it differs by {part:.1%} of what was learned (NMSE {learned['nmse']:.1e}), {share:.0%} is allowed"]
+    return []
+
+
+def nmse_of(reference: Logits, other: Logits) -> float:
     """The squared differences of two sides' logits, by the square of the first's; each position's mean taken out."""
     ours, theirs = centred(reference), centred(other)
     return float(((ours - theirs) ** 2).sum() / max(float((ours**2).sum()), 1e-30))
 
 
-def centred(logits: npt.NDArray[np.float32]) -> Floats:
+def centred(logits: Logits) -> Floats:
     values = logits.astype(np.float64)
     found: Floats = values - values.mean(axis=1, keepdims=True)
     return found
@@ -120,17 +141,23 @@ def kl_per_token(reference: Floats, other: Floats) -> float:
     return float((np.exp(one) * (one - two)).sum(axis=1).mean())
 
 
-def _unequal_answers(reference: Side, exported: Side, noise: float) -> list[int]:
-    """Numbers of prompts with another answer, but for those that part at a tie: where the reference's two best are nearer than rounding."""
-    found = []
+def _greedy(reference: Side, exported: Side, noise: float) -> tuple[Json, list[int]]:
+    """How many greedy answers are equal, part at a near-tie, or are apart; and the numbers of the prompts of the last.
+
+    A near-tie: the reference's two best are nearer than rounding. margin: the largest of those.
+    """
+    ties, apart = [], []
     for at, (ours, theirs) in enumerate(zip(reference.answers, exported.answers, strict=True)):
         if ours["ids"] == theirs["ids"] and ours["ended"] == theirs["ended"]:
             continue
         parted = next((n for n, (a, b) in enumerate(zip(ours["ids"], theirs["ids"], strict=False)) if a != b), None)
         where = min(len(ours["ids"]), len(theirs["ids"])) if parted is None else parted
         if where >= len(ours["margins"]) or ours["margins"][where] > _TIE * noise:
-            found.append(at)
-    return found
+            apart.append(at)
+        else:
+            ties.append(float(ours["margins"][where]))
+    equal = len(reference.answers) - len(ties) - len(apart)
+    return {"equal": equal, "near_tie": len(ties), "apart": len(apart), "margin": max(ties, default=None)}, apart
 
 
 def _differing_tokens(reference: Side, exported: Side) -> str:
@@ -142,7 +169,7 @@ def _differing_tokens(reference: Side, exported: Side) -> str:
     return "it renders another number of conversations"
 
 
-def first_layer(reference: npt.NDArray[np.float32], exported: npt.NDArray[np.float32], most: float) -> str | None:
+def first_layer(reference: Logits, exported: Logits, most: float) -> str | None:
     """The first of the hidden states [layers + 1, places, width] that differs by more than `most` (NMSE): the embedding, or a layer."""
     if reference.shape != exported.shape:
         return f"the models have {len(reference) - 1} and {len(exported) - 1} layers"

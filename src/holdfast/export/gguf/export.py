@@ -11,7 +11,17 @@ from holdfast.base.files import Json, fsync_folder, sha256
 from holdfast.export.ask import questions_of
 from holdfast.export.card import write_card
 from holdfast.export.child import measure
-from holdfast.export.export import Order, finish, reference_part, reference_side, refuse_place, refuse_unequal, refuse_whole, staged
+from holdfast.export.export import (
+    Order,
+    base_part,
+    finish,
+    reference_part,
+    reference_side,
+    refuse_place,
+    refuse_unequal,
+    refuse_whole,
+    staged,
+)
 from holdfast.export.gguf.convert import sixteen, write_gguf, write_gguf_adapter
 from holdfast.export.gguf.families import family_of
 from holdfast.export.gguf.judge import judged
@@ -44,8 +54,10 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
         work = Path(place)
         questions = questions_of(subject, codec)
         order.say(f"computing {subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
-        found = measure(work / "reference", questions.samples, [reference_part(subject, questions)], order.env)
-        job = Job(order, codec, folder, work, reference_side(found["reference"], questions), questions, tools)
+        found = measure(
+            work / "reference", questions.samples, [reference_part(subject, questions), base_part(subject, questions)], order.env
+        )
+        job = Job(order, codec, folder, work, reference_side(found, questions), questions, tools)
         checked, refused = (_adapter(job), {}) if order.kind == "gguf-adapter" else _merged(job, kinds)
         more: Json = {"refused": refused} if refused else {}
         if single:

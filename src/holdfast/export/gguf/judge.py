@@ -16,6 +16,7 @@ from holdfast.export.export import reference_part, reference_side
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
 from holdfast.export.gguf.make import Job, write_kind
 from holdfast.export.gguf.prove import compare_gguf, first_tensor
+from holdfast.export.learned import NOTHING
 from holdfast.export.proof import NARROWED, Budget, Compared, beyond
 
 _TIMES = 2.0  # what an export may cost beside what the base alone costs in that type
@@ -32,7 +33,7 @@ def judged(job: Job, file: Path, kind: str, proven: bool) -> Compared:
         return compared
     if (
         compared.numeric
-        and compared.figures["greedy_equal"] | (kind not in SIXTEEN)
+        and not (compared.figures["greedy"]["apart"] and kind in SIXTEEN)
         and first_tensor(file, kind, job.order.subject) is None
     ):
         compared = _calibrated(job, compared, kind, proven)
@@ -66,6 +67,8 @@ def _calibrated(job: Job, compared: Compared, kind: str, proven: bool) -> Compar
         fixed = budget_of(kind)
         allowed = {name: max(fixed[name], _TIMES * base[name]) for name in ("nmse", "kl_per_token")}
         allowed["top1_agreement"] = min(fixed["top1_agreement"], base["top1_agreement"] - _TOP1)
+        if kind in SIXTEEN and (learned := compared.figures.get("learned")):
+            allowed["learned"] = max(fixed["learned"], _TIMES * base["nmse"] / max(learned["nmse"], NOTHING))
     told = {name: value for name, value in allowed.items() if value != float("inf")}
     return replace(compared, figures=compared.figures | {"budget": told}, reasons=beyond(compared.figures, allowed))
 
@@ -82,7 +85,7 @@ def _of_base(job: Job, kind: str) -> Json | None:
             write_kind(job, wide, wide, "f16", adapted=False)
         write_kind(job, wide, file, kind, adapted=False)
         part = reference_part(subject, job.questions) | {"adapter": None}
-        found = measure(job.work / "base", job.questions.samples, [part], job.order.env)["reference"]
+        found = measure(job.work / "base", job.questions.samples, [part], job.order.env)
         reference = reference_side(found, job.questions)
         return compare_gguf(file, None, kind, reference, job.questions, job.work, job.order.env).figures
     except Stop:

@@ -18,7 +18,7 @@ from holdfast.export.ask import Questions
 from holdfast.export.gguf.convert import expected_tensors, need_gguf
 from holdfast.export.gguf.engine import MOST_TOKENS
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
-from holdfast.export.proof import Compared, Side, compare, log_softmax, nmse_of
+from holdfast.export.proof import Compared, Side, compare, log_softmax
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
 
@@ -44,10 +44,11 @@ def compare_gguf(
     whole = _whole(len(questions.places), reference.logits.shape[1])
     found, told = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], whole, work, env)
     ours, theirs = _alike(reference.logits, told["ids"], told["logprobs"])
-    nmse = nmse_of(*_alike(reference.logits[whole], told["whole_ids"], told["whole_logprobs"]))
+    of_all = _alike(reference.logits[whole], told["whole_ids"], told["whole_logprobs"])
+    base = None if reference.base is None else _alike(reference.base[whole], told["whole_ids"], told["whole_logprobs"])[0]
     ends = questions.ends if found["stops"] in (True, None) else tuple(end for end in questions.ends if end != questions.end)
     side = Side(theirs, found["answers"], found["chats"], found["texts"], ends, questions.pad)
-    return compare(replace(reference, logits=ours), side, "llama.cpp", budget_of(kind), questions.end, kind in SIXTEEN, nmse)
+    return compare(replace(reference, logits=ours), side, "llama.cpp", budget_of(kind), questions.end, kind in SIXTEEN, (*of_all, base))
 
 
 def _whole(places: int, vocabulary: int) -> list[int]:

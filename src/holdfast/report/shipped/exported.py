@@ -5,9 +5,8 @@ from __future__ import annotations
 from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.base.inert import say
+from holdfast.export import words
 from holdfast.report.pages import page_template
-
-_YES = {True: "yes", False: "no"}
 
 
 def lines(checked: Json) -> list[tuple[str, str, str]]:
@@ -22,9 +21,10 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
         ),
         ("KL per token", f"{checked['kl_per_token']:.2e} nats", f"{budget['kl_per_token']:.0e}"),
         ("likeliest token", f"the same at {checked['top1_agreement']:.1%} of positions", f"{budget['top1_agreement']:.0%}"),
-        ("greedy answers", f"equal: {_YES[checked['greedy_equal']]}, of {checked['prompts']} prompts", ""),
-        ("token ids", f"of rendered conversations as in training: {_YES[checked['token_ids_equal']]}", "yes"),
-        ("stops", f"where training ended its answers: {_YES[checked['stops']]}", "yes"),
+        *([("what was learned", learned, "")] if (learned := words.of_learned(checked)) else []),
+        ("greedy answers", words.of_greedy(checked), ""),
+        ("token ids", f"of rendered conversations as in training: {words.of_token_ids(checked)}", "yes"),
+        ("stops", f"where training ended its answers: {words.of_stops(checked)}", "yes"),
     ]
 
 
@@ -44,6 +44,7 @@ def page(answer: Json, name: str, reference: str) -> str:
         reasons=answer.get("reasons") or [],
         layer=answer["checked"].get("first_layer"),
         types=[lines(checked) for checked in _types(answer)],
+        unseen=any(words.unseen(checked) for checked in _types(answer)),
         files=answer["files"],
         version=__version__,
     )

@@ -1,0 +1,55 @@
+"""What the figures of a comparison say in words that follow their counts, for the card, the terminal and the page. Pure."""
+
+from __future__ import annotations
+
+from holdfast.base.files import Json
+
+_YES = {True: "yes", False: "no"}
+
+
+def of_learned(checked: Json) -> str | None:
+    """Whether what was learned is in the export; None where nothing is known of it."""
+    learned = checked.get("learned")
+    if learned is None:
+        return None
+    without = f"NMSE {learned['nmse']:.1e} without it"
+    if learned["kept"] is None:
+        return f"too small to be seen ({without}): the base alone would pass, too"
+    if not learned["seen"]:
+        beside = f"the rounding of {checked.get('type') or checked['engine']} (NMSE {checked['nmse']:.1e})"
+        return f"too small to be seen beside {beside}: {without}; the base alone may pass, too"
+    return f"{learned['kept']:.1%} of it is in the export; {without}"
+
+
+def of_greedy(checked: Json) -> str:
+    """How many greedy answers are equal, and how the others part."""
+    prompts, greedy = checked["prompts"], checked.get("greedy")
+    if not prompts:
+        return "not compared"
+    if greedy is None:  # of a comparison written down before the counts were
+        return f"{_YES[checked['greedy_equal']]}, of {prompts} prompts"
+    parts = [f"{greedy['equal']} of {prompts} equal"]
+    if greedy["near_tie"]:
+        parts.append(f"{greedy['near_tie']} part at a near-tie (margin at most {greedy['margin']:.2g})")
+    if greedy["apart"]:
+        parts.append(f"{greedy['apart']} differ")
+    return ", ".join(parts)
+
+
+def of_token_ids(checked: Json) -> str:
+    """Whether conversations became the tokens of training, and of how many that is known."""
+    compared = checked.get("token_ids_compared")
+    if compared == 0:
+        return "not compared"
+    return _YES[checked["token_ids_equal"]] + (f", of {compared} conversations and texts" if compared else "")
+
+
+def of_stops(checked: Json) -> str:
+    """Whether it stops at what ended the answers of training."""
+    return checked.get("stops_words") or _YES[checked["stops"]]
+
+
+def unseen(checked: Json) -> bool:
+    """Whether the base alone would pass the comparison, or may."""
+    learned = checked.get("learned")
+    return learned is not None and not learned["seen"]
