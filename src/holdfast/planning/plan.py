@@ -36,7 +36,7 @@ _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step ga
 # two threads with torch 2.13, transformers 5.23 and PEFT 0.21.
 PROCESS_BYTES = 592 << 20
 CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35  # of a card, and of one whose driver hangs the machine when it is full
-_OFF, _OFF_BYTES = 0.2, 192 << 20  # how far a trace may be from the closed form, either way: a share of it, and what allocators hold
+_OFF, _OFF_BYTES = 0.25, 192 << 20  # how far a trace may be from the closed form, either way: a share of it, and what allocators hold
 CARD_CONTEXT = 600 << 20  # of a process on a card: driver, kernels, products' workspace; an estimate, inside what the reserve forgives
 
 
