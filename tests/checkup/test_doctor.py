@@ -16,13 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import holdfast, make_rows, settings_with, write_rows
-from holdfast.base_model.folder import EMBEDDED
+from holdfast.base.files import Json
+from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.base_model.types import causal_types
+from holdfast.book.knowledge import has_fused_attention
 from holdfast.checkup.contrast import contrast
 from holdfast.checkup.environment import as_file, confirmed, profile
 from holdfast.checkup.examine import examine, verdict
+from holdfast.cli.commands.doctor import judge
 from holdfast.config.load import load_config
 from holdfast.machine.machine_file import training_devices
+from holdfast.planning.plan import make_plan, quick_plan
+from holdfast.planning.planning import planner
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Params
 from holdfast.run.timeline import Entry, add_entry
@@ -410,7 +415,89 @@ def test_a_model_folder_that_cannot_be_read_blocks_here_and_not_on_another_machi
     (tmp_path / "machine.json").write_text("{}")
     done = holdfast("doctor", config_file, "--machine", tmp_path / "machine.json", "--json", cwd=tmp_path)
     told = {finding["id"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
-    assert (done.returncode, told["model-folder"]) == (0, "info"), done.stderr
+    assert (done.returncode, told["model-folder"], json.loads(done.stdout)["verdict"]) == (0, "warn", "risky"), done.stderr
+
+
+def test_a_folder_without_weights_is_not_called_ready_on_a_recorded_machine(config_file: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(EMBEDDED["tiny"], tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    config_file.write_text(config_file.read_text().replace('"tiny"', '"./model"'))
+    config = load_config(config_file, [])
+    here, elsewhere = (judge(SOUND, config, elsewhere=is_elsewhere) for is_elsewhere in (False, True))
+    assert verdict(here) == "blocked" and verdict(elsewhere) == "risky"
+    (told,) = (finding for finding in elsewhere if finding.id == "model-folder")
+    assert "no weights" in told.message and "what the run needs of the recorded machine is unknown" in told.message
+    assert "holdfast plan CONFIG --machine FILE" in told.fix
+
+
+SOUND: Json = {
+    "os": {"kernel": "6.8.0", "distro": "Ubuntu 24.04", "wsl": False, "container": False},
+    "python": "3.12.3",
+    "memory_bytes": 64 << 30,
+    "shm_bytes": 32 << 30,
+    "disk_free_bytes": 500 << 30,
+    "torch": {"version": "2.9.1+cu128", "hip": None, "cuda": "12.8", "arch_list": ["sm_80", "sm_86", "sm_89", "sm_90"]},
+    "cuda": {"driver": "580.65"},
+    "gpus": [{"vendor": "nvidia", "arch": "sm_89", "name": "RTX 4090", "memory_bytes": 24 << 30, "integrated": False}],
+    "packages": {"transformers": "5.23.0", "peft": "0.21.2", "bitsandbytes": "0.50.2", "triton": "3.5.1"},
+}
+
+
+@pytest.mark.parametrize("asked", ["train.frozen=nf4", "train.frozen=int8", "train.optimizer=adamw8bit"])
+def test_what_needs_bitsandbytes_is_not_ready_without_it_and_without_its_code_for_the_card(config_file: Path, asked: str) -> None:
+    config, plain = load_config(config_file, [asked]), load_config(config_file, [])
+    packages, old = SOUND["packages"], [SOUND["gpus"][0] | {"arch": "sm_61"}]
+    missing = SOUND | {"packages": packages | {"bitsandbytes": None}}
+    torch = SOUND["torch"] | {"version": "2.9.1+cu126", "cuda": "12.6", "arch_list": ["sm_50", "sm_60", "sm_90"]}
+    no_code = SOUND | {"torch": torch, "gpus": [old[0] | {"arch": "sm_52"}]}
+    assert verdict(judge(SOUND, config, True)) == verdict(judge(SOUND, plain, True)) == "ready"
+    (told,) = (finding for finding in judge(missing, config, True) if finding.severity == "block")
+    assert asked.replace("=", ": ") in told.message and "bitsandbytes, which is not installed" in told.message
+    (told,) = (finding for finding in judge(no_code, config, True) if finding.severity == "block")
+    assert told.id == "bitsandbytes-kernels" and "has no code for" in told.message
+    built = no_code | {"probes": {"quantised": {"outcome": "ok"}}}
+    assert verdict(judge(built, config, True)) == verdict(judge(no_code, plain, True)) == "risky", "tried and right; not asked for"
+    wrong = SOUND | {"probes": {"quantised": {"outcome": "wrong", "detail": "4 bits"}}}
+    assert (verdict(judge(wrong, config, True)), verdict(judge(wrong, plain, True))) == ("blocked", "risky")
+    assert verdict(judge(missing, plain, True)) == "ready", "nothing asks for it"
+
+
+def test_a_model_that_comes_in_four_bits_asks_for_bitsandbytes(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "holdfast.supervision.preparation.foresee.as_it_comes",
+        lambda config, _: config.model_copy(update={"train": config.train.model_copy(update={"frozen": "nf4"})}),
+    )
+    missing = SOUND | {"packages": SOUND["packages"] | {"bitsandbytes": None}}
+    assert verdict(judge(missing, load_config(config_file, []), True)) == "blocked"
+
+
+def test_doctor_and_plan_agree_on_what_fits(config_file: Path) -> None:
+    config = load_config(config_file, [])
+    sizes = [256 << 20, 512 << 20, 8 << 30]
+    without_card = SOUND | {"gpus": [], "torch": {"version": "2.9.1+cpu", "hip": None, "cuda": None}}
+    with planner(config, without_card) as work:
+        fits = [work.plan(size, curve=False).plan.fits for size in sizes]
+    verdicts = [verdict(judge(without_card | {"memory_bytes": size}, config, True)) for size in sizes]
+    assert fits == [False, False, True] and verdicts == ["blocked", "risky", "ready"]
+
+
+@pytest.mark.parametrize(("arch", "reserved"), [("sm_89", 0.25), ("gfx1201", 0.35)])
+def test_a_card_is_judged_by_the_share_that_a_plan_leaves_to_others(config_file: Path, arch: str, reserved: float) -> None:
+    config = load_config(config_file, [])
+    amd = {"version": "2.9.1+rocm6.4", "hip": "6.4", "cuda": None}
+    card, torch = (SOUND["gpus"][0] | {"arch": arch}, SOUND["torch"]) if arch.startswith("sm") else ({"arch": arch, "vendor": "amd"}, amd)
+    machine = SOUND | {"gpus": [card], "torch": torch}
+    least = make_plan(config, read_model("tiny"), machine, LENGTHS, has_fused_attention(machine), least=True).peak_bytes
+
+    def said(times: float) -> bool | None:
+        """What is said of a card that has so many times the least that is needed, beside what a plan leaves."""
+        sized = machine | {"gpus": [card | {"memory_bytes": int(least * times / (1 - reserved))}]}
+        return quick_plan(config, read_model("tiny"), sized, LENGTHS).fits
+
+    assert [said(times) for times in (0.4, 1.0, 1.6)] == [False, None, True], "near the limit only a trace tells"
+
+
+LENGTHS = {"max": 128, "mean": 64, "rows": 0, "step": 128 * 32}
 
 
 @pytest.mark.parametrize(("kind", "severity"), [("qwen2", "info"), ("a_type_of_its_own", "block")])

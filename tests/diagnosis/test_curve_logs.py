@@ -1,11 +1,20 @@
-"""How losses are read out of the logs of different trainers."""
+"""How losses are read out of the logs of different trainers, and what speaks against a course that looks well."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import orjson
 import pytest
 
+from holdfast.book import cards_of
+from holdfast.diagnosis.diagnose import diagnose
 from holdfast.diagnosis.logs.curve import curve_readings
-from holdfast.diagnosis.logs.text import clean_lines
+from holdfast.diagnosis.logs.text import Evidence, clean_lines
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.diagnose_run import diagnose_run
 
 MEGATRON = " iteration {} | lm loss: {} | loss scale: 1.0 | grad norm: {} | number of nan iterations: 0 |"
 REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'epoch': 0.5}}"
@@ -48,3 +57,94 @@ def test_the_course_of_a_loss_is_told(why: str, log: str, said: str | None) -> N
 def test_a_course_is_told_at_its_last_line() -> None:
     (reading,) = curve_readings(clean_lines("starting\nloss: 2.1\nloss: 2.0\nsaving\nloss: 1.9\ndone"))
     assert (reading.number, "does not climb" in reading.text) == (5, True)
+
+
+BOOK = cards_of("failures")
+EPOCHS = ((1.9, 1.281), (1.2, 1.347), (0.7, 1.602))  # training and held-out loss of each: learned by heart
+
+
+def trainer_lines(epochs: Sequence[tuple[float, float]], name: str = "eval_loss") -> str:
+    """What transformers' Trainer prints: five lines of training and one of evaluation an epoch."""
+    lines = []
+    for at, (loss, held_out) in enumerate(epochs):
+        lines += [f"{{'loss': {loss - step / 50:.3f}, 'grad_norm': 0.5, 'epoch': {at + step / 5:.1f}}}" for step in range(5)]
+        lines.append(f"{{'{name}': {held_out}, 'eval_runtime': 2.1, 'epoch': {at + 1}.0}}")
+    return "\n".join(lines)
+
+
+def history(epochs: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+    """log_history of trainer_state.json."""
+    return [
+        row for at, (loss, held_out) in enumerate(epochs) for row in ({"epoch": at, "loss": loss}, {"epoch": at, "eval_loss": held_out})
+    ]
+
+
+def table(epochs: Sequence[tuple[float, float]], head: str, between: str) -> str:
+    return "\n".join([head, *(between.join(map(str, (at, *losses))) for at, losses in enumerate(epochs, 1))])
+
+
+FORMS: dict[str, Callable[[Sequence[tuple[float, float]]], str]] = {
+    "Trainer": trainer_lines,
+    "Trainer, and its end": lambda epochs: trainer_lines(epochs) + "\n{'train_runtime': 812.3, 'train_loss': 1.27, 'epoch': 3.0}",
+    "a set with a name": lambda epochs: trainer_lines(epochs, "eval_math_loss"),
+    "a notebook": lambda epochs: table(epochs, "Epoch\tTraining Loss\tValidation Loss", "\t"),
+    "CSV": lambda epochs: table(epochs, "step,loss,eval_loss", ","),
+    "trainer_state.json": lambda epochs: json.dumps({"best_metric": 1.281, "log_history": history(epochs)}, indent=2),
+    "JSON lines": lambda epochs: "\n".join(map(json.dumps, history(epochs))),
+    "a sentence a line": lambda epochs: "\n".join(f"epoch {at}: loss: {loss} - val_loss: {out}" for at, (loss, out) in enumerate(epochs)),
+    "ours": lambda epochs: "\n".join(f"loss {loss}\nstep {at}: held-out loss {out:.4f}" for at, (loss, out) in enumerate(epochs)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_whose_held_out_loss_rises_is_not_called_healthy(form: str) -> None:
+    found = diagnose(Evidence(tuple(clean_lines(FORMS[form](EPOCHS)))), BOOK)
+    assert found.cause == "unknown", found
+    assert "rises after evaluation 1 of 3, where it is lowest: 1.281 -> 1.347 -> 1.602" in found.explanation
+    assert "while the training loss falls" in found.explanation and "Keep the state of evaluation 1" in found.explanation
+    better = [(loss, out) for (loss, _), out in zip(EPOCHS, (1.281, 1.2, 1.205), strict=True)]
+    assert diagnose(Evidence(tuple(clean_lines(FORMS[form](better)))), BOOK).cause == "healthy", "what evaluations differ by"
+
+
+def test_a_held_out_loss_that_rises_alone_is_told_without_a_reason() -> None:
+    found = diagnose(Evidence(tuple(clean_lines(trainer_lines([(1.2, 1.3), (1.3, 1.35), (1.4, 1.6)])))), BOOK)
+    assert found.cause == "unknown" and "by heart" not in found.explanation and "1.3 -> 1.35 -> 1.6" in found.explanation
+
+
+@pytest.mark.parametrize("said", ["Continuing training from checkpoint, will skip", "Loading model from out/checkpoint-50.", ""])
+@pytest.mark.parametrize(
+    ("after", "look"), [((0.3, 0.29, 0.31, 0.3), "divided by"), ((10.8, 9.9, 7.5, 3.1, 2.0, 1.8, 1.8, 1.8), "optimizer's state")]
+)
+def test_a_loss_that_jumps_at_a_resume_is_not_called_healthy(said: str, after: tuple[float, ...], look: str) -> None:
+    """Where no line says that it was resumed, the epochs that go back do."""
+    back = 2 if not said else 0
+    lines = [f"{{'loss': {loss}, 'grad_norm': 0.5, 'epoch': {at / 10}}}" for at, loss in enumerate((1.9, 1.85, 1.8, 1.82, 1.8))]
+    lines += [said, *(f"{{'loss': {loss}, 'grad_norm': 0.5, 'epoch': {(5 + at - back) / 10}}}" for at, loss in enumerate(after))]
+    found = diagnose(Evidence(tuple(clean_lines("\n".join(lines)))), BOOK)
+    assert found.cause == "unknown" and "does not go on where it was at a resume: 1.82 before" in found.explanation, found
+    assert look in found.explanation
+    level = [line.replace(str(after[0]), "1.81") for line in lines[:7]]
+    assert diagnose(Evidence(tuple(clean_lines("\n".join(level)))), BOOK).cause == "healthy"
+    same = [line for line in lines if line != said] if said else lines[:5]
+    assert "resume" not in diagnose(Evidence(tuple(clean_lines("\n".join(same)))), BOOK).explanation, "nothing says that it was resumed"
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_finished_run_whose_held_out_loss_rose_is_not_called_healthy(tmp_path: Path, foreign: bool) -> None:
+    run = RunFolder(tmp_path)
+    (tmp_path / "summary.json").write_bytes(
+        orjson.dumps({"status": "finished", "steps": 30, "loss": {"first": 2.0, "last": 0.7}, "health": []})
+    )
+    if foreign:
+        run.command_file.write_text("{}")
+        for number, part in enumerate((EPOCHS[:1], EPOCHS[1:]), 1):
+            run.attempt(number).mkdir(parents=True)
+            (run.attempt(number) / "output.log").write_text(trainer_lines(part))
+    else:
+        rows = [{"step": step, "loss": 2.0 - step / 25} for step in range(1, 31)]
+        run.steps_file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+        held_out = [{"step": 10 * at, "loss": loss} for at, (_, loss) in enumerate(EPOCHS, 1)]
+        run.evaluations_file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in held_out))
+    found, _ = diagnose_run(run, BOOK)
+    assert found.cause == "unknown" and "1.281 -> 1.347 -> 1.602, while the training loss falls" in found.explanation, found
+    assert foreign or "step 10: evaluate.keep_best" in found.explanation

@@ -168,6 +168,12 @@ class Train(Section):
         """What is known of how it holds weights that are not trained."""
         return FORMATS[self.frozen]
 
+    @property
+    def wants_bitsandbytes(self) -> list[str]:
+        """The keys, with their values, that only bitsandbytes can do."""
+        frozen, optimizer = self.frozen_format.width, self.optimizer_kind.moments == "blocks"
+        return [*([f"train.frozen: {self.frozen}"] if frozen else []), *([f"train.optimizer: {self.optimizer}"] if optimizer else [])]
+
     @model_validator(mode="after")
     def _one_length(self) -> Train:
         if self.epochs is not None and self.steps is not None:

@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from holdfast.base.units import figure
 from holdfast.book.kinds.failure import Failure
+from holdfast.diagnosis.logs.doubts import doubted, doubts
 from holdfast.diagnosis.logs.frames import tracebacks
 from holdfast.diagnosis.logs.harmless import of_weight, without_passing
 from holdfast.diagnosis.logs.readings import readings
@@ -149,6 +150,8 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     serious, beyond_doubt = without_passing(evidence.lines)
     troubled = bool(evidence.exit_code) or _is_trouble(beyond_doubt)
     found = _by_cards(replace(evidence, lines=tuple(serious if troubled else beyond_doubt)), cards)
+    if found.cause == "healthy" and (against := doubts(evidence.lines)):
+        return doubted(against)
     if found.cause == "healthy" and (cut := cut_short(evidence.lines)):
         return _cut_short(cut, evidence.exit_code)
     if found.cause != "unknown":

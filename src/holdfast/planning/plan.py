@@ -7,6 +7,7 @@ from dataclasses import replace
 from holdfast.base.files import Json
 from holdfast.base.versions import within
 from holdfast.base_model.folder import ModelFacts
+from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.machine.facts import FREEZE_WHEN_FULL
@@ -34,14 +35,17 @@ _LARGEST_MICRO_BATCH = {"cpu": 2048, "gpu": 8192}  # tokens; beyond it a step ga
 # A trainer beside its tensors: interpreter, libraries, threads, and what they load when they first compute. Measured: 573 to 583 MiB on
 # two threads with torch 2.13, transformers 5.23 and PEFT 0.21.
 PROCESS_BYTES = 592 << 20
+CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35  # of a card, and of one whose driver hangs the machine when it is full
+_OFF, _OFF_BYTES = 0.25, 192 << 20  # how far a trace may be from the closed form, either way: a share of it, and what allocators hold
 CARD_CONTEXT = 600 << 20  # of a process on a card: driver, kernels, products' workspace; an estimate, inside what the reserve forgives
 
 
-def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True) -> Plan:
+def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True, least: bool = False) -> Plan:
     """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
 
     `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
-    happens to be free. fused_attention: a GPU's torch has kernels of attention that hold no matrix of scores.
+    happens to be free. fused_attention: a GPU's torch has kernels of attention that hold no matrix of scores. least: choose the step that
+    needs the fewest bytes, as far as the config leaves the choice.
     """
     precision, why = choose_precision(config, model, machine)
     attends = _attends(config, model, machine, precision, fused_attention) if training_devices(machine) else None
@@ -58,7 +62,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     gradients = need.fixed.get("gradients", 0) * (1 + branches_of(config.train))
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
     capacity = _capacity(machine)
-    budget, checkpointed = _micro_batch(config, need, capacity, lengths, machine)
+    budget, checkpointed = _micro_batch(config, need, 0 if least else capacity, lengths, machine)
     largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
     step = need.step(largest, checkpointed) | {"context": beside}
@@ -89,6 +93,26 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     )
 
 
+def quick_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Plan:
+    """The closed form's plan, judged by the limit that `holdfast plan` judges by. lengths as make_plan takes them.
+
+    fits: None where the capacity is unknown, and where the least that the run needs is so near the limit that only a trace tells; unless it
+    fits, the plan is of the step that needs the least.
+    """
+    fused = has_fused_attention(machine)
+    least = make_plan(config, model, machine, lengths, fused, least=True)
+    if least.capacity_bytes is None:
+        return make_plan(config, model, machine, lengths, fused)
+    limit = least.capacity_bytes * (1 - reserve(machine))
+    reserved = least.capacity_bytes - int(limit)
+    off = int(_OFF * least.peak_bytes) + _OFF_BYTES
+    if least.peak_bytes + off <= limit:
+        plan = make_plan(config, model, machine, lengths, fused)
+        return plan.model_copy(update={"fits": True, "reserve_bytes": reserved})
+    fits = False if least.peak_bytes - off > limit else None
+    return least.model_copy(update={"fits": fits, "reserve_bytes": reserved})
+
+
 def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, fused: bool) -> Attends:
     """How samples will attend on a GPU, as far as a plan can know; where it cannot, what needs more."""
     if not fused:
@@ -103,6 +127,14 @@ def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, f
 def begins_fused(config: Config, precision: str, machine: Json) -> bool:
     """Whether a run begins with the kernels of LoRA layers; its start proves them, or leaves them out."""
     return bool(training_devices(machine) and read(machine).tritons()) and config.fusable(precision)
+
+
+def reserve(machine: Json) -> float:
+    """The share of the device that a plan leaves to others: the system, other processes, a card's driver."""
+    gpus = training_devices(machine)
+    if not gpus:
+        return 1 - USABLE_SHARE
+    return FREEZING_RESERVE if gpus[0].get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
 
 
 def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:

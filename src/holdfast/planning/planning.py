@@ -18,7 +18,6 @@ from holdfast.config.adapter import Adapter
 from holdfast.config.config import Config
 from holdfast.config.settings import Dtype, Frozen, Settings
 from holdfast.config.train import ROUNDED_AT_RANDOM
-from holdfast.machine.facts import FREEZE_WHEN_FULL
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.machine.system import usable_threads
 from holdfast.planning.advice import far_off
@@ -31,11 +30,11 @@ from holdfast.planning.plan import (
     CARD_CONTEXT,
     MAPPED,
     PROCESS_BYTES,
-    USABLE_SHARE,
     about_layers_away,
     about_moments_away,
     about_pieces,
     exactness,
+    reserve,
     settings_of,
     wanted_tokens,
 )
@@ -46,7 +45,6 @@ from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
 
-CARD_RESERVE, FREEZING_RESERVE = 0.25, 0.35
 _TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model of today has as many
 
 
@@ -209,11 +207,8 @@ class Planner:
 
     def room(self, need: Demand, capacity: int | None) -> Room:
         """What lies beside a step: the interpreter and its libraries, the snapshots that are kept in main memory; on a card a context."""
-        reserve = 1 - USABLE_SHARE
-        if self.gpu:
-            reserve = FREEZING_RESERVE if self.gpu.get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
         beside = CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
-        return Room(capacity, int((capacity or 0) * reserve), beside, heap=self.gpu is None)
+        return Room(capacity, int((capacity or 0) * reserve(self.machine)), beside, heap=self.gpu is None)
 
     def _process(self, need: Demand) -> int:
         return max(PROCESS_BYTES, int(need.process))

@@ -19,9 +19,11 @@ from holdfast.diagnosis.collectives.dumps import read_dumps
 from holdfast.diagnosis.collectives.guilty import with_dumps
 from holdfast.diagnosis.diagnose import diagnose, diagnose_failure
 from holdfast.diagnosis.health_signs import FIRST_WORD_AT, ills
+from holdfast.diagnosis.logs.doubts import Doubt, doubted, doubts, lowest, told
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.diagnosis.logs.text import Evidence, Line
 from holdfast.run.attempt import closed, is_closed
+from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Clue, Diagnosis
 from holdfast.supervision.standing import Standing, look
@@ -73,22 +75,22 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
             continue
         found = with_dumps(diagnose_failure(failure_report, cards, lines), read_dumps(folder.attempt(number)))
         attempts.append(({"attempt": number, "ending": failure_report.ending.words()}, found))
-    told = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
+    each = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
     now = look(folder)
     if now.state == "finished":
-        return _finished(now.summary), told
+        return _finished(now.summary, folder), each
     if now.state in ("running", "interrupted"):
-        return _unfinished(now), told
+        return _unfinished(now), each
     newest = now.attempt
     if newest is None or is_closed(newest.folder):
-        return (attempts[-1][1] if attempts else _unfinished(now)), told
+        return (attempts[-1][1] if attempts else _unfinished(now)), each
     log = newest.folder / "output.log"
     found = diagnose(Evidence(read_lines_of(str(log)) if log.is_file() else (), _ended_with(newest.folder)), cards)
-    return (_unfinished(now, found) if found.cause in ("healthy", "unknown") else found), told
+    return (_unfinished(now, found) if found.cause in ("healthy", "unknown") else found), each
 
 
-def _finished(summary: Json) -> Diagnosis:
-    """A finished run is healthy where its loss is known and nothing was odd about it at its end."""
+def _finished(summary: Json, folder: RunFolder) -> Diagnosis:
+    """A finished run is healthy where its loss is known, and nothing was odd about it at its end or about its held-out losses."""
     if wrong := ills(summary):
         return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
     steps, loss = summary.get("steps"), summary.get("loss") or {}
@@ -99,11 +101,39 @@ def _finished(summary: Json) -> Diagnosis:
     if last is None or not math.isfinite(last):
         return _not_known(f"{ended}; nothing is known of its loss, so nobody can say whether it learned")
     course = f"{ended}, loss {first:.4g} -> {last:.4g}"
+    if against := _doubts(summary, folder):
+        return doubted(against)
     judged = "health" in summary and (steps or 0) >= FIRST_WORD_AT
     if not judged and last > first:
         return _not_known(f"{course}: higher than it began, and there is too little to say why")
     at_end = "and nothing was odd about its last steps" if judged else "and no failure was seen"
     return replace(Diagnosis.plain("healthy", 0.95, course), explanation=f"T{course[1:]}, {at_end}.")
+
+
+def _doubts(summary: Json, folder: RunFolder) -> list[Doubt]:
+    """What speaks against a finished run: its own evaluations, or what another program printed in all of its attempts."""
+    if folder.command_file.exists():
+        return doubts(_printed(folder))
+    rows = [row for row in read_evaluations(folder) if row["loss"] is not None]
+    losses = [row["loss"] for row in rows]
+    at = lowest(losses)
+    if at is None:
+        return []
+    step, steps = rows[at]["step"], [row for row in folder.steps() if row["loss"] is not None]
+    before, after = ([row["loss"] for row in steps if (row["step"] <= step) is earlier] for earlier in (True, False))
+    kept = summary.get("artifact_step") == step
+    where = f"step {step:,}: " + ("what this run leaves is that state" if kept else "evaluate.keep_best leaves that state")
+    return [told(losses, at, before, after, "the held-out loss", where)]
+
+
+def _printed(folder: RunFolder) -> list[Line]:
+    """The lines of all attempts as one log, a line between them where another begins; numbered through."""
+    lines: list[Line] = []
+    for number in folder.attempts():
+        log = folder.attempt(number) / "output.log"
+        begins = [Line(None, f"attempt {number}: continuing from its checkpoint")] if lines else []
+        lines += [*begins, *(read_lines_of(str(log)) if log.is_file() else ())]
+    return [replace(line, number=at) for at, line in enumerate(lines, 1)]
 
 
 def _not_known(words: str) -> Diagnosis:

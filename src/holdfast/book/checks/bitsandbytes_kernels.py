@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.base.versions import within
-from holdfast.book.kinds.check import Case, Check, warn
+from holdfast.book.kinds.check import Case, Check, block, warn
 from holdfast.book.knowledge import WHEELS, bitsandbytes_library, bitsandbytes_serving, has_code, lacks_code, running_as, toolkit
 from holdfast.machine.facts import Gpu
 from holdfast.run.types import Finding
@@ -14,25 +14,28 @@ def look(case: Case) -> Iterator[Finding]:
     found = bitsandbytes_library(torch, installed) if torch and installed else None
     if not torch or not installed or found is None:
         return
+    probe = case.machine.probes.get("quantised")
+    tried = probe is not None and probe.outcome == "ok"  # built from source, it has what no wheel has
+    tell = block if case.config and case.config.train.wants_bitsandbytes and not tried else warn
     for gpu in case.one_of_each:
         arch, named = running_as(gpu, case.machine.env), f"bitsandbytes {installed}"
         if lacks_code(torch, arch):
             continue  # another torch is needed first: gpu-arch
         kind = f"{'ROCm' if torch.vendor == 'amd' else 'CUDA'} {toolkit(torch)}"
         if not found["made"]:
-            yield warn(f"{named} has no library for {kind.split()[0]} at all: 4-bit and 8-bit fail", _fix(case, gpu), found["source"])
+            yield tell(f"{named} has no library for {kind.split()[0]} at all: 4-bit and 8-bit fail", _fix(case, gpu), found["source"])
         elif found["library"] is None:
             made = ", ".join(found["made"])
             message = f"{named} has libraries for {kind.split()[0]} {made} and none for the {kind} of torch: 4-bit and 8-bit fail"
-            yield warn(message, _fix(case, gpu), found["source"])
+            yield tell(message, _fix(case, gpu), found["source"])
         elif not has_code(arch, found["archs"]):
             message = (
                 f"what {named} loads under {kind} (its library for {found['library']}) has no code for {gpu.words()}: 4-bit and 8-bit fail"
             )
-            yield warn(message, _fix(case, gpu), found["source"])
+            yield tell(message, _fix(case, gpu), found["source"])
         elif arch in _WIDE and within(installed, "<0.49.2"):
             message = f"{named} cannot read 4-bit weights of block size 64 on {gpu.words()}, whose wavefronts are 64 wide"
-            yield warn(message, "pip install --no-deps -U 'bitsandbytes>=0.49.2'", _BLOCKS)
+            yield tell(message, "pip install --no-deps -U 'bitsandbytes>=0.49.2'", _BLOCKS)
         elif arch == "gfx1100" and found["library"] == "6.4" and within(installed, ">=0.50"):
             message = (
                 f"the library for ROCm 6.4 in {named} gave wrong 4-bit products of up to 8 rows on gfx1100 (generation, not training), "

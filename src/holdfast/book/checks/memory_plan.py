@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.book.kinds.check import Case, Check, warn
+from holdfast.book.kinds.check import Case, Check, block, warn
 from holdfast.machine.facts import Machine
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
@@ -11,9 +11,26 @@ from holdfast.run.types import Finding
 
 def look(case: Case) -> Iterator[Finding]:
     plan = case.plan
-    if plan and plan.fits is False and plan.capacity_bytes is not None:
-        message = f"the run needs about {plan.peak_bytes / 2**30:.1f} GiB, the device has {plan.capacity_bytes / 2**30:.1f} GiB"
-        yield warn(message, _what_helps(plan, on_card=bool(case.machine.gpus)))
+    if plan is None or plan.fits is True or plan.capacity_bytes is None:
+        return
+    on_card = bool(case.machine.gpus)
+    needs, has = f"needs about {plan.peak_bytes / 2**30:.1f} GiB", f"the device has {plan.capacity_bytes / 2**30:.1f} GiB"
+    if plan.reserve_bytes:
+        has += f", of which a plan leaves {plan.reserve_bytes / 2**30:.1f} GiB to others"
+    if plan.fits is None:
+        message = f"the run {needs} at the least, {has}: so near that only its traced step tells whether it fits"
+        yield warn(message, f"holdfast plan CONFIG traces it; {_what_helps(plan, on_card)}")
+    elif (held := _held(plan)) > plan.capacity_bytes:
+        message = f"the run does not fit: it {needs}, {held / 2**30:.1f} GiB of it before the first row; {has}"
+        yield block(message, _what_helps(plan, on_card))
+    else:
+        yield warn(f"the run {needs}, {has}", _what_helps(plan, on_card))
+
+
+def _held(plan: Plan) -> int:
+    """Bytes that are there in every step, whatever the rows: the model, what is trained, the process."""
+    own = plan.bytes
+    return own.weights + own.adapter + own.gradients + own.optimizer + own.context
 
 
 def _what_helps(plan: Plan, on_card: bool) -> str:

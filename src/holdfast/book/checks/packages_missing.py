@@ -1,4 +1,4 @@
-"""What the trainer of a kind of task imports is installed: Transformers and PEFT, where no config says otherwise."""
+"""What a run imports is installed: what its kind of task needs (Transformers and PEFT, where no config says otherwise) and its config."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,10 @@ def look(case: Case) -> Iterator[Finding]:
     missing = [name for name in kind_of(case.config).packages if name in packages and packages[name] is None]
     if missing:
         yield block(f"{' and '.join(missing)} not installed", f"pip install {' '.join(missing)}")
+    asking = case.config.train.wants_bitsandbytes if case.config else []
+    if asking and packages.get("bitsandbytes", "unknown") is None:
+        verb = "needs" if len(asking) == 1 else "need"
+        yield block(f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", "pip install 'holdfast[quantised]'")
 
 
 CARD = Check(

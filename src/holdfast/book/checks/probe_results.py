@@ -28,7 +28,8 @@ def look(case: Case) -> Iterator[Finding]:
     for name, probe in case.machine.probes.items():
         if probe.outcome in _HOW:
             fix = _TRY.get(name, "python -m holdfast.trainer probes . 60 shows the whole error")
-            tell = warn if name in _NOT_NEEDED else block
+            asked = name == "quantised" and case.config is not None and bool(case.config.train.wants_bitsandbytes)
+            tell = warn if name in _NOT_NEEDED and not asked else block
             yield tell(f"the probe {name} {_HOW[probe.outcome]} on this machine: {probe.detail or 'no detail'}", fix)
     wanted = case.config is not None and case.config.train.precision == "bf16"
     speed = case.machine.probes["matmul"].bf16_speed if "matmul" in case.machine.probes else None

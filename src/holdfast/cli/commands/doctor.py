@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         image = image_for(read(facts))
         checkup.image(image)
         return DONE, asdict(image)
-    findings, advised = _judge(facts, config, elsewhere=bool(arguments.machine)), profile(facts)
+    findings, advised = judge(facts, config, elsewhere=bool(arguments.machine)), profile(facts)
     judged = verdict(findings)
     if not arguments.json:
         checkup.machine(facts)
@@ -101,13 +101,24 @@ def _config(arguments: argparse.Namespace) -> Config | None:
     return load_config(file, arguments.overrides) if file else None
 
 
-def _judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:
-    """The machine, and with a config the run on it. `elsewhere`: the machine is another one, so files that are not here block nothing."""
+def judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:
+    """The machine, and with a config the run on it. elsewhere: the machine is another one, and files that are not here may be there.
+
+    What the run needs of it is then unknown where the model cannot be read here: no verdict of ready without it.
+    """
     if config is None:
         return examine(facts)
     seen = preparation_of(config).foresee(config, facts)
-    of_files = [replace(found, severity="info") if elsewhere else found for found in seen.findings]
-    return sorted([*examine(facts, config, seen.plan), *of_files], key=lambda found: ORDER[found.severity])
+    of_files = [_milder(found) if elsewhere else found for found in seen.findings]
+    return sorted([*examine(facts, seen.config, seen.plan), *of_files], key=lambda found: ORDER[found.severity])
+
+
+def _milder(found: Finding) -> Finding:
+    """What a finding about files here comes to on another machine."""
+    if found.id != "model-folder":
+        return replace(found, severity="info")
+    unknown = f"{found.message}: what the run needs of the recorded machine is unknown"
+    return replace(found, severity="warn", message=unknown, fix=f"{found.fix}; holdfast plan CONFIG --machine FILE needs config.json alone")
 
 
 def _here(folder: Path, probe: bool) -> Json:

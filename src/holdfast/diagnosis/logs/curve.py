@@ -11,19 +11,19 @@ from statistics import median
 
 from holdfast.diagnosis.logs.text import Line
 
-_NUMBER = r"['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
+NUMBER = r"['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?))\b"
 _LOSS = re.compile(
     r"(?<![\w/])(?:(?:train|training|lm|avg|avr|average|mean|total|sft|lm_|batch|global|step|epoch|running|smooth|ema|tr|ce|cur|current)"
-    r"(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?" + _NUMBER,
+    r"(?:ing)?[ _/]*)?loss['\"]?(?:\(\w+\))?\s*[:=|]?\s*\[?" + NUMBER,
     re.I,
 )
-_NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
-_RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
-_ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + _NUMBER, re.I)
+_NORM = re.compile(r"(?<![\w/])(?:train/)?(?:grad(?:ient)?[ _]?norm|gnorm|norm)['\"]?\s*[:=|]?\s*" + NUMBER, re.I)
+_RATE = re.compile(r"(?<![\w/])(?:learning[ _]rate|lr)['\"]?\s*[:=|]?\s*" + NUMBER, re.I)
+_ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
 _COLUMN = re.compile(r"(?<!\s)\s*\|\s*|\t+| {2,}|,(?=\S)")
 _HEAD = re.compile(r"(?:train(?:ing)?[ _/])?loss", re.I)
-_NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test)[ _/]", re.I)
+_NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test|dev|held[ _-]?out)[ _/]", re.I)
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
@@ -44,7 +44,7 @@ class Point:
 
 def points(lines: Sequence[Line]) -> list[Point]:
     """The logged training losses, in order."""
-    found = _table(lines)
+    found = [Point(line, value, None, None, None, None) for line, _, value in column_below(lines, _HEAD)]
     for line in lines:
         if "oss" not in line.text and "OSS" not in line.text:
             continue
@@ -58,17 +58,17 @@ def points(lines: Sequence[Line]) -> list[Point]:
     return found
 
 
-def _table(lines: Sequence[Line]) -> list[Point]:
-    """The losses of a table as notebooks and CSV files show it: a column below the words "Training Loss"."""
-    found: list[Point] = []
-    column: int | None = None
+def column_below(lines: Sequence[Line], head: re.Pattern[str]) -> list[tuple[Line, str, float]]:
+    """(line, head, value) of a table as notebooks and CSV files show it: numbers in the first column whose head is like `head`."""
+    found: list[tuple[Line, str, float]] = []
+    column, name = -1, ""
     for line in lines:
         cells = _COLUMN.split(line.text.strip(" |"))
-        heads = [at for at, cell in enumerate(cells) if _HEAD.fullmatch(cell)] if len(cells) > 1 else []
+        heads = [at for at, cell in enumerate(cells) if head.fullmatch(cell)] if len(cells) > 1 else []
         if heads:
-            column = heads[0]
-        elif column is not None and column < len(cells) and (value := re.fullmatch(_NUMBER, cells[column], re.I)):
-            found.append(Point(line, float(value[1]), None, None, None, None))
+            column, name = heads[0], cells[heads[0]]
+        elif 0 <= column < len(cells) and (value := re.fullmatch(NUMBER, cells[column], re.I)):
+            found.append((line, name, float(value[1])))
     return found
 
 

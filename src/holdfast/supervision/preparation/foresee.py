@@ -11,7 +11,6 @@ from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.base_model.types import causal_types, loads_as
-from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import OTHER_SPLIT, RawRow, Reject
 from holdfast.data.files.read import read_rows
@@ -22,7 +21,7 @@ from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import Unused
 from holdfast.data.templates.given_template import codec_of
 from holdfast.planning.memory.frozen_form import as_it_comes
-from holdfast.planning.plan import make_plan
+from holdfast.planning.plan import quick_plan
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.types import Foreseen
@@ -40,11 +39,11 @@ def foresee(config: Config, machine: Json) -> Foreseen:
         codec_of(config, model.folder)
         config = as_it_comes(config, model)
     except Stop as stop:
-        return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings])
+        return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings], config)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     lengths = {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch}
-    plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
-    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings])
+    plan = quick_plan(config, model, machine, lengths)
+    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings], config)
 
 
 def _code(model: ModelFacts) -> Iterator[Finding]:

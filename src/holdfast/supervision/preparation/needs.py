@@ -16,11 +16,10 @@ from holdfast.terminal.run_view import Terminal
 
 def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
     """Raise Stop(1) where a package is asked for that is not installed."""
-    train = config.train
+    packed = packed_as(model.config)
     asking = [
-        *([f"{model.folder}, which comes in {packed.kind},"] if (packed := packed_as(model.config)) else []),
-        *([f"train.frozen: {train.frozen}"] if not packed and train.frozen_format.width else []),
-        *([f"train.optimizer: {train.optimizer}"] if train.optimizer_kind.moments == "blocks" else []),
+        *([f"{model.folder}, which comes in {packed.kind},"] if packed else []),
+        *(key for key in config.train.wants_bitsandbytes if not packed or not key.startswith("train.frozen")),
     ]
     if asking and importlib.util.find_spec("bitsandbytes") is None:
         verb = "needs" if len(asking) == 1 else "need"

@@ -27,10 +27,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """`plan`: None where none can be made. The rows are not known yet, so it is of the largest the config allows."""
+    """`plan`: None where none can be made. The rows are not known yet, so it is of the largest the config allows.
+
+    config: as the model's files hold their weights.
+    """
 
     plan: Plan | None
     findings: list[Finding]
+    config: Config
 
 
 @dataclass(frozen=True)

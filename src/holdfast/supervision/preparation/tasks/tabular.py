@@ -61,17 +61,17 @@ def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: 
 def foresee(config: Config, machine: Json) -> Foreseen:
     """What can be said before anything is prepared: whether the columns are there, and a plan as if no name had more than 20 values."""
     if importlib.util.find_spec("polars") is None:
-        return Foreseen(None, [Finding("packages", "block", "a task on tables needs polars", "pip install 'holdfast[tabular]'")])
+        return Foreseen(None, [Finding("packages", "block", "a task on tables needs polars", "pip install 'holdfast[tabular]'")], config)
     from holdfast.tables.table.schema import open_all, schema_of
 
     try:
         schema = schema_of(open_all((*config.data.files, *config.data.held_out_files))[0], columns_of(config))
     except (Stop, OSError) as error:
         hint = error.hint if isinstance(error, Stop) else "correct data.files in the config"
-        return Foreseen(None, [Finding("data-files", "block", error.message if isinstance(error, Stop) else str(error), hint)])
+        return Foreseen(None, [Finding("data-files", "block", error.message if isinstance(error, Stop) else str(error), hint)], config)
     plan = plan_table(config, machine, len(schema.numbers), (_NAMES,) * len(schema.categories), 1)
     text = f"{len(schema.numbers):,} columns of numbers and {len(schema.categories):,} of names; target {schema.target} ({schema.kind})"
-    return Foreseen(plan, [Finding("plan", "info", f"{text}; {plan.reasons[0]}", "holdfast train reads all rows before it begins")])
+    return Foreseen(plan, [Finding("plan", "info", f"{text}; {plan.reasons[0]}", "holdfast train reads all rows before it begins")], config)
 
 
 def _write(handle: BinaryIO, row: Json) -> None:
