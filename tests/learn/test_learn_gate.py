@@ -70,5 +70,5 @@ def test_a_gate_that_can_never_pass_is_refused_before_anything_is_trained(
 
 
 def test_a_domain_called_new_is_not_taken_for_the_new_rows(tmp_path: Path) -> None:
-    rows = [{"prompt": str(n), "completion": "b", "topic": "new"} for n in range(3)]
+    rows = [{"prompt": str(n), "completion": "b", "topic": "new"} for n in range(5)]
     assert {name for name, _ in held_rows(policy_with(write_rows(tmp_path / "held.jsonl", rows), "topic"))} == {"new (domain)"}

@@ -28,7 +28,7 @@ from support.shipped import make_adapter, measure_here
 def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("verify")
     base = EMBEDDED["tiny"]
-    rows = write_rows(folder / "rows.jsonl", make_rows(24))
+    rows = write_rows(folder / "rows.jsonl", make_rows(30))
     return SimpleNamespace(
         base=base, rows=rows, good=make_adapter(base, folder / "small", size=0.001), bad=make_adapter(base, folder / "large", size=0.5)
     )
@@ -48,7 +48,7 @@ def test_a_damaged_model_is_worse_than_its_base_and_the_other_way_round_better(m
     same = verify(request_of(made, made.good, generate=0))
     assert same["verdict"] == "same" == same["forgotten"]["verdict"]
     worse = verify(request_of(made, made.bad))
-    assert worse["verdict"] == "worse" == worse["forgotten"]["verdict"] and worse["ab"]["losses"] == 24
+    assert worse["verdict"] == "worse" == worse["forgotten"]["verdict"] and worse["ab"]["losses"] == 30
     assert worse["loss"]["base"] == pytest.approx(same["loss"]["base"], rel=1e-6) and worse["loss"]["interval"][0] > 0
     turned = verify(request_of(made, made.good, against=read_subject(made.bad), generate=0))
     assert turned["verdict"] == "better" and turned["loss"]["base"] == pytest.approx(worse["loss"]["tuned"], rel=1e-6)

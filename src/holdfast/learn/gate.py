@@ -18,9 +18,9 @@ from holdfast.learn.policy import Policy
 from holdfast.supervision.launch import measuring_environment
 from holdfast.verify.compare import Request, verify
 from holdfast.verify.expectations import read_prompts
+from holdfast.verify.stats import FEWEST
 
 NEW, ALL = "new", "(all)"
-_LEAST_ROWS = 3  # fewer give no interval
 _LONGEST = 128  # tokens of an answer
 
 
@@ -36,10 +36,10 @@ def held_rows(policy: Policy) -> list[tuple[str, Json]]:
         raise Stop(USAGE, text, f"fields there: {', '.join(sorted(rows[0]))}")
     named = [(_domain(row, field), row) for row in rows]
     counts = Counter(name for name, _ in named)
-    if few := {name: count for name, count in counts.items() if count < _LEAST_ROWS}:
+    if few := {name: count for name, count in counts.items() if count < FEWEST}:
         told = ", ".join(f"{name} has {count}" for name, count in few.items())
-        hint = f"give each domain at least {_LEAST_ROWS} rows (30 or more tell small differences), or leave the domain out"
-        raise Stop(USAGE, f"no round could ever pass this gate: {told}, and fewer than {_LEAST_ROWS} rows give no interval", hint)
+        hint = f"give each domain at least {FEWEST} rows (30 or more tell small differences), or leave the domain out"
+        raise Stop(USAGE, f"no round could ever pass this gate: {told}, and fewer than {FEWEST} rows give no interval", hint)
     return named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ import numpy.typing as npt
 from holdfast.base.files import Json
 from holdfast.base.units import chance
 from holdfast.verify.stats import (
+    FEWEST,
+    FEWEST_ALIKE,
     LEVEL,
     Difference,
     Floats,
@@ -105,7 +108,7 @@ def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_o
         sure.discard("loss")  # the bootstrap does not bear it, or it is of no account
     better, worse = {name for name in sure if signs[name] > 0}, {name for name in sure if signs[name] < 0}
     verdict, why = _word(loss, better, worse, corrected, trained_on)
-    needed = None if verdict != "cannot_tell" or trained_on else _needed(difference, passed)
+    needed = None if verdict != "cannot_tell" or trained_on else _needed(loss, difference, passed)
     return {"verdict": verdict, "why": why, "rows_needed": needed, "p_values": corrected}
 
 
@@ -118,16 +121,27 @@ def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, fl
         word, names = ("better", better) if better else ("worse", worse)
         tests = f", corrected for {len(corrected)} tests" if len(corrected) > 1 else ""
         return word, "; ".join(f"{name} ({chance(corrected[name])}{tests})" for name in sorted(names))
-    low, high = loss["interval"] or (-np.inf, np.inf)
-    if low > -MARGIN and high < MARGIN:
+    low, high = loss["interval"] or (-math.inf, math.inf)
+    clusters = loss["clusters"]
+    if low > -MARGIN and high < MARGIN and clusters >= FEWEST_ALIKE:
         return "same", f"the loss differs by less than {MARGIN} nats a token ({low:+.4f} to {high:+.4f})"
-    if not corrected:
-        return "cannot_tell", "fewer than 3 independent rows"
+    if clusters < FEWEST:
+        return "cannot_tell", f"fewer than {FEWEST} clusters of rows"
+    if _alike(loss):
+        return "cannot_tell", f"the loss differs alike in {clusters} clusters of rows; of fewer than {FEWEST_ALIKE}, others may hide"
     return "cannot_tell", "no test is certain, and the difference may be too large to ignore"
 
 
-def _needed(difference: Difference, passed: dict[str, Json]) -> int | None:
-    """The fewest rows by which one of the tests would see what was seen here."""
+def _alike(loss: Json) -> bool:
+    """Return whether too few clusters differ by about the same, so that one of another kind may have been missed."""
+    low, high = loss["interval"] or (0.0, 0.0)
+    return FEWEST <= loss["clusters"] < FEWEST_ALIKE and low > -MARGIN and high < MARGIN
+
+
+def _needed(loss: Json, difference: Difference, passed: dict[str, Json]) -> int | None:
+    """Return the fewest clusters of rows, or prompts, by which one of the tests would see what was seen here; None where unknown."""
+    if _alike(loss):
+        return FEWEST_ALIKE
     found = [pairs_for(one["only_tuned"], one["only_base"], one["asked"]) for one in passed.values()]
     if difference.error is not None:
         effect = difference.value if abs(difference.value) > MARGIN else MARGIN
