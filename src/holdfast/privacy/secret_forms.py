@@ -44,7 +44,7 @@ PLACED_FORMS = (
         r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
     ),
     re.compile(  # -p beside a user's name, or of a program whose -p it is
-        r"(?i)(?:\s(?:-u|--user(?:-?name)?|--login)[= ]\s{0,4}\S{1,80}|\b(?:twine|az|svn|helm|skopeo|oc|mongo\w{0,8}|jf)\s{1,4}\w)"
+        r"(?i)(?:\s(?:-u|--user(?:-?name)?|--login)[= ]\s{0,4}\S{1,80}(?!\S)|\b(?:twine|az|svn|helm|skopeo|oc|mongo\w{0,8}|jf)\s{1,4}\w)"
         rf"[^\n|;]{{0,200}}?\s(?-i:-p)[= ]\s{{0,4}}{_NO_PORT}[\"']?(?P<it>[^\s\"'$<>{{}}|;]{{3,}})"
     ),
     re.compile(

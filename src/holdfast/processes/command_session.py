@@ -164,7 +164,7 @@ def _punch_hole(file: Path, start: int, length: int) -> bool:
 def cut_middle(log: Path, output: Any) -> None:
     """Keep head and tail of an output that has become too long, with a line between them.
 
-    It is open for appending everywhere, so it may be cut under its writers; what they write between the two calls that copy and cut is lost.
+    It is open for appending everywhere, so it may be cut under its writers: what they write between the copy and the cut is lost.
     """
     with contextlib.suppress(OSError):
         size = os.fstat(output.fileno()).st_size
