@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
+from holdfast.report.seen_progress import each_step_told
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
@@ -191,3 +192,51 @@ def test_an_input_that_cannot_be_read_again_is_refused_with_a_sentence(tmp_path:
 def test_an_empty_input_keeps_nothing_from_running(tmp_path: Path, text: str) -> None:
     done = given(tmp_path, text, [sys.executable, "-c", "import sys; print('read', len(sys.stdin.read()))"])
     assert done.returncode == 0 and "read 0\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--save_steps", "50"), "it saves every 50 steps (--save_steps); --save_steps below 6 keeps some"),
+        (("--save_steps=50",), "it saves every 50 steps"),
+        (("--save_steps", "50", "--no_resume"), "nothing was saved: no checkpoint in out"),
+    ],
+)
+def test_a_command_that_saved_nothing_and_is_killed_again_is_told_so(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
+    summary = run(tmp_path, "--retries", 1, words=trainer("kill:5:1,kill:6:2", *more), code=3)
+    assert says in summary["nothing_saved"] and "step 6 was the furthest" in summary["nothing_saved"]
+    assert "attempt 2: started from its beginning: nothing was saved" in summary["told"]
+    assert summary["nothing_saved"] in summary["told"] and "it begins anew, because nothing was saved" in summary["told"]
+    assert "to resume" not in summary["told"] and "step 6 was the furthest" in (tmp_path / "run/report.html").read_text()
+    answer = json.loads(holdfast("diagnose", tmp_path / "run", "--json").stdout)
+    assert "Nothing was saved" in answer["explanation"]
+    assert not any("goes on where it was" in remedy["what"] for remedy in answer["remedies"])
+
+
+def test_where_it_saves_is_not_claimed_where_nobody_knows(tmp_path: Path) -> None:
+    summary = run(tmp_path, "--retries", 1, words=["sh", "-c", "echo step 1/9; exit 7"], code=3)
+    assert summary["nothing_saved"] is None and "to resume" not in summary["told"]
+    assert "where it saves is not known (--checkpoints DIR tells), so it may begin anew" in summary["told"]
+    (tmp_path / "run").rename(tmp_path / "first")
+    summary = run(tmp_path, "--retries", 1, words=trainer("kill:5:1,raise:5:2"), code=3)
+    assert summary["nothing_saved"] is None and "rerun the same command to resume" in summary["told"]
+
+
+def test_what_others_are_told_of_a_node_that_was_lost_promises_nothing_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(
+        "Traceback (most recent call last):\nslurmstepd: error: *** JOB 812 ON gpu03 CANCELLED AT 2026-02-02T10:10:01 DUE TO NODE FAILURE, "
+        "SEE SLURMCTLD LOG FOR DETAILS ***\n"
+    )
+    answer = json.loads(holdfast("diagnose", tmp_path / "log", "--json").stdout)
+    assert answer["cause"] == "hardware_fault" and not any("holdfast goes on" in remedy["what"] for remedy in answer["remedies"])
+
+
+def test_steps_computed_twice_are_a_lower_bound_where_nobody_told_each_of_them(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=trainer("kill:7:1", "--deaf", "--silent", "--step_s", "0.1"))
+    assert summary["steps_computed_twice"] and summary["steps_computed_twice_exact"] is False
+    assert f"at least {summary['steps_computed_twice']} computed twice" in summary["told"]
+    assert "computed again at the least" in summary["incidents"][0]["evidence"]
+    assert "at least" in (tmp_path / "run/report.html").read_text()
+    rows = [{"attempt": 1, "step": 7, "source": "callback", "total": 9}, {"attempt": 2, "step": 9, "source": "output", "total": 9}]
+    assert each_step_told(rows, {1: {}, 2: {}}) is True and each_step_told(rows[:1], {1: {}}) is None
+    assert each_step_told([rows[0] | {"source": "output"}], {1: {}, 2: {}}) is False

@@ -46,6 +46,8 @@ _OF_A_PROGRAM = re.compile(
     r"(?i)Traceback \(most|site-packages|transformers|axolotl|llama_?factory|unsloth|deepspeed|accelerate|torchrun|lightning"
 )
 _GO_BACK = ("one-before", "other-checkpoint", "newest-whole")
+GOES_ON = ": holdfast goes on where it was"
+_GOES_ON_ELSEWHERE = "; it goes on from its newest checkpoint where it has saved one and is told to"
 _DOWNLOAD = {
     "id": "download-again",
     "what": "Download the base model's files again: one of them is cut off or damaged",
@@ -78,7 +80,8 @@ def package_in(text: str) -> str:
 
 
 def _of_another(remedy: Json) -> Json:
-    """A remedy for a program that is not ours: no command of ours."""
+    """A remedy for a program that is not ours: no command of ours, and nothing that only a run of ours does."""
+    remedy = remedy | {"what": remedy["what"].replace(GOES_ON, _GOES_ON_ELSEWHERE)}
     if remedy["command"].startswith("holdfast train"):
         what = re.sub(r"[;,][^;,]*\bholdfast\b[^;,]*", "", remedy["what"])
         remedy = remedy | {"what": what, "command": ""}

@@ -11,6 +11,7 @@ from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted, listed
 from holdfast.report.report_parts import drawable, duration, machine_rows, shown_incident
 from holdfast.report.svg import Marker, line_chart
+from holdfast.report.words import computed_again
 from holdfast.run.command import Command, read_command
 from holdfast.run.folder import RunFolder
 
@@ -57,14 +58,19 @@ def _verdict(summary: Json, status: str, rows: list[Json]) -> str:
         return "Running" + (f": at step {furthest:,}." if furthest is not None else ".")
     steps = counted(summary["steps"], "step") if summary["steps"] is not None else "no step that was seen"
     if status == "gave_up":
-        return f"Given up after {steps}: {summary['reason']}."
+        return f"Given up after {steps}: {summary['reason']}." + (
+            f" {lost[0].upper()}{lost[1:]}." if (lost := summary.get("nothing_saved")) else ""
+        )
     if status == "interrupted":
-        return f"Stopped by its user after {steps}; rerun the same command to resume."
+        lost = summary.get("nothing_saved")
+        return f"Stopped by its user after {steps}; " + (
+            f"{lost}: the same command begins anew." if lost else "rerun the same command to resume."
+        )
     incidents = summary["incidents"]
     how = "Trained to its end" if summary.get("after_training") else "Ended well"
     text = f"{how}: {steps} " + (f"through {counted(len(incidents), 'incident')}" if incidents else "without an incident")
     if (again := summary["steps_computed_twice"]) is not None and incidents:
-        text += f", {counted(again, 'step')} computed twice"
+        text += f", {computed_again(summary)} {'step' if again == 1 else 'steps'} computed twice"
     return text + (f". But {summary['doubt']}." if summary.get("doubt") else ".")
 
 
@@ -83,7 +89,9 @@ def _tiles(summary: Json) -> list[tuple[str, str]]:
         tiles.append((duration(summary["wall_seconds"]), f"in all{share}"))
     tiles.append((str(summary["attempts"]), "start of the command" if summary["attempts"] == 1 else "starts of the command"))
     if summary["steps_computed_twice"] is not None:
-        tiles.append((str(summary["steps_computed_twice"]), "steps computed twice"))
+        tiles.append(
+            (str(summary["steps_computed_twice"]), "steps computed twice" + (", at least" if computed_again(summary)[:1] == "a" else ""))
+        )
     if summary["steps_dropped"] is not None:
         tiles.append((str(summary["steps_dropped"]), "steps whose gradients were not finite and were dropped"))
     return tiles

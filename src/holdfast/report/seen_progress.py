@@ -93,6 +93,16 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
     return total
 
 
+def each_step_told(progress: list[Json], launches: dict[int, Json]) -> bool | None:
+    """Whether what is known of steps computed twice is exact: the callback told each step of the attempts that were followed by another.
+
+    What is printed, and what checkpoints and event files show, lags behind. None where no attempt was followed by another.
+    """
+    followed = sorted(launches)[:-1]
+    sources = [{row["source"] for row in _by_attempt(progress).get(number, [])} for number in followed]
+    return all(one == {"callback"} for one in sources) if followed else None
+
+
 def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | None:
     """Seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
     seen, seconds, told = _by_attempt(progress), 0.0, False

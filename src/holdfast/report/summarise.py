@@ -13,6 +13,7 @@ from holdfast.report.seen_progress import (
     computed_twice,
     disagreeing,
     disobeyed,
+    each_step_told,
     furthest,
     stands_at,
     useful_seconds,
@@ -53,7 +54,7 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "reason": reason,
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
         "attempts": len(told.launches),
-        "incidents": incidents(told.rows, told.events, told.failure_reports, began),
+        "incidents": incidents(told.rows, told.events, told.failure_reports, began, known.get("steps_computed_twice_exact") is not False),
         "quarantined": [],
         "goodput": round(min(1.0, useful / wall), 4) if wall and useful is not None else None,
         "wall_seconds": round(wall, 3) if wall else None,
@@ -127,6 +128,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "progress_from": rows[-1]["source"] if rows else None,
         "checkpoints_set_aside": [event["now"] for event in events if event["event"] == "checkpoint_set_aside"],
         "steps_computed_twice": computed_twice(rows, trained),
+        "steps_computed_twice_exact": each_step_told(rows, trained),
         "steps_dropped": dropped if any(event["event"] == "callback_seen" for event in events) else None,
         "remedies": [{"remedy": event["remedy"], "change": event["change"]} for event in events if event["event"] == "remedy_helped"],
     }
@@ -148,8 +150,13 @@ def _evaluations(rows: list[Json]) -> Json | None:
     return {"count": len(rows), "last_loss": rows[-1]["loss"], **facts, "seconds": round(sum(row["seconds"] for row in rows), 3)}
 
 
-def incidents(steps: list[Json], events: list[Json], failure_reports: list[Json], began: dict[int, int | None] | None = None) -> list[Json]:
-    """One entry for each attempt that ended early against the user's will. began: as in `summarise`, None: what was restored counts."""
+def incidents(
+    steps: list[Json], events: list[Json], failure_reports: list[Json], began: dict[int, int | None] | None = None, exact: bool = True
+) -> list[Json]:
+    """One entry for each attempt that ended early against the user's will. began: as in `summarise`, None: what was restored counts.
+
+    exact: each step was told, so that what was lost is no lower bound.
+    """
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
     found = []
     for before, failure_report in pairwise([{}, *failure_reports]):
@@ -170,7 +177,7 @@ def incidents(steps: list[Json], events: list[Json], failure_reports: list[Json]
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],
-                "evidence": _story(failure_report, next_state, start, lost),
+                "evidence": _story(failure_report, next_state, start, lost, "" if exact else " at the least"),
                 "lost_steps": lost,
                 "seconds_to_recover": round(next_row["time"] - failure_report["died"], 3) if next_row else None,
                 "attempt": failure_report["attempt"],
@@ -191,8 +198,8 @@ def _ending_words(failure_report: Json) -> str:
     return words + (f" ({'; '.join(clues)})" if clues else "")
 
 
-def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None) -> str:
-    """How the attempt ended, and what became of it: that the next one went on is said where it was seen."""
+def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, bound: str) -> str:
+    """How the attempt ended, and what became of it: that the next one went on is said where it was seen. bound: behind what was lost."""
     story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
     if verdict := failure_report.get("verdict"):
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"
@@ -200,9 +207,11 @@ def _story(failure_report: Json, next_state: Json | None, start: int | None, los
         return story
     if start is None:
         return f"{story}; the next was to go on from {next_state['state']}, and no step of it was seen"
-    again = "no committed step computed again" if not lost else f"{counted(lost, 'committed step')} computed again"
+    again = "no committed step computed again" if not lost else f"{counted(lost, 'committed step')} computed again{bound}"
     if start < (next_state["step"] or 0):
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
+    if not start and next_state["state"] == "the beginning":
+        return f"{story}; the next started from the beginning, {again}"
     return f"{story}; went on from {next_state['state']}, {again}"
 
 

@@ -43,6 +43,12 @@ def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
     return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
 
 
+def computed_again(summary: Json) -> str:
+    """How many steps of a command were computed twice, in words: a lower bound where nobody told each step."""
+    count = f"{summary['steps_computed_twice']:,}"
+    return f"at least {count}" if summary.get("steps_computed_twice_exact") is False else count
+
+
 def short(path: Path) -> str:
     """A path as one would write it here: relative where it lies below the current folder."""
     here = Path.cwd()

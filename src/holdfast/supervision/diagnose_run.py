@@ -145,7 +145,7 @@ def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
     at = f"step {now.step:,} of {'?' if now.steps is None else f'{now.steps:,}'}"
     words = {
         "running": f"the run is {now.doing or 'at work'}, at {at}; nothing has ended it",
-        "interrupted": f"the run was stopped on request at {at}; nothing has failed, and the same command resumes it",
+        "interrupted": f"the run was stopped on request at {at}; nothing has failed, and the same command resumes the run",
     }.get(now.state, f"the run is dead at {at}: no process owns it, and how its processes ended was not seen")
     held = "All of them at once: a reboot, the kernel out of memory, or somebody killed them; the same command resumes the run."
     clues = (Clue(None, words), *(found.clues if found else ()))

@@ -26,8 +26,10 @@ from holdfast.diagnosis.logs.text import Evidence
 from holdfast.diagnosis.on_machine import on_this_machine
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted, program_of
 from holdfast.run.attempt import closed
+from holdfast.run.command import read_command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis
+from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.diagnose_run import diagnose_run, read_lines_of
 from holdfast.supervision.runs import is_run
 
@@ -69,6 +71,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             facts = machine or read_json(folder.path / "machine.json") or {}
             if facts and found.cause not in ("healthy", "unknown"):
                 result = on_this_machine(result, examine(facts), "\n".join(clue["text"] for clue in result["clues"]), facts)
+            if folder.command_file.exists():
+                result, whose = _of_a_command(result, folder), "another's"
     else:
         lines = read_lines_of(arguments.log)
         if lines or code is not None or machine:
@@ -113,6 +117,16 @@ def read_machine_file(file: Path) -> Json:
         raise Stop(USAGE, f"--machine {file}: a machine is an object of facts", "give a file that `holdfast doctor --json` has printed")
     inner: Any = tree.get("machine", tree)
     return inner if isinstance(inner, dict) else {}
+
+
+def _of_a_command(result: Json, folder: RunFolder) -> Json:
+    """An answer about somebody else's command, which goes on only from what it has saved."""
+    command, lost = read_command(folder), nothing_saved(folder)
+    told = "" if command is None else rerun(lost, command)
+    remedies = fitted(result["remedies"], "\n".join(clue["text"] for clue in result["clues"]), of_holdfast=False)
+    explanation = result["explanation"].replace("the same command resumes the run", told or "the same command resumes the run")
+    more = f" {lost[0].upper()}{lost[1:]}." if lost else ""
+    return result | {"remedies": remedies, "explanation": explanation + more}
 
 
 def _refusal(folder: RunFolder, found: Diagnosis) -> Json:

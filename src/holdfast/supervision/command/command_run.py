@@ -31,6 +31,7 @@ from holdfast.supervision.command import attempts
 from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.good_end import cut_short, of_what_was_left
 from holdfast.supervision.command.remedies import Remedies
+from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.command.signs import Seen, Signs
 from holdfast.supervision.command.states import State, States
 from holdfast.supervision.evidence import collect, free_bytes
@@ -101,6 +102,8 @@ class CommandRun:
         if there and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
             begins = "started from its beginning" if self.command.unknown_option else "started again"
             return f"{begins}; {there.name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
+        if name == "the beginning" and (lost := nothing_saved(self.run, self.command)):
+            return f"started from its beginning: {lost}"
         if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:
             return f"going on from {name}: where it saves is not known (--checkpoints DIR tells, for a Trainer --callback)"
         return f"going on from {name}"
@@ -158,7 +161,7 @@ class CommandRun:
         found = account if account.get("final") else ending.facts if ending.kind in FINAL_KINDS else {}
         final = background or str(found.get("reason") or "")
         if full and not final:
-            final = f"{ending.words()}; {full} is full: make room, then rerun the same command to resume"
+            final = f"{ending.words()}; {full} is full: make room, then {rerun(nothing_saved(self.run, self.command), self.command)}"
         told = (no_end or ending.words()) + (f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else "")
         return Known(
             failure_report,

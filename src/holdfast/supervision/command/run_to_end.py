@@ -23,10 +23,11 @@ from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
 from holdfast.report.report import write_report
 from holdfast.report.summarise import of_progress, summarise
-from holdfast.report.words import shown
+from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.command.standard_input import has_data
 from holdfast.supervision.companions.notified import notified, read_notify
@@ -118,7 +119,7 @@ def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal) -> tuple[i
     if move is None:
         run.event("interrupted", step=summary["steps"])
         at = f"after step {summary['steps']}" if summary["steps"] else "before any step was seen"
-        terminal.tell(f"stopped {at}; rerun the same command to resume")
+        terminal.tell(f"stopped {at}; {rerun(summary['nothing_saved'], command)}")
         _report(run, terminal)
         return INTERRUPTED, summary
     run.event("gave_up", step=summary["steps"], reason=move.reason)
@@ -157,7 +158,7 @@ def _well(summary: Json) -> str:
     steps = f"{summary['steps']:,} steps" if summary["steps"] else _UNSEEN
     if short:  # it may have stopped early, or a pipe hid its exit code
         steps = f"{summary['steps']:,} of the {summary['total_steps']:,} steps it spoke of"
-    again = f", {summary['steps_computed_twice']} computed twice" if summary["steps_computed_twice"] else ""
+    again = f", {computed_again(summary)} computed twice" if summary["steps_computed_twice"] else ""
     if summary["steps_dropped"]:
         again += f", {summary['steps_dropped']} without an update (their gradients were not finite)"
     attempts = f"{summary['attempts']} attempts" if summary["attempts"] > 1 else "1 attempt"
@@ -178,7 +179,7 @@ def _write_summary(user: CommandRun, status: str, reason: str, code: int | None,
     pulse = read_json(run.attempt(max(told.launches)) / "pulse.json") if told.launches else None
     if (pulse or {}).get("phase") == "done":
         known["incomplete"] = False  # stopped early, by its own rule
-    known["after_training"] = after
+    known |= {"after_training": after, "nothing_saved": (nothing_saved(run, command) or None) if status != "finished" else None}
     doubts = [after_words(after)] if after else []
     doubts += [f"its newest checkpoint is not whole: {doubt}"] if doubt else []
     if status == "finished":
@@ -223,13 +224,15 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
     if aside := summary["checkpoints_set_aside"]:
         lines.append(f"not whole, renamed: {', '.join(aside)}")
     newest = next((event for event in reversed(list(run.events())) if event["event"] == "restored"), None)
+    if summary["nothing_saved"]:
+        lines.append(summary["nothing_saved"])
     if newest and newest["step"]:
         lines.append(f"newest whole checkpoint that was used: {newest['state']}")
     if command.callback is False and command.launcher is not None:
         lines.append("more would be known with --callback")
     if failure_report is not None and not command.stdin and any("EOFError" in line for line in failure_report.lines):
         lines.append("it asked for input, and its standard input is empty: a file is passed on to it, holdfast run -- ... < FILE")
-    lines.append(f"all of it: holdfast diagnose {shown(run.path)}; fix the cause, then rerun the same command to resume")
+    lines.append(f"all of it: holdfast diagnose {shown(run.path)}; fix the cause, then {rerun(summary['nothing_saved'], command)}")
     return lines
 
 

@@ -13,6 +13,7 @@ from holdfast.report.words import short
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.saved import form_of
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
 from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, changed, doubt, marks, newest_whole, one_too_many
@@ -32,7 +33,7 @@ class States:
 
     def __init__(self, run: RunFolder, command: Command, card: LauncherCard | None, tell: Callable[[str], None]) -> None:
         self.run, self.command, self.tell = run, command, tell
-        self.whole = card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
+        self.whole = form_of(command, card)
         self.snapshot = snapshot_of(run)
         self._best = max((int(row.get("step") or 0) for row in run.progress()), default=0)
 

@@ -1,0 +1,78 @@
+"""Whether a command has saved anything that a later start could go on from. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from holdfast.base.units import counted
+from holdfast.book import cards_of
+from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.report.words import short
+from holdfast.run.command import Command, read_command
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.foreign_checkpoints.newest import candidates, changed
+
+_INTERVAL = re.compile(
+    r"--?((?:save|ckpt|checkpoint)[-_](?:every|steps|interval|freq\w*)(?:[-_]\w+)?|every[-_]n[-_]train[-_]steps)(?:=(.+))?"
+)
+_TRAINER = "transformers-trainer"
+
+
+def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
+    """That a run's command saved nothing, with the furthest step and the interval it saves at; empty where it saved, or that is not known.
+
+    A folder of checkpoints that is not known may hold some: nothing is said of it.
+    """
+    command = command or read_command(run)
+    place = command.place if command else None
+    if command is None or place is None:
+        return ""
+    cards: dict[str, LauncherCard] = cards_of("launchers")
+    if any(
+        command.there.get(entry.name) != changed(entry)
+        for _, entry in candidates(place, form_of(command, cards.get(command.launcher or "")))
+    ):
+        return ""
+    furthest = max((int(row.get("step") or 0) for row in run.progress()), default=0)
+    aside = sum(1 for event in run.events() if event["event"] == "checkpoint_set_aside")
+    what = f"nothing whole was saved ({counted(aside, 'checkpoint')} set aside)" if aside else "nothing was saved"
+    reached = f"step {furthest:,} was the furthest" if furthest else "no step was seen"
+    return f"{what}: no checkpoint in {short(place)}, {reached}{_interval(command, furthest)}"
+
+
+def form_of(command: Command, card: LauncherCard | None) -> str:
+    """How a command's checkpoints look: `whole` of its card, a Trainer's, or any files."""
+    return card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
+
+
+def rerun(lost: str | None, command: Command) -> str:
+    """What to do to start a command again, and what that does. lost: as nothing_saved says."""
+    if lost:
+        return "rerun the same command: it begins anew, because nothing was saved"
+    if command.place is None and not command.callback:
+        return "rerun the same command; where it saves is not known (--checkpoints DIR tells), so it may begin anew"
+    return "rerun the same command to resume"
+
+
+def _interval(command: Command, furthest: int) -> str:
+    """How often the command saves, as its arguments say, beside the steps it reached; empty where they do not."""
+    name, value = _asked(command.argv)
+    if not name and command.launcher == _TRAINER and not any("save_strategy" in word.replace("-", "_") for word in command.argv):
+        name, value = "save_steps", "500, transformers' own"
+    if not name:
+        return ""
+    number = value.partition(",")[0]
+    late = number.isdecimal() and int(number) > furthest > 1
+    return f", and it saves every {value} steps (--{name})" + (f"; --{name} below {furthest:,} keeps some" if late else "")
+
+
+def _asked(argv: Sequence[str]) -> tuple[str, str]:
+    """(option, value) of the argument that says after how many steps it saves; empty where there is none."""
+    words = [part for word in argv for part in word.split()]  # of a shell's text, too
+    for at, word in enumerate(words):
+        if found := _INTERVAL.fullmatch(word):
+            value = found[2] or (words[at + 1] if at + 1 < len(words) else "")
+            if value.isdecimal() and int(value):
+                return found[1], value
+    return "", ""
