@@ -11,7 +11,7 @@ import holdfast
 
 PUBLIC = {"Checkup", "Finding", "Run", "Stop", "doctor", "train"}
 OF_A_RUN = {
-    *("open", "path", "name", "status", "steps", "losses", "evaluations", "events", "summary"),
+    *("open", "path", "name", "status", "steps", "learned", "losses", "evaluations", "events", "rows", "summary", "warnings"),
     *("adapter_path", "artifact_path", "report"),
 }
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")

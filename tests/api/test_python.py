@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import signal
@@ -16,6 +18,8 @@ import yaml
 
 import holdfast
 from conftest import make_rows, wait_until, write_rows
+from holdfast.api.notebook import Line
+from holdfast.run.folder import RunFolder
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 CONFIG: dict[str, Any] = {
@@ -135,3 +139,26 @@ def test_a_notebook_shows_one_line_and_its_stop_button_saves(tmp_path: Path) -> 
     _, stopped, resumed = map(shown, notebook.cells)
     assert len(stopped) == 2 and "interrupted" in stopped[0] and "the same call resumes it" in stopped[1]
     assert len(resumed) == 2 and "step 60/60" in resumed[0] and "<table>" in resumed[1]
+
+
+def test_a_run_tells_which_rows_are_lost_and_what_the_others_teach(tmp_path: Path) -> None:
+    good = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": f"answer {at}"}]} for at in range(6)]
+    late = {"messages": [*good[0]["messages"], {"role": "user", "content": "more"}, {"role": "assistant", "content": "a " * 200}]}
+    rows = [*good, late, {"instruction": "no answer"}, {"instruction": "none"}]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    folder = RunFolder(tmp_path / "runs" / "first")
+    holdfast.train({**CONFIG, "train": CONFIG["train"] | {"steps": 1}, "data": {"files": "rows.jsonl"}}, quiet=True)
+    run = holdfast.Run.open(folder.path)
+    assert run.rows and (run.rows["rows"], run.rows["kept"], run.rows["mended"], run.rows["rejected"]) == (9, 6, 1, 2)
+    assert run.learned["answers"] == run.learned["learned"] == 8 and run.learned["without_end"] == 1
+    lost, cut, endless = run.warnings
+    assert lost.startswith("9 rows = 6 kept + 1 mended + 2 rejected (missing_field 2, answer_cut 1)") and "rejects.jsonl" in lost
+    assert cut.startswith("1 answer cut off at 96 tokens") and endless.startswith("1 of 8 answers are learned without")
+    shown, page = run._repr_html_(), run.report().read_text()
+    assert "2 rejected" in shown and "1 answer cut off" in shown
+    assert "answers that are learned" in page and "1 answer cut off" in page and "without a token that ends them" in page
+    line = Line(folder)
+    line._show = lambda text: None  # type: ignore[method-assign]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        line.end()
+    assert out.getvalue().startswith("! 9 rows = 6 kept + 1 mended + 2 rejected")

@@ -7,7 +7,9 @@ import time
 from importlib import import_module
 from typing import Any
 
+from holdfast.base.files import read_json
 from holdfast.base.units import span
+from holdfast.report.data.rows_told import rows_line
 from holdfast.run.folder import RunFolder
 
 _EVERY_S = 0.5
@@ -39,8 +41,11 @@ class Line:
             print(line.rstrip())
 
     def end(self) -> None:
-        """Show the last state."""
+        """Show the last state, and the rejected rows; what else is lost was told on the way."""
         self._show(_standing(self.run))
+        data = read_json(self.run.data_report_file) if self.run.path.is_dir() else None
+        if data and data["rejected"]:
+            print(f"! {rows_line(data)}; rejects with reasons: {self.run.rejects_file}")
 
     def _show(self, text: str) -> None:
         if text == self.text:

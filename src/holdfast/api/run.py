@@ -65,6 +65,27 @@ class Run:
         return list(self._folder.events())
 
     @property
+    def rows(self) -> Json | None:
+        """What data.json holds: rows = kept + mended + rejected, by_reason, and what is `learned`; None before it is written."""
+        return read_json(self._folder.data_report_file)
+
+    @property
+    def learned(self) -> dict[str, int]:
+        """Of the rows that are trained on: answers, learned, without_end, tool_calls_left_out, reasoning_left_out; empty for a table."""
+        return dict((self.rows or {}).get("learned", {}))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the rows is lost: rejected ones, answers cut off or left out, ends that are not learned; a sentence each."""
+        from holdfast.report.data.rows_told import row_warnings, rows_line
+
+        data = self.rows
+        if not data:
+            return []
+        lost = [f"{rows_line(data)}; rejects with reasons: {self._folder.rejects_file}"] if data["rejected"] else []
+        return lost + row_warnings(data, self._folder.config().data.train_on)
+
+    @property
     def summary(self) -> Json | None:
         """What summary.json holds; None before the run has ended once."""
         return read_json(self._folder.summary_file)
@@ -88,7 +109,13 @@ class Run:
         return file
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Its state in (name, value) lines."""
+        """Its state in (name, value) lines, and its rows."""
+        from holdfast.report.data.rows_told import rows_line
+
+        rows = [("rows", rows_line(self.rows))] if self.rows else []
+        return [*self._standing(), *rows, *(("!", told) for told in self.warnings)]
+
+    def _standing(self) -> list[tuple[str, str]]:
         from holdfast.report.summary_lines import summary_lines
         from holdfast.supervision.standing import look
 
@@ -99,7 +126,7 @@ class Run:
         return summary_lines(found.summary, self._folder)
 
     def __repr__(self) -> str:
-        status, steps = self._lines()[0][1], self._folder.committed()
+        status, steps = self._standing()[0][1], self._folder.committed()
         return f"<holdfast.Run {self.name!r}: {status}, {steps:,} steps>"
 
     def _repr_html_(self) -> str:

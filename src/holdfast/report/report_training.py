@@ -12,6 +12,7 @@ from holdfast.base.safe_open import read_small
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.base.units import counted
 from holdfast.config.config import Config
+from holdfast.report.data.rows_told import row_warnings
 from holdfast.report.report_parts import drawable, duration, shown_incident
 from holdfast.report.svg import Marker, histogram, line_chart
 from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, unhealthy, words_of
@@ -21,6 +22,15 @@ from holdfast.run.plan import RunPlan, read_plan
 from holdfast.run.timeline import Entry, read_timeline
 
 _REJECTS_SHOWN = 8
+_TAUGHT = {
+    "answers": "answers in the rows that are trained on",
+    "learned": "answers that are learned",
+    "without_end": "of these without a token that ends them",
+    "tool_calls_left_out": "turns whose tool calls are left out",
+    "reasoning_left_out": "turns whose reasoning is left out",
+    "off": "answers marked as not to be learned",
+    "cut": "answers beyond the longest row allowed",
+}  # as data.json counts them
 
 
 def of_training(run: RunFolder, summary: Json, status: str) -> Json:
@@ -43,6 +53,7 @@ def of_training(run: RunFolder, summary: Json, status: str) -> Json:
         "data": data,
         "data_chart": _data_chart(data),
         "data_rows": _data_rows(data),
+        "row_warnings": row_warnings(data, config.data.train_on) if "learned" in data else [],
         "rejects": _rejects(run),
         "usage": look_up(kind.usage)(run, config) if run.artifact.exists() else "",
         "words": words_of(config),
@@ -165,7 +176,8 @@ def _data_rows(data: Json) -> list[tuple[str, str]]:
     if not data:
         return []
     rows = [(label, f"{data[label]:,}") for label in ("rows", "kept", "mended", "rejected")]
-    return rows + [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
+    rows += [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
+    return rows + [(_TAUGHT.get(name, name.replace("_", " ")), f"{count:,}") for name, count in data.get("learned", {}).items()]
 
 
 def _rejects(run: RunFolder) -> list[Json]:

@@ -11,7 +11,6 @@ import numpy as np
 from holdfast.base.cache import cache_folder
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing, write_json
-from holdfast.base.units import counted
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
@@ -27,6 +26,7 @@ from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.past_runs import with_duration
 from holdfast.planning.workload import checked_tokens
 from holdfast.report.data.lines import visible
+from holdfast.report.data.rows_told import rows_line
 from holdfast.report.words import beyond, row_weights, shown, unused_fields
 from holdfast.run.base_model import identity, pinned
 from holdfast.run.folder import RunFolder
@@ -134,11 +134,7 @@ def _refuse_token_numbers(largest: int, tokens: TokenSet, model: ModelFacts) -> 
 
 
 def _data_line(summary: Json, run: RunFolder) -> str:
-    kinds = " + ".join(f"{summary[kind]:,} {kind}" for kind in ("kept", "mended", "rejected"))
-    line = f"data: {counted(summary['rows'], 'row')} = {kinds}"
-    if summary["by_reason"]:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(summary["by_reason"].items(), key=lambda item: -item[1]))
-        line += f" ({reasons})"
+    line = f"data: {rows_line(summary)}"
     return line + (f"; rejects with reasons: {shown(run.rejects_file)}" if summary["rejected"] else "")
 
 
