@@ -38,8 +38,8 @@ def paired_difference(sums: Floats, weights: Floats, clusters: npt.NDArray[Any],
 
     The interval is a bootstrap-t, never narrower than Student's. Its tails are smaller for few clusters, because a small sample hides
     the tail of a skewed distribution; so it covers 95 % or more. The p-value is Student's of the statistic scaled by the critical value
-    of the bootstrap: it is below LEVEL exactly where the interval leaves zero out. There is neither with fewer than FEWEST clusters, nor
-    where fewer than FEWEST_ALIKE are all equal.
+    of the bootstrap: it is below LEVEL exactly where the interval leaves zero out. There is none with fewer than FEWEST clusters, whose
+    interval is Student's with smaller tails, nor where fewer than FEWEST_ALIKE are all equal: nothing is decided by those.
     """
     _, group = np.unique(clusters, return_inverse=True)
     count = int(group.max()) + 1 if len(group) else 0
@@ -50,11 +50,12 @@ def paired_difference(sums: Floats, weights: Floats, clusters: npt.NDArray[Any],
         return Difference(value, None, None, None, count)
     rest = total - value * weight
     error = math.sqrt(count / (count - 1) * float(rest @ rest)) / float(weight.sum())
-    if count < FEWEST:
-        return Difference(value, None, error, None, count)
     if error <= 1e-12 * abs(value):
-        bounds = (value, value) if count >= FEWEST_ALIKE else None
-        return Difference(value, bounds, error, (0.0 if value else 1.0) if bounds else None, count)
+        enough = count >= FEWEST_ALIKE
+        return Difference(value, (value, value), error, (0.0 if value else 1.0) if enough else None, count)
+    if count < FEWEST:
+        reach = error * t_quantile(1 - tail_of(count), count - 1)
+        return Difference(value, (value - reach, value + reach), error, None, count)
     student, low, high = _critical(rest, weight, seed)
     scaled = abs(value) / error * student / (low if value < 0 else high)
     p_value = min(1.0, 2 * (1 - t_cdf(scaled, count - 1)))

@@ -135,7 +135,7 @@ def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, fl
 def _alike(loss: Json) -> bool:
     """Return whether too few clusters differ by about the same, so that one of another kind may have been missed."""
     low, high = loss["interval"] or (0.0, 0.0)
-    return FEWEST <= loss["clusters"] < FEWEST_ALIKE and low > -MARGIN and high < MARGIN
+    return FEWEST <= loss["clusters"] < FEWEST_ALIKE and (low == high or (low > -MARGIN and high < MARGIN))
 
 
 def _needed(loss: Json, difference: Difference, passed: dict[str, Json]) -> int | None:
