@@ -495,3 +495,33 @@ def test_a_card_names_the_base_models_licence(tmp_path: Path) -> None:
     assert _licence(tmp_path) == {"license": "apache-2.0"}
     (tmp_path / "README.md").write_text("---\n: [\n---\n")
     assert _licence(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (lambda name: False, "holds nothing"),
+        (lambda name: "layers.1" not in name, "none for model.layers.1."),
+        (lambda name: "v_proj" not in name, "none for model.layers.0.self_attn.v_proj"),
+    ],
+    ids=["nothing, as ZeRO-3 leaves it", "one layer less", "one kind of module less"],
+)
+def test_an_adapter_that_is_not_whole_is_refused(made: Any, tmp_path: Path, left: Callable[[str], bool], told: str) -> None:
+    base = made("qwen2").base
+    adapter = make_adapter(base, tmp_path / "adapter", target_modules=["q_proj", "v_proj", "down_proj"])
+    read_subject(adapter, str(base))
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    save_file({name: tensor for name, tensor in tensors.items() if left(name)}, adapter / "adapter_model.safetensors", {"format": "pt"})
+    (tmp_path / "global_step30").mkdir()
+    with pytest.raises(Stop, match="is not a whole adapter") as stop:
+        read_subject(adapter, str(base))
+    assert told in stop.value.message and "['down_proj', 'q_proj', 'v_proj']" in stop.value.message
+    assert "stage3_gather_16bit_weights_on_model_save" in str(stop.value.hint) and "global_step30 with zero_to_fp32.py" in str(
+        stop.value.hint
+    )
+
+
+def test_an_adapter_on_chosen_layers_is_whole(made: Any, tmp_path: Path) -> None:
+    base = made("qwen2").base
+    for number, chosen in enumerate(({"layers_to_transform": [1]}, {"target_modules": ["model.layers.0.self_attn.q_proj"]})):
+        assert read_subject(make_adapter(base, tmp_path / str(number), **{"target_modules": ["q_proj"]} | chosen), str(base)).config

@@ -14,6 +14,7 @@ from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, read_model, weight_files
 from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.run.adapter_folder import refuse_incomplete
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
@@ -109,6 +110,8 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     except Stop as stop:
         text = f"the base model of {folder} is not available: {stop.message}"
         raise Stop(stop.code, text, f"{stop.hint}; or say where it is now with --base DIR") from None
+    if model is None:
+        refuse_incomplete(folder, config, facts)
     _refuse_changed(run, folder, facts)
     name = run.path.name if run else path.name
     return Subject(name, folder, config, str(named), facts, run, read_model(str(model)) if model else None)

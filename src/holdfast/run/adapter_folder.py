@@ -18,6 +18,8 @@ from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind
 from holdfast.config.module_pattern import refused
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
+_LORA = re.compile(r"^base_model\.model\.(.+)\.lora_(?:embedding_)?[AB](?:\.|$)")
+_CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters", "layer_replication")
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
 _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here
     *("bias", "lora_bias", "rank_pattern", "alpha_pattern", "layers_to_transform"),
@@ -75,7 +77,51 @@ def read_start(path: Path) -> StartAdapter:
     if any(not isinstance(config.get(theirs), int if name != "alpha" else int | float) for name, theirs in kind.stored.items()):
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no {' and '.join(kind.stored.values())}", "download the adapter again")
     _check_targets(folder, config.get("target_modules") or [])
-    return StartAdapter(folder, config, stored_tensors(folder / ARTIFACT))
+    tensors = stored_tensors(folder / ARTIFACT)
+    if not tensors:
+        raise _incomplete(folder, f"{ADAPTER_CONFIG} names target_modules {short_targets(config.get('target_modules') or [])}", "nothing")
+    return StartAdapter(folder, config, tensors)
+
+
+def refuse_incomplete(folder: Path, config: Json, model: ModelFacts) -> None:
+    """Raise Stop(1) where an adapter's file lacks weights of modules that its config names: PEFT would take the base's in silence.
+
+    Of modules alike but for their numbers either all have weights or none; none is a fault where no other module of that name has any,
+    since an adapter that was trained on the text half of a model has nothing for its towers.
+    """
+    tensors, targets = stored_tensors(folder / ARTIFACT), config.get("target_modules") or []
+    named = f"{ADAPTER_CONFIG} names target_modules {short_targets(targets)}"
+    if not tensors:
+        raise _incomplete(folder, named, "nothing")
+    if config.get("peft_type") != "LORA" or any(config.get(name) for name in _CHOOSE_LAYERS) or not isinstance(targets, str | list):
+        return
+    covered = {found[1] for name in tensors if (found := _LORA.match(name))}
+    if not covered:
+        return
+    _check_targets(folder, targets)
+    families, names = {_family(module) for module in covered}, {module.rpartition(".")[2] for module in covered}
+    missing = [
+        module
+        for module in _uncovered(covered, targets, model)
+        if any(_family(end) in families for end in _ends(module)) or module.rpartition(".")[2] not in names
+    ]
+    if missing:
+        listed = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
+        raise _incomplete(folder, named, f"weights for {counted(len(covered), 'module')}, none for {listed}")
+
+
+def _family(module: str) -> str:
+    """A module's name without the numbers of its layers."""
+    return re.sub(r"\d+", "*", module)
+
+
+def _incomplete(folder: Path, named: str, holds: str) -> Stop:
+    """That an adapter is not whole, with what is known of how that comes about."""
+    kept = next((found for place in (folder, folder.parent) for found in sorted(place.glob("global_step*"))), None)
+    hint = "DeepSpeed's ZeRO-3 leaves such a file unless stage3_gather_16bit_weights_on_model_save is true; save the adapter again"
+    if kept:
+        hint += f", or gather it from {kept} with zero_to_fp32.py"
+    return Stop(BLOCKED, f"{folder} is not a whole adapter: {named}, {ARTIFACT} holds {holds}", hint)
 
 
 def _check_targets(folder: Path | str, targets: object) -> None:
