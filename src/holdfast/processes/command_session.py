@@ -156,9 +156,11 @@ def bound_output(log: Path, output: Any) -> None:
 
 def _punch_hole(file: Path, start: int, length: int) -> bool:
     """Give these bytes back to the file system, which reads them as zeros; return whether it did."""
+    allocate = getattr(ctypes.CDLL(None), "fallocate64", None)  # musl and macOS have none of that name
+    if allocate is None or length <= 0:
+        return False
     with file.open("r+b") as handle:
-        mode, at, count = ctypes.c_int(_KEEP_SIZE | _PUNCH), ctypes.c_int64(start), ctypes.c_int64(length)
-        return length > 0 and ctypes.CDLL(None).fallocate64(handle.fileno(), mode, at, count) == 0
+        return bool(allocate(handle.fileno(), ctypes.c_int(_KEEP_SIZE | _PUNCH), ctypes.c_int64(start), ctypes.c_int64(length)) == 0)
 
 
 def cut_middle(log: Path, output: Any) -> None:
