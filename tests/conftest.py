@@ -183,7 +183,7 @@ def _attending(run: Path) -> set[int]:
     return pids | {json.loads(file.read_text())["identity"]["pid"] for file in run.glob("attempts/*/rank0.json")}
 
 
-def wait_until(true: Callable[[], bool], patience_s: float = 120) -> None:
+def wait_until(true: Callable[[], bool], patience_s: float = 300) -> None:
     """Ask until it is so; asking takes a fifth of a processor at the most, the rest is for those that are waited for."""
     deadline = time.monotonic() + patience_s
     while True:

@@ -123,7 +123,7 @@ def test_a_rank_that_hangs_in_a_pass_is_named_and_what_the_others_wait_for(
     config = alone.write(f"hang-{kind}-{phase}", {"r": 4} if kind == "lora" else None, ranks=2)
     faults, run = config.with_suffix(".faults"), config.with_suffix("")
     faults.write_text(fault("hang", rank=1, step=4, phase=phase, attempt=1))
-    summary = trained(config, "--faults", faults, "run.hang_s=2")
+    summary = trained(config, "--faults", faults, "run.hang_s=10")
     hang = json.loads((run / "attempts/001/hang.json").read_text())
     assert hang["rank"] == 1 and hang["step"] == 4
     assert hang["ranks"] == {"0": f"waits for the others: {awaited}", "1": "step"}

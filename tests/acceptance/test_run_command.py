@@ -154,7 +154,7 @@ def test_weights_that_are_not_finite_are_no_good_end_whatever_the_exit_code(tmp_
 
 
 def test_a_hang_is_ended_by_the_pace_that_was_learned(tmp_path: Path) -> None:
-    summary = run(tmp_path, "--hang-s", 1, words=trainer("hang:5:1"))
+    summary = run(tmp_path, "--hang-s", 8, words=trainer("hang:5:1"))
     assert summary["incidents"][0]["cause"] == "hang" and resumed(tmp_path)[1] == "out/checkpoint-4"
     assert "attempt 1: gave no sign of life and was ended (hang): no step, no output and no sign of work for " in summary["told"]
 
@@ -282,7 +282,7 @@ def test_a_run_is_followed_and_stopped_from_another_terminal(tmp_path: Path) -> 
     ended(child)
     stopped = holdfast("stop", tmp_path / "run", cwd=tmp_path)
     assert stopped.returncode == 0 and "interrupted" in stopped.stdout
-    out, _ = looker.communicate(timeout=60)
+    out, _ = looker.communicate(timeout=300)
     assert not left_by(tmp_path)
     assert looker.returncode == 130, out
 
@@ -367,7 +367,7 @@ def test_a_command_that_cannot_be_watched_over_ends_with_a_sentence(tmp_path: Pa
 
 def ended(child: subprocess.Popen[str]) -> int:
     """Its exit code, once it has ended."""
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     return child.returncode
 
 

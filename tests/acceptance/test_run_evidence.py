@@ -79,7 +79,7 @@ def test_rows_that_are_tokenized_are_no_steps(tmp_path: Path) -> None:
     ("after", "options", "cause", "words"),
     [
         ("push", (), "network_unavailable", "ended with exit code 1"),
-        ("hang", ("--hang-s", 2), "hang", "gave no sign of life"),
+        ("hang", ("--hang-s", 8), "hang", "gave no sign of life"),
         ("exit", (), "unknown", "ended with exit code 7"),
     ],
 )

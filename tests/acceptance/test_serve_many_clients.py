@@ -46,7 +46,7 @@ def served(request: pytest.FixtureRequest, assets: SimpleNamespace, tmp_path_fac
 def asked(served: Any, model: str, number: int, stream: bool = False) -> Iterator[http.client.HTTPResponse]:
     """The beginning of an answer, greedy, to a question that `number` makes one of many."""
     body = {"model": model, "prompt": f"Join {number} and {number * 37 % 1000}", "max_tokens": TOKENS, "temperature": 0, "stream": stream}
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=120)) as line:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=300)) as line:
         line.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {served.token}"})
         with line.getresponse() as answer:
             yield answer

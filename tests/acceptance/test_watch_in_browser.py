@@ -56,7 +56,7 @@ def test_a_run_starts_dies_recovers_and_is_stopped_from_the_page(config_of: Call
         assert "Press again" in tab.value("document.getElementById('stop').textContent")
         tab.value("document.getElementById('stop').click()")
         tab.wait("document.getElementById('where').textContent.startsWith('stopped')")
-        training.communicate(timeout=120)
+        training.communicate(timeout=300)
         assert training.returncode == 130
         tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
         keep_picture(tab, tmp_path, "watch-desk-stopped")
@@ -66,7 +66,7 @@ def test_a_run_starts_dies_recovers_and_is_stopped_from_the_page(config_of: Call
         for child in (training, watch):
             if child is not None and child.poll() is None:
                 child.send_signal(signal.SIGTERM)
-                child.communicate(timeout=120)
+                child.communicate(timeout=300)
 
 
 @pytest.mark.parametrize("width", [320, 1280])

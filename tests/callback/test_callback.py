@@ -336,7 +336,7 @@ def test_a_real_script_without_a_line_of_ours_ends_with_the_same_bits(
     alone = subprocess.run([*words, "--output_dir", "alone"], cwd=tmp_path, capture_output=True, text=True, check=True)
     (tmp_path / "calls.txt").unlink()
     environment = os.environ | {"HOLDFAST_SNAPSHOT_SHARE": "1e9", "PYTHONPATH": str(ROOT / "src")}
-    held = ["run", "--run", "run", "--callback", "--hang-s", "3", "--", *words, "--faults", faults]
+    held = ["run", "--run", "run", "--callback", "--hang-s", "12", "--", *words, "--faults", faults]
     watched = holdfast(*held, cwd=tmp_path, env=environment)
     assert watched.returncode == 0, watched.stderr
     weights = [line for line in watched.stdout.splitlines() if line.startswith("weights")]

@@ -100,7 +100,7 @@ def test_training_goes_round_a_management_library(how: str, path_with: Any, tmp_
 
 def test_a_compiler_that_hangs_is_ended_named_and_gone_round(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(variable="TORCHDYNAMO_DISABLE"))
-    options = ["--run", tmp_path / "run", "--json", "--try", "--hang-s", "1", "--stop-s", "1"]
+    options = ["--run", tmp_path / "run", "--json", "--try", "--hang-s", "8", "--stop-s", "1"]
     done = holdfast("run", *options, "--", sys.executable, "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)

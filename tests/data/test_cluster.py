@@ -61,7 +61,7 @@ def nodes(*environments: dict[str, str]) -> Iterator[str]:
             process.terminate()
             process.wait()
         try:
-            wait_until(lambda: not marked(folder), patience_s=60)
+            wait_until(lambda: not marked(folder), patience_s=300)
         finally:
             for pid in marked(folder):
                 kill(pid)

@@ -351,7 +351,7 @@ def poisoned(config_of: Write, assets: SimpleNamespace, tmp_path: Path) -> Calla
     """(config, faults, the poisoned row, its line) for one row that spoils every micro-batch it is in, from step 6 on."""
 
     def make(effect: str, **more: Any) -> tuple[Path, Path, int, int]:
-        config = config_of(train={"steps": STEPS}, run={"hang_s": 8.0, **more})
+        config = config_of(train={"steps": STEPS}, run={"hang_s": 15.0, **more})
         probe = holdfast("train", config, "train.steps=7", "--run", tmp_path / "probe")
         assert probe.returncode == 0, probe.stderr
         row = lines(tmp_path / "probe/steps.jsonl")[5]["samples"][3]
@@ -488,7 +488,7 @@ def test_what_does_not_come_back_changes_nothing(config_of: Write, tmp_path: Pat
 def test_a_hang_is_ended_with_its_stacks_in_the_log(config_of: Write, tmp_path: Path) -> None:
     faults, run = tmp_path / "f.yaml", tmp_path / "run"
     faults.write_text(json.dumps([{"when": {"attempt": 1, "step": 5}, "effect": "hang"}]))
-    done = holdfast("train", config_of(train={"steps": 8}, run={"hang_s": 5.0}), "--run", run, "--faults", faults, "--json")
+    done = holdfast("train", config_of(train={"steps": 8}, run={"hang_s": 10.0}), "--run", run, "--faults", faults, "--json")
     assert done.returncode == 0, done.stderr
     log = (run / "attempts/001/output.log").read_text()
     assert "most recent call first" in log and "in happen" in log

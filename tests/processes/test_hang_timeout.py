@@ -158,7 +158,7 @@ def test_a_child_that_beats_is_given_twenty_times_its_longest_pause() -> None:
 def test_an_evaluation_that_hangs_is_ended_and_said(config_of: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HANGS)
-    config = config_of(data={"held_out": 0.1}, train={"steps": 2}, run={"hang_s": 1.0})
+    config = config_of(data={"held_out": 0.1}, train={"steps": 2}, run={"hang_s": 10.0})
     paths = f"{tmp_path / 'site'}:{Path(finish.__file__).parents[2]}"
     done = holdfast("train", config, "--run", tmp_path / "run", "--json", env={"PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ for line in sys.stdin:
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     monkeypatch.setattr(engines, "_LOOK_S", 0.02)
-    monkeypatch.setattr(engines, "_SILENT_S", 1.0)
+    monkeypatch.setattr(engines, "_SILENT_S", 5.0)
     child = Child([sys.executable, "-c", _ECHO], tmp_path / "log", os.environ)
     yield child
     child.close()
@@ -66,5 +66,5 @@ def test_one_that_has_nothing_to_do_is_not_ended(child: Child, monkeypatch: pyte
     began, first = threading.Event(), child.process.pid
     threading.Timer(0.5, began.set).start()
     wait_until(began.is_set)
-    monkeypatch.setattr(engines, "_SILENT_S", 1.0)
+    monkeypatch.setattr(engines, "_SILENT_S", 5.0)
     assert ask(child) == b"hello\n" and child.process.pid == first

@@ -48,7 +48,7 @@ def served(request: pytest.FixtureRequest, adapter: Path, tmp_path_factory: pyte
     ready = json.loads(line)
     yield SimpleNamespace(**ready, kept=kept)
     child.send_signal(signal.SIGTERM)
-    out, said = child.communicate(timeout=60)
+    out, said = child.communicate(timeout=300)
     assert child.returncode == 0 and out == "", "one line of JSON, and no more"
     assert ("tuned preferred" in said) == kept.exists(), "told once no vote follows"
 
@@ -59,7 +59,7 @@ def asked(served: Any, path: str, body: Any = None, token: str | None = "", host
         headers["Authorization"] = f"Bearer {token or served.token}"
     data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(served.url + path, data, headers), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(served.url + path, data, headers), timeout=300) as answer:
             text = answer.read().decode()
             return answer.status, json.loads(text) if text.startswith("{") else text
     except urllib.error.HTTPError as error:
@@ -182,7 +182,7 @@ def test_answers_are_compared_blind_and_kept_as_rows(served: Any, tmp_path: Path
     counts = tally(served.kept)
     assert counts["tuned"] + counts["base"] == 5 and counts["same"] == 1 and 0 < counts["p_value"] <= 1
     assert asked(served, "/ab/vote", {"id": pair["id"], "choice": "left"})[0] == 404, "a pair is judged once"
-    page = urllib.request.urlopen(served.page, timeout=10).read().decode()
+    page = urllib.request.urlopen(served.page, timeout=300).read().decode()
     assert "random order" in page and not re.search(r"https?://", page), "nothing is loaded from elsewhere"
     metrics = asked(served, "/metrics")[1]
     assert 'holdfast_requests_total{model="tuned"}' in metrics

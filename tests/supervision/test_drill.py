@@ -100,7 +100,7 @@ def test_an_interrupted_drill_leaves_what_it_knows_and_no_process(tmp_path: Path
     wait_until(lambda: (read_json(began) or {}).get("identity") is not None, 60)
     identity = (read_json(began) or {})["identity"]
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert child.returncode == 130 and not alive(identity)
     assert json.loads((tmp_path / "drill/drill.json").read_text()) == {"faults": []}
 

@@ -24,7 +24,7 @@ def _source() -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", f"axe-core@{_VERSION}", "--silent", "--pack-destination", folder]
         try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=False)
         except subprocess.TimeoutExpired:
             return None
         if done.returncode:

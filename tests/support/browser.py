@@ -48,7 +48,7 @@ class Tab:
         about = {"sessionId": self._session} if self._session else {}
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": given} | about))
         while True:
-            said = json.loads(self._socket.recv(timeout=60))
+            said = json.loads(self._socket.recv(timeout=300))
             if said.get("id") == self._number:
                 assert "error" not in said, said
                 return dict(said["result"])
@@ -76,7 +76,7 @@ class Tab:
         self.browser.wait()
 
 
-def when(look: Any, seconds: float = 60) -> Any:
+def when(look: Any, seconds: float = 300) -> Any:
     """What `look` finds, once it can."""
     until = time.monotonic() + seconds
     while True:

@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[SimpleNamespace]:
         port = server.server_address[1]
 
         def ask(path: str, token: str = "secret", method: str = "GET", **headers: str) -> tuple[int, str]:
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as line:
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as line:
                 line.request(method, path + (f"?token={token}" if token else ""), headers=headers)
                 with line.getresponse() as answer:
                     return answer.status, "" if answer.getheader("Content-Type") == "text/event-stream" else answer.read().decode()

@@ -141,7 +141,7 @@ def test_out_of_memory_makes_micro_batches_smaller_and_a_hang_is_ended(trained: 
         {"name": "hang", "when": {"step": 20, "attempt": 1}, "effect": "hang"},
     ]
     (tmp_path / "faults.yaml").write_text(yaml.safe_dump({"faults": faults}))
-    options = ["--faults", tmp_path / "faults.yaml", "--json", "run.hang_s=2"]
+    options = ["--faults", tmp_path / "faults.yaml", "--json", "run.hang_s=10"]
     done = holdfast("train", trained.config, "--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
     assert any("micro_batch_tokens 8 -> 4" in event["what"] for event in events(tmp_path / "run", "setting_changed"))

@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_halved_from_there_on_and_everything_has_its_turn_o
 
 
 def test_portions_at_the_same_time_are_worked_on_alone_from_where_they_do_not_fit() -> None:
-    both, most = threading.Barrier(2, timeout=60), _Worker(2)
+    both, most = threading.Barrier(2, timeout=300), _Worker(2)
 
     def work(some: Some) -> list[int]:
         if 6 not in some.numbers and not both.broken:

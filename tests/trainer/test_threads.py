@@ -14,7 +14,7 @@ from holdfast.trainer.parts.threads import at_the_same_time, products_in
 
 
 def test_each_piece_has_a_thread_of_its_own_and_computes_as_the_thread_that_asks() -> None:
-    all_there = Barrier(3, timeout=60)
+    all_there = Barrier(3, timeout=300)
 
     def work(number: int) -> tuple[int, int, int, bool]:
         all_there.wait()

@@ -58,7 +58,7 @@ def open_for_test() -> Iterator[ExitStack]:
 
 
 def test_what_changes_is_sent_as_it_changes(site: SimpleNamespace, open_for_test: ExitStack) -> None:
-    line = open_for_test.enter_context(closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)))
+    line = open_for_test.enter_context(closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=300)))
     line.request("GET", "/api/events?token=secret")
     stream = open_for_test.enter_context(line.getresponse())
 
@@ -133,7 +133,7 @@ def test_the_command_says_one_line_when_it_is_ready_and_ends_when_asked(tmp_path
     taken = holdfast("watch", "--port", port, cwd=tmp_path)
     assert taken.returncode == 2 and f"port {port} cannot be used" in taken.stderr
     child.send_signal(signal.SIGTERM)
-    assert child.communicate(timeout=60)[0] == "" and child.returncode == 0
+    assert child.communicate(timeout=300)[0] == "" and child.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_a_run_is_stopped_from_the_page(config_of: Callable[..., Path], tmp_path
     try:
         assert child.stdout
         ready = json.loads(child.stdout.readline())
-        with closing(http.client.HTTPConnection(ready["url"].split("/")[2], timeout=60)) as line:
+        with closing(http.client.HTTPConnection(ready["url"].split("/")[2], timeout=300)) as line:
             line.request("POST", f"/api/runs/run/stop?token={ready['token']}")
             with line.getresponse() as answer:
                 assert (answer.status, json.loads(answer.read())) == (200, {"asked": True})
-        training.communicate(timeout=120)
+        training.communicate(timeout=300)
         assert training.returncode == 130
     finally:
         child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=60)
+        child.communicate(timeout=300)
