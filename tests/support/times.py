@@ -2,6 +2,7 @@
 
 Hooks that `conftest.py` takes over. With HOLDFAST_TEST_TIMES naming a file, each test becomes a line of it when it ends:
 {"test": "tests/test_x.py::test_y", "seconds": 1.2, "cpu": 0.9}, fixtures that ran for it included; `scripts/test_times.py` reads it.
+Beside it, test-failures.json names the tests that failed.
 """
 
 from __future__ import annotations
@@ -101,8 +102,12 @@ def _machine() -> str:
     return f"{cpu}, {os.cpu_count()} cores, torch for {capability} with {threads[1] if threads else '?'} threads, hash seed {hashes}"
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what this run takes, the files that took most of the processor, and the sum of all."""
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    """Print what this run takes, the files that took most of the processor, and the sum of all; write what failed beside the times."""
+    if where := os.environ.get(FILE):
+        failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, ())}
+        told = json.dumps({"exit": int(exitstatus), "failed": sorted(failed)})
+        Path(where).with_name("test-failures.json").write_text(told, encoding="utf-8")
     seconds: Counter[str] = Counter()
     for test, (_, cpu) in _spent.items():
         seconds[test.partition("::")[0]] += cpu
