@@ -11,24 +11,30 @@ PROCESSES := tests/acceptance tests/callback
 .PHONY: setup demo demo-real real-models test test-long test-cpus test-exec explore lint docs clean
 .DEFAULT_GOAL := demo
 
+# what pip and the like say goes into build/setup.log, and is shown where they fail
+QUIETLY = mkdir -p build; quietly() { "$$@" >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }; }
+INSTALL = quietly $(BIN)/python -m pip install -c constraints.txt
+
 # holds what it was set up from: a new checkout of the same two files installs nothing
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@cat $^ | cmp -s - $@ || { set -e; set -x; $(PYTHON) -m venv $(VENV); \
-	$(BIN)/python -m pip install --quiet torch==2.13.0 -c constraints.txt; \
-	$(BIN)/python -m pip install --quiet -e '.[train,dev]' -c constraints.txt; }
+	@cat $^ | cmp -s - $@ || { $(QUIETLY); \
+	echo "1 of 3: $(VENV), with $$($(PYTHON) --version)"; quietly $(PYTHON) -m venv $(VENV); \
+	torch=$$(grep '^torch==' constraints.txt); echo "2 of 3: $$torch, some minutes"; $(INSTALL) "$$torch"; \
+	echo "3 of 3: holdfast, and what training and its tests need, some minutes"; $(INSTALL) -e '.[train,dev]'; }
 	@cat $^ >$@
 
 setup: $(VENV)/.ready
+	@echo "ready. Next: make demo (a small model, two real kills), make test, or $(BIN)/holdfast --help"
 
 demo: $(VENV)/.ready ## train a small model through two real kills, then show the report; SHORT=1: a few steps, what CI runs
 	@$(BIN)/python examples/demo.py $(if $(SHORT),--short)
 
 demo-real: $(VENV)/.ready ## fine-tune SmolLM2-135M on made rows, verify, chat, export to GGUF and serve: about ten minutes on two cores
-	@$(BIN)/python -m pip install --quiet -e '.[ship]' -c constraints.txt
+	@$(QUIETLY); $(INSTALL) -e '.[ship]'
 	@$(BIN)/python examples/demo_real.py $(if $(SHORT),--short)
 
 real-models: $(VENV)/.ready ## SmolLM2-135M-Instruct and Gemma 3 270M in Hugging Face layout, once, into the cache; prints their folders
-	@$(BIN)/python -m pip install --quiet -e '.[ship]' -c constraints.txt
+	@$(QUIETLY); $(INSTALL) -e '.[ship]'
 	@$(BIN)/python scripts/real_models.py
 
 test: $(VENV)/.ready ## what CI runs: always the same tests and examples; what each test took: scripts/test_times.py
@@ -62,9 +68,10 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready ## the site, in build/site; a dead link is an error
-	$(BIN)/python -m pip install --quiet -e '.[docs]' -c constraints.txt
-	$(BIN)/python scripts/site_source.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file build/mkdocs.yml
+	@$(QUIETLY); $(INSTALL) -e '.[docs]'
+	@$(BIN)/python scripts/site_source.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file build/mkdocs.yml
+	@echo "the site is in build/site"
 
 clean:
 	rm -rf $(VENV) build dist runs
