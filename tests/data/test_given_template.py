@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from transformers import AutoTokenizer
@@ -16,8 +18,12 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.templates.chat_template import pieces
 from holdfast.data.templates.given_template import NAMED, codec_of, with_template
+from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Tokens
-from holdfast.export.merge import copy_tokenizer
+from holdfast.data.tokens.prompt import prompt_ids
+from holdfast.export.endings import copy_tokenizer
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.publish import publish_artifact
 
 TINY = EMBEDDED["tiny"]
 TURNS = (Message("user", "Is it?"), Message("assistant", "It is."), Message("user", "And now?"))
@@ -83,3 +89,31 @@ def test_a_run_keeps_the_text_of_its_template(tmp_path: Path) -> None:
         assert with_template(config_with(given)).data.chat_template == NAMED["chatml"]
     of_tiny = with_template(config_with({"of": "tiny"})).data.chat_template
     assert isinstance(of_tiny, str) and "{%" in of_tiny
+
+
+@pytest.mark.parametrize("given", [None, "chatml", MARKED])
+@pytest.mark.parametrize("of_base", ["its own", "another", "none"])
+def test_what_a_run_leaves_renders_and_ends_as_it_was_trained(
+    given: str | None, of_base: str, without_template: Path, tmp_path: Path
+) -> None:
+    if of_base == "another":
+        (without_template / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.content }}]{{ eos_token }}{% endfor %}")
+    if of_base == "its own":  # in tokenizer_config.json
+        shutil.copyfile(TINY / "tokenizer_config.json", without_template / "tokenizer_config.json")
+    for file in ("config.json", "model.safetensors"):
+        shutil.copyfile(TINY / file, without_template / file)
+    (without_template / "generation_config.json").write_text('{"eos_token_id": 0, "top_k": 7}')
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    for file in ("adapter_model.safetensors", "adapter_config.json"):
+        (checkpoint / file).write_text("{}")
+    run = SimpleNamespace(path=tmp_path, config=lambda: config_with(given))
+    state: Any = SimpleNamespace(kind="adapter", folder=checkpoint, artifact_sha256="", partial=False)
+    publish_artifact(cast(RunFolder, run), state, without_template)
+    codec, turns = codec_of(config_with(given), without_template), [{"role": turn.role, "content": turn.content} for turn in TURNS]
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "adapter").apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+    assert theirs["input_ids"] == prompt_ids(codec, TURNS, 999)
+    settings = json.loads((tmp_path / "adapter/generation_config.json").read_text())
+    assert settings == {"eos_token_id": [2, 0], "top_k": 7, "pad_token_id": 3}
+    in_file = json.loads((tmp_path / "adapter/tokenizer_config.json").read_text()).get("chat_template")
+    assert in_file in (None, written_template(codec))

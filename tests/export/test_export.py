@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -21,15 +23,19 @@ from holdfast.base.errors import Stop
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.cli.main import main
 from holdfast.config.config import Config
+from holdfast.data.tokens.codec import load_codec
 from holdfast.export import ask
 from holdfast.export import export as exporting
 from holdfast.export.card import _licence
 from holdfast.export.delta import read_delta
+from holdfast.export.endings import end_of_turn, pad_token
 from holdfast.export.export import Order, export
+from holdfast.export.gguf.vocabulary import vocabulary
 from holdfast.export.learned import learned_of, lost
 from holdfast.export.merge import tied_embedding, write_merged
 from holdfast.export.subject import Subject, read_subject
 from holdfast.export.tensors import held_tensors, narrow, widen
+from holdfast.export.words import of_stops
 from holdfast.planning.serving_limits import limits
 from support.shipped import make_adapter, make_family, measure_here
 
@@ -369,6 +375,66 @@ def test_an_adapter_is_exported_with_what_it_needs(made: Any, tmp_path: Path, he
     answer = export(order_of(made("qwen2").adapter, tmp_path / "out", "adapter"))
     assert answer["checked"]["engine"] == "peft" and answer["checked"]["nmse"] == 0.0
     assert "--max-lora-rank 8" in (tmp_path / "out/README.md").read_text()
+
+
+def as_the_card_loads(out: Path) -> dict[str, Any]:
+    """What the lines of Python in an export's card leave: model and tokenizer."""
+    code = (out / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    found: dict[str, Any] = {}
+    exec(code.replace("PATH", str(out)), found)
+    return found
+
+
+def with_settings(made: Any, tmp_path: Path, ids: dict[str, int | None], **tokens: str) -> tuple[Path, Path]:
+    """The family qwen2 with other special tokens by its files, and the adapter on it."""
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(made("qwen2").base, base)
+    shutil.copytree(made("qwen2").adapter, adapter)
+    settings("adapter_config.json", base_model_name_or_path=str(base))(adapter)
+    for name in ("config.json", "generation_config.json"):
+        settings(name, **ids)(base)
+    settings("tokenizer_config.json", **tokens)(base)
+    return base, adapter
+
+
+@pytest.mark.parametrize("kind", ["adapter", "merged"])
+def test_an_export_stops_as_its_card_loads_it_where_its_base_has_another_end(made: Any, tmp_path: Path, here: None, kind: str) -> None:
+    base, adapter = with_settings(made, tmp_path, {"eos_token_id": 1}, eos_token="<|im_start|>")
+    codec = load_codec(base)
+    end = end_of_turn(codec)
+    answer = export(order_of(adapter, tmp_path / "out", kind))
+    loaded = as_the_card_loads(tmp_path / "out")
+    model, head = loaded["model"], loaded["model"].get_output_embeddings()
+    assert end == 2 and end in model.generation_config.eos_token_id
+    with torch.no_grad():  # the end is always the likeliest token
+        head.bias = torch.nn.Parameter(torch.zeros(head.out_features, dtype=head.weight.dtype).index_fill(0, torch.tensor(end), 1e4))
+    given = loaded["tokenizer"].apply_chat_template(
+        [{"role": "user", "content": "Is it?"}], add_generation_prompt=True, return_tensors="pt"
+    )
+    assert model.generate(**given, do_sample=False, max_new_tokens=6)[0].tolist() == [*given["input_ids"][0].tolist(), end]
+    told = (tmp_path / "out/README.md").read_text()
+    assert ("by the base's own it stops at 1 only" in told) == (kind == "adapter") == ("--generation-config PATH" in told)
+    assert answer["checked"]["stops"] and (of_stops(answer["checked"]) == "yes") == (kind == "merged")
+
+
+@pytest.mark.parametrize(
+    ("ids", "tokens", "pad"),
+    [
+        ({"pad_token_id": 2}, {"pad_token": "<|im_end|>"}, 2),  # its own end of text
+        ({"pad_token_id": None}, {"pad_token": None}, None),
+        ({"pad_token_id": 300}, {"pad_token": None}, None),  # an ordinary word
+        ({"pad_token_id": None}, {"pad_token": "<|im_start|>"}, 1),
+    ],
+)
+def test_an_export_pads_as_its_base_does(made: Any, tmp_path: Path, here: None, ids: Any, tokens: Any, pad: int | None) -> None:
+    base, adapter = with_settings(made, tmp_path, ids, **tokens)
+    for kind, names in (("adapter", ["generation_config.json"]), ("merged", ["generation_config.json", "config.json"])):
+        out = tmp_path / f"exported-{kind}"
+        assert export(order_of(adapter, out, kind))["checked"]["stops"]
+        assert [json.loads((out / name).read_text())["pad_token_id"] for name in names] == [pad] * len(names)
+    writer = Mock()
+    vocabulary(load_codec(base), 0, (2,), pad_token(load_codec(base), read_model(str(base))), writer)
+    assert [call.args for call in writer.add_pad_token_id.mock_calls] == ([] if pad is None else [(pad,)])
 
 
 def whole_of(adapter: Path, model: Path) -> Subject:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import Stop
+from holdfast.cli.commands.models import _show
 from holdfast.cli.main import main
 from holdfast.export.registry import promote, read_registry, record_export, record_verdict, rollback, withdraw
 
@@ -30,6 +31,17 @@ def test_every_adapter_is_one_version_of_its_name(tmp_path: Path) -> None:
         ("ops", 2, None, 1),
         ("other", 1, None, 1),
     ]
+
+
+def test_a_verdict_is_listed_with_what_was_lost_on_general_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "models.jsonl"
+    for general in ("worse", "same"):
+        record_verdict(file, "ops", hashes(general), None, "better", general)
+    record_verdict(file, "ops", hashes("before"), None, "better")  # as earlier versions wrote it
+    models = read_registry(file).listed()
+    assert [(one["verdict"], one["general"]) for one in models] == [("better", "worse"), ("better", "same"), ("better", None)]
+    _show(models, file)
+    assert [", but worse on general rows" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False]
 
 
 def test_nothing_is_promoted_that_was_not_found_better_than_what_is_in_place(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from conftest import make_rows, write_rows
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.cli.main import main
 from holdfast.export.subject import read_subject
+from holdfast.report.shipped.verdict import headline, is_good, page
 from holdfast.trainer.model.greedy import greedy
 from holdfast.verify import compare
 from holdfast.verify.compare import Request, verify
@@ -52,6 +53,28 @@ def test_a_damaged_model_is_worse_than_its_base_and_the_other_way_round_better(m
     assert worse["loss"]["base"] == pytest.approx(same["loss"]["base"], rel=1e-6) and worse["loss"]["interval"][0] > 0
     turned = verify(request_of(made, made.good, against=read_subject(made.bad), generate=0))
     assert turned["verdict"] == "better" and turned["loss"]["base"] == pytest.approx(worse["loss"]["tuned"], rel=1e-6)
+    assert [is_good(one) for one in (same, worse, turned)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("learned", "general", "good", "told"),
+    [
+        ("better", "worse", False, "is better than the base on rows the run held out; it lost on general rows: 1.6300 -> 3.9800 (+2.3500"),
+        ("same", "worse", False, "is as good as the base on rows the run held out; it lost on general rows"),
+        ("better", "cannot_tell", True, "whether it lost on general rows cannot be told: 1.6300 -> 3.9800"),
+        ("better", "same", True, "nothing was lost on general rows"),
+        ("worse", "better", False, "is worse than the base on rows the run held out; general rows are better, too"),
+        ("cannot_tell", "same", False, "cannot be told on rows the run held out (about 40 rows would tell); nothing was lost"),
+    ],
+)
+def test_the_headline_says_what_was_learned_and_what_was_lost(learned: str, general: str, good: bool, told: str) -> None:
+    loss = {"base": 1.63, "tuned": 3.98, "difference": 2.35, "interval": [2.1, 2.6], "clusters": 60}
+    ab = {"wins": 30, "losses": 0, "ties": 0, "p_value": 1e-6}
+    answer: dict[str, Any] = {"verdict": learned, "against": "base", "kind": "held_out", "rows": 30, "why": "", "loss": loss, "ab": ab}
+    answer |= {"rows_needed": 40 if learned == "cannot_tell" else None, "exact_match": None, "expectations": None, "suite": None}
+    answer |= {"forgotten": {"verdict": general, "rows": 60, "loss": loss}, "answers": None, "samples": [], "hashes": {}}
+    assert told in headline(answer, "it") and is_good(answer) is good
+    assert ('class="verdict bad"' in page(answer, "it")) is not good and told.partition(":")[0] in page(answer, "it")
 
 
 def test_expectations_are_counted_by_name_and_pair(made: SimpleNamespace, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from holdfast.base.files import Json
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
-from holdfast.export.endings import end_of_turn, end_tokens
+from holdfast.export.endings import end_of_turn, end_tokens, pad_token
 from holdfast.export.samples import GENERAL, Samples, of_general, of_run
 from holdfast.export.subject import Subject
 
@@ -25,6 +25,7 @@ class Questions:
     """samples, and where their logits are compared: [row, position]; prompts: to answer greedily with at most `longest` tokens.
 
     chats: conversations, chat_ids: what training would make of them; texts and text_ids: prompts of the rows, and their tokens.
+    pad: what rows are filled with here; kept_pad: the base's own pad token, which an export has.
     """
 
     samples: Samples
@@ -38,6 +39,7 @@ class Questions:
     ends: tuple[int, ...]
     end: int | None
     pad: int
+    kept_pad: int | None
 
 
 def questions_of(subject: Subject, codec: Codec) -> Questions:
@@ -61,6 +63,7 @@ def questions_of(subject: Subject, codec: Codec) -> Questions:
         end_tokens(codec, subject.facts),
         end_of_turn(codec),
         codec.pad,
+        pad_token(codec, subject.facts),
     )
 
 

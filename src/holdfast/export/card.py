@@ -10,10 +10,12 @@ import yaml
 from holdfast import __version__
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
+from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import HALF, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.export import words
+from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import tensors_of_file
 from holdfast.run.plan import read_plan
@@ -28,8 +30,12 @@ _KINDS = {
     "whole gguf": "a model of which weights themselves were trained, as GGUF for llama.cpp",
     "gguf-adapter": "the adapter as GGUF, for a base model in GGUF",
 }
+_ASKED = (  # what ends an answer and how a conversation is written: the adapter's own, not the base's
+    "model.generation_config = GenerationConfig.from_pretrained({here!r})\ntokenizer = AutoTokenizer.from_pretrained({here!r})"
+)
 _USE = {
-    "adapter": "from peft import AutoPeftModelForCausalLM\nmodel = AutoPeftModelForCausalLM.from_pretrained({here!r})",
+    "adapter": "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, GenerationConfig\n"
+    "model = AutoPeftModelForCausalLM.from_pretrained({here!r})\n",
     "merged": "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
     "model = AutoModelForCausalLM.from_pretrained({here!r})\ntokenizer = AutoTokenizer.from_pretrained({here!r})",
 }
@@ -55,7 +61,7 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         parts.append(f"```python\n{use_line(subject, kind)}\n```\n")
     if kind == "adapter":
         parts.append(f"{HALF}.\n" if has_text_half(subject.facts.config) else "")
-        parts.append(serve_line(subject, tensors_of_file(subject.weights)))
+        parts.append(serve_line(subject, tensors_of_file(subject.weights), _own_files(folder, subject.facts)))
     parts += [_equal(checked, subject.told), _training(subject), _results(subject), _incidents(subject)]
     parts.append(
         "## Where it comes from\n\n| | |\n|---|---|\n"
@@ -82,14 +88,26 @@ def use_line(subject: Subject, kind: str) -> str:
     auto = loads_as(subject.facts.config) or CAUSAL
     if kind == "adapter" and auto != CAUSAL:
         return (
-            f"from peft import PeftModel\nfrom transformers import {auto}\n"
-            f"base = {auto}.from_pretrained('BASE')\nmodel = PeftModel.from_pretrained(base, 'PATH')"
+            f"from peft import PeftModel\nfrom transformers import {auto}, AutoTokenizer, GenerationConfig\n"
+            f"base = {auto}.from_pretrained('BASE')\nmodel = PeftModel.from_pretrained(base, 'PATH')\n{_ASKED.format(here='PATH')}"
         )
-    return _USE[kind].replace(CAUSAL, auto).format(here="PATH")
+    return (_USE[kind].replace(CAUSAL, auto) + (_ASKED if kind == "adapter" else "")).format(here="PATH")
 
 
-def serve_line(subject: Subject, tensors: Iterable[str]) -> str:
-    """How vLLM serves an adapter with these tensors: it has to be told the largest rank. Where servers ignore some, that and no command."""
+def _own_files(folder: Path, facts: ModelFacts) -> str:
+    """Return the options by which vLLM takes the adapter's ends and chat template, where they are not the base's."""
+    ends = read_json(folder / GENERATION) or {}
+    named = ends.get("eos_token_id")
+    found = "" if {*(named if isinstance(named, list) else [named])} <= {*base_ends(facts)} else " --generation-config PATH"
+    own, theirs = ((one / TEMPLATE).read_bytes() if (one / TEMPLATE).is_file() else None for one in (folder, facts.folder))
+    return found if own in (None, theirs) else f"{found} --chat-template PATH/{TEMPLATE}"
+
+
+def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") -> str:
+    """Return how vLLM serves an adapter with these tensors: it has to be told the largest rank. Where servers ignore some, that alone.
+
+    own_files: further options, for what of the base's files is not the adapter's.
+    """
     about = subject.config
     if about.get("peft_type", "LORA") != "LORA" or about.get("use_dora") or about.get("modules_to_save"):
         return "vLLM refuses this kind of adapter: serve it merged into its base model (`holdfast export --to merged`).\n"
@@ -100,7 +118,7 @@ def serve_line(subject: Subject, tensors: Iterable[str]) -> str:
     rank = max([int(subject.config.get("r") or 0), *(subject.config.get("rank_pattern") or {}).values()])
     allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
     name = subject.name
-    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH\n```\n"
+    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH{own_files}\n```\n"
 
 
 def _equal(checked: Json, reference: str) -> str:

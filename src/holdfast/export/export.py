@@ -16,11 +16,13 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.data.tokens.codec import Codec
+from holdfast.export import words
 from holdfast.export.ask import Questions, questions_of
 from holdfast.export.card import write_card
 from holdfast.export.child import Found, measure
+from holdfast.export.endings import base_ends, write_companions
 from holdfast.export.learned import lost
-from holdfast.export.merge import copy_tokenizer, generation_config, merged_tensors, write_merged
+from holdfast.export.merge import merged_tensors, write_merged
 from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
@@ -106,8 +108,7 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
     base = order.subject.base_name
     loadable = str(order.subject.facts.folder) if is_gguf(base) else base  # PEFT loads no GGUF file; the folder it was widened into, yes
     write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": loadable})
-    write_json(folder / "generation_config.json", generation_config(order.subject, codec))
-    copy_tokenizer(codec, folder)
+    write_companions(codec, order.subject.facts, folder)
     return {}
 
 
@@ -171,6 +172,8 @@ def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compa
     side = Side(_logits(theirs), answers, theirs.facts["chats"], theirs.facts["texts"], *_ends(answers))
     engine = "peft" if order.kind == "adapter" else "transformers"
     compared = compare(reference_side(found, questions), side, engine, EXACT, questions.end, exact=True)
+    if order.kind == "adapter" and compared.figures["stops"] and questions.end not in (None, *base_ends(subject.facts)):
+        compared.figures["stops_words"] = words.of_own_settings(base_ends(subject.facts))
     if order.kind == "merged":
         compared.figures["type"] = "F32" if order.wide else subject.model.stored
     if compared.reasons:
@@ -196,7 +199,7 @@ def reference_side(found: dict[str, Found], questions: Questions) -> Side:
     logits, answers = _logits(found["reference"]), found["reference"].facts["answers"]
     base = _logits(found["base"]) if "base" in found else None
     base = base if base is not None and base.shape == logits.shape else None
-    return Side(logits, answers, questions.chat_ids, questions.text_ids, questions.ends, questions.pad, base)
+    return Side(logits, answers, questions.chat_ids, questions.text_ids, questions.ends, questions.kept_pad, base)
 
 
 def _logits(found: Found) -> npt.NDArray[np.float32]:

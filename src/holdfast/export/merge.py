@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,18 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_json, write_json
-from holdfast.data.templates.plain_form import written_template
+from holdfast.base.files import write_json
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.delta import HEAD, Change, Delta, read_delta
-from holdfast.export.endings import end_tokens
+from holdfast.export.endings import end_tokens, one_or_all, pad_token, write_companions
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import FLOATS, SHARD_BYTES, Coming, Held, held_tensors, narrow, stretches, write_shards
 
-TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "merges.txt", "tokenizer.model"),
-)
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 
 
@@ -91,27 +85,7 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
         config["tie_word_embeddings"] = False
     if wide:
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": "float32"}
-    config |= {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}
+    config |= {"eos_token_id": one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": pad_token(codec, subject.facts)}
     write_json(folder / "config.json", config)
-    write_json(folder / "generation_config.json", generation_config(subject, codec))
-    copy_tokenizer(codec, folder)
+    write_companions(codec, subject.facts, folder)
     return written
-
-
-def generation_config(subject: Subject, codec: Codec) -> Json:
-    """How the model is to be asked: the base's own settings, with the tokens that end what was trained on, and a pad that is none."""
-    kept = read_json(subject.facts.folder / "generation_config.json") or {}
-    return kept | {"eos_token_id": _one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": codec.pad}
-
-
-def copy_tokenizer(codec: Codec, folder: Path) -> None:
-    """The base's tokenizer with the template that was trained, also where the base has none."""
-    for name in TOKENIZER:
-        if (codec.folder / name).is_file():
-            shutil.copyfile(codec.folder / name, folder / name)
-    if codec.template.source is None or codec.given is not None:
-        (folder / "chat_template.jinja").write_text(written_template(codec), encoding="utf-8")
-
-
-def _one_or_all(ids: tuple[int, ...]) -> int | list[int]:
-    return ids[0] if len(ids) == 1 else list(ids)

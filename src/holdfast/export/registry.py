@@ -49,6 +49,7 @@ class _Verified(_Made):
     event: Literal["verified"]
     against: str | None
     verdict: str
+    general: str | None = None
 
 
 class _Placed(_Entry):
@@ -60,16 +61,21 @@ _ENTRY: TypeAdapter[_Exported | _Verified | _Placed] = TypeAdapter(Annotated[_Ex
 
 @dataclass
 class Version:
-    """One adapter under one name. verdicts: the newest against each adapter it was compared with, None being the base."""
+    """One adapter under one name.
+
+    verdicts: the newest against each adapter it was compared with, None being the base; general: on general rows, where it was said.
+    """
 
     facts: Json
     promoted: bool = False
     exports: list[Json] = field(default_factory=list)
     verdicts: dict[str | None, str] = field(default_factory=dict)
+    general: dict[str | None, str | None] = field(default_factory=dict)
 
     def as_json(self) -> Json:
-        verdict = self.verdicts.get(None) or next(reversed(self.verdicts.values()), None)
-        return self.facts | {"verdict": verdict, "promoted": self.promoted, "exports": self.exports}
+        against = None if None in self.verdicts else next(reversed(self.verdicts), None)
+        verdict, general = self.verdicts.get(against), self.general.get(against)
+        return self.facts | {"verdict": verdict, "general": general, "promoted": self.promoted, "exports": self.exports}
 
 
 @dataclass
@@ -116,6 +122,7 @@ def _take(registry: Registry, entry: Json) -> None:
     elif entry["event"] == "verified":
         version.verdicts.pop(entry["against"], None)
         version.verdicts[entry["against"]] = entry["verdict"]
+        version.general[entry["against"]] = entry.get("general")
     else:
         _place(registry, name, number, entry["event"])
 
@@ -161,9 +168,9 @@ def record_export(file: Path, name: str, hashes: Json, answer: Json) -> int:
     return _record(file, name, hashes, {"event": "exported", "kind": answer["kind"], "path": answer["out"], "files": answer["files"]})
 
 
-def record_verdict(file: Path, name: str, hashes: Json, against: str | None, verdict: str) -> int:
-    """Write a verdict down; against: the hash of the adapter it was compared with, None for the base."""
-    return _record(file, name, hashes, {"event": "verified", "against": against, "verdict": verdict})
+def record_verdict(file: Path, name: str, hashes: Json, against: str | None, verdict: str, general: str | None = None) -> int:
+    """Write a verdict down; against: the hash of the adapter it was compared with, None for the base; general: that on general rows."""
+    return _record(file, name, hashes, {"event": "verified", "against": against, "verdict": verdict, "general": general})
 
 
 def _record(file: Path, name: str, hashes: Json, entry: Json) -> int:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from holdfast.base.files import Json
 
-_TOKENIZER = (
+TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.json", "merges.txt", "tokenizer.model"),
 )
@@ -14,17 +14,17 @@ _TOKENIZER = (
 
 @dataclass(frozen=True)
 class ArtifactKind:
-    """weights, config: names of its files; beside: files of the base model that are published with it, as far as they are there."""
+    """weights, config: names of its files; text: a tokenizer, a chat template and generation_config.json are published with it."""
 
     weights: str
     config: str
-    beside: tuple[str, ...]
+    text: bool
 
 
 KINDS = {  # by name, which is that of its folder in the run, too
-    "adapter": ArtifactKind("adapter_model.safetensors", "adapter_config.json", _TOKENIZER),
-    "model": ArtifactKind("model.safetensors", "config.json", (*_TOKENIZER, "generation_config.json")),
-    "network": ArtifactKind("model.safetensors", "metadata.json", ()),
+    "adapter": ArtifactKind("adapter_model.safetensors", "adapter_config.json", True),
+    "model": ArtifactKind("model.safetensors", "config.json", True),
+    "network": ArtifactKind("model.safetensors", "metadata.json", False),
 }
 WEIGHTS = {name: kind.weights for name, kind in KINDS.items()}
 CONFIGS = {name: kind.config for name, kind in KINDS.items()}

@@ -13,7 +13,9 @@ import orjson
 
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
-from holdfast.base_model.folder import Stored, stored_tensors, weight_files
+from holdfast.base_model.folder import Stored, read_model, stored_tensors, weight_files
+from holdfast.data.templates.given_template import codec_of
+from holdfast.export.endings import write_companions
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import Checkpoint
@@ -23,7 +25,7 @@ _PIECE = 1 << 24  # bytes copied at once
 
 
 def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None) -> str:
-    """Copy what a checkpoint holds, and what of the base model belongs beside it, to the folder of its kind, as RUN/adapter.
+    """Copy what a checkpoint holds, and write what belongs beside it, to the folder of its kind, as RUN/adapter.
 
     Returns the SHA-256 of the weights there. RUN/artifact is another name for that folder. Raises Stop where the base model is gone whose
     other weights are wanted.
@@ -46,9 +48,9 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
     for name in (weights, config):
         with (staged / name).open("rb") as handle:
             os.fsync(handle.fileno())
-    for file in [model / name for name in KINDS[checkpoint.kind].beside] if model else []:
-        if file.is_file():
-            shutil.copyfile(file, staged / file.name)
+    if model is not None and KINDS[checkpoint.kind].text:
+        facts = read_model(str(model))
+        write_companions(codec_of(run.config(), facts.folder), facts, staged)
     shutil.rmtree(final, ignore_errors=True)
     staged.rename(final)
     link = run.path / "artifact"

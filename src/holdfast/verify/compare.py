@@ -120,15 +120,16 @@ def _answer(
     suite: Json | None,
 ) -> Json:
     base, tuned = found["base"], found["tuned"]
-    losses = _losses(task, base, tuned, 0)
-    if not np.isfinite(losses.tuned).all():
-        bad = int(np.flatnonzero(~np.isfinite(losses.tuned))[0])
-        raise Stop(BLOCKED, f"the loss at {task.sources[bad]} is not finite", "the adapter is damaged, or its base is another one")
+    losses, general_losses = _losses(task, base, tuned, 0), _losses(general, base, tuned, len(task))
+    for samples, of in ((task, losses), (general, general_losses)):
+        if not np.isfinite(of.tuned).all():
+            bad = int(np.flatnonzero(~np.isfinite(of.tuned))[0])
+            raise Stop(BLOCKED, f"the loss at {samples.sources[bad]} is not finite", "the adapter is damaged, or its base is another one")
     floor = max(_LEAST_FLOOR, *(_noise(one) for one in (base, tuned)))
     loss, difference = loss_answer(losses)
     texts = {name: _texts(one, codec) for name, one in found.items()}
     passed = _passed(asked, texts)
-    forgotten_loss, forgotten = loss_answer(_losses(general, base, tuned, len(task)))
+    forgotten_loss, forgotten = loss_answer(general_losses)
     groups = {"groups": _groups(task, losses, request.groups)} if request.groups else {}
     verdict = judge(loss, difference, passed | paired_tests(suite), trained_on=task.kind == "training")
     return {

@@ -52,6 +52,7 @@ def _show(models: list[Json], file: Path) -> None:
     for model in models:
         place = "  in place" if model["promoted"] else ""
         verdict = (model["verdict"] or "not verified").replace("_", " ")
+        verdict += ", but worse on general rows" if model["general"] == "worse" else ""
         origin = f"on {model['base']}, run {model['run']}"
         say(f"{model['name']} {model['version']}  {verdict}{place}  adapter {model['adapter_sha256'][:16]} {origin}")
         for export in model["exports"]:

@@ -12,7 +12,7 @@ from holdfast.base.files import Json
 from holdfast.export.registry import record_verdict, registry_file, remember
 from holdfast.export.subject import Subject, read_subject
 from holdfast.report.pages import write_page
-from holdfast.report.shipped.verdict import page, show
+from holdfast.report.shipped.verdict import page, show, summary
 from holdfast.supervision.launch import measuring_environment
 from holdfast.verify.compare import Request, verify
 from holdfast.verify.expectations import read_prompts
@@ -52,8 +52,10 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
     environment = measuring_environment(subject.run)
     answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell, suite))
+    answer |= summary(answer, subject.name)
     other = against.hashes()["adapter_sha256"] if against else None
-    remember(lambda: record_verdict(registry_file(os.environ), subject.name, subject.hashes(), other, answer["verdict"]), tell)
+    said, general = answer["verdict"], answer["forgotten"]["verdict"]
+    remember(lambda: record_verdict(registry_file(os.environ), subject.name, subject.hashes(), other, said, general), tell)
     if arguments.html:
         write_page(arguments.html, page(answer, subject.name), answer)
     if not arguments.json:

@@ -13,7 +13,7 @@ from holdfast import __version__
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.delta import HEAD, read_delta
-from holdfast.export.endings import end_tokens
+from holdfast.export.endings import end_tokens, pad_token
 from holdfast.export.gguf.families import Family, family_of, metadata, rope_factors
 from holdfast.export.gguf.vocabulary import vocabulary
 from holdfast.export.merge import merged_tensors, tied_embedding
@@ -70,7 +70,8 @@ def write_gguf(subject: Subject, codec: Codec, file: Path, kind: str, adapted: b
     writer = _writer(gguf, file, family, subject.name)
     writer.add_file_type(_FILE_TYPES[kind])
     metadata(family, writer)
-    vocabulary(codec, int(family.config["vocab_size"]), end_tokens(codec, subject.facts), writer)
+    ends, pad = end_tokens(codec, subject.facts), pad_token(codec, subject.facts)
+    vocabulary(codec, int(family.config["vocab_size"]), ends, pad, writer)
     _write(gguf, writer, [*_tensors(gguf, subject, family, kind, adapted)])
 
 

@@ -47,7 +47,7 @@ def compare_gguf(
     of_all = _alike(reference.logits[whole], told["whole_ids"], told["whole_logprobs"])
     base = None if reference.base is None else _alike(reference.base[whole], told["whole_ids"], told["whole_logprobs"])[0]
     ends = questions.ends if found["stops"] in (True, None) else tuple(end for end in questions.ends if end != questions.end)
-    side = Side(theirs, found["answers"], found["chats"], found["texts"], ends, questions.pad)
+    side = Side(theirs, found["answers"], found["chats"], found["texts"], ends, questions.kept_pad)
     return compare(replace(reference, logits=ours), side, "llama.cpp", budget_of(kind), questions.end, kind in SIXTEEN, (*of_all, base))
 
 

@@ -20,7 +20,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTES = 1, 2, 3, 4, 5, 6
 _NO_MERGE = -1e9
 
 
-def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], writer: Any) -> None:
+def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], pad: int | None, writer: Any) -> None:
     """Tell a GGUFWriter the tokens, and which of them begin, end and fill. size: rows of the embedding; ends: the first ends an answer.
 
     Raises Stop(1) for a kind of tokenizer that llama.cpp has no name for.
@@ -45,7 +45,8 @@ def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], writer: Any) -> N
         writer.add_token_merges([_joined(merge) for merge in model["merges"]])
     if ends:
         writer.add_eos_token_id(ends[0])
-    writer.add_pad_token_id(codec.pad)
+    if pad is not None:
+        writer.add_pad_token_id(pad)
     bos = _bos(codec.folder, codec)
     if bos is not None:
         writer.add_bos_token_id(bos)

@@ -11,8 +11,16 @@ from holdfast.report.pages import page_template
 _KINDS = {"held_out": "rows the run held out", "training": "rows it was trained on", "file": "rows of the file", "general": "general rows"}
 
 
+_GENERAL = {
+    "worse": "it lost on general rows",
+    "better": "general rows are better, too",
+    "same": "nothing was lost on general rows",
+    "cannot_tell": "whether it lost on general rows cannot be told",
+}
+
+
 def headline(answer: Json, name: str) -> str:
-    """The verdict as a sentence."""
+    """Return the verdict as a sentence of two halves: what was learned, and what was lost on general rows."""
     against = "the base" if answer["against"] == "base" else answer["against"]
     words = {
         "better": f"{name} is better than {against}",
@@ -20,8 +28,15 @@ def headline(answer: Json, name: str) -> str:
         "same": f"{name} is as good as {against}",
         "cannot_tell": f"whether {name} is better than {against} cannot be told",
     }
-    needed = f"; about {answer['rows_needed']:,} rows would tell" if answer["rows_needed"] else ""
-    return words[answer["verdict"]] + needed
+    needed = f" (about {answer['rows_needed']:,} rows would tell)" if answer["rows_needed"] else ""
+    general = answer["forgotten"]
+    word = _GENERAL[general["verdict"]]
+    return f"{words[answer['verdict']]} on {_KINDS[answer['kind']]}{needed}; {word}: {_loss(general['loss'])} nats a token"
+
+
+def is_good(answer: Json) -> bool:
+    """Return whether neither half of the verdict is bad: better or the same on its rows, and not worse on general ones."""
+    return answer["verdict"] in ("better", "same") and answer["forgotten"]["verdict"] != "worse"
 
 
 def lines(answer: Json) -> list[tuple[str, str]]:
@@ -70,6 +85,11 @@ def _word(verdict: str) -> str:
     return {"cannot_tell": "cannot tell"}.get(verdict, verdict)
 
 
+def summary(answer: Json, name: str) -> Json:
+    """Return what the command's JSON says of both halves: the sentence, and whether neither is bad."""
+    return {"headline": headline(answer, name), "good": is_good(answer)}
+
+
 def show(answer: Json, name: str) -> None:
     say(headline(answer, name))
     for what, told in lines(answer):
@@ -80,7 +100,7 @@ def page(answer: Json, name: str) -> str:
     """The same as a page, with some answers."""
     return page_template("verdict.html").render(
         headline=headline(answer, name),
-        good=answer["verdict"] in ("better", "same"),
+        good=is_good(answer),
         lines=lines(answer),
         samples=answer["samples"],
         hashes={key: value for key, value in answer["hashes"].items() if value},
