@@ -87,6 +87,24 @@ def test_a_hint_that_would_reject_the_row_is_not_given(row: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"id": "a-17", "source": "gsm8k", "question": "q"}, "answer=THEIRS"),
+        ({"question": "q", "dataset_name": "gsm8k", "textHash": "x"}, "answer=THEIRS"),
+        ({"question": "q", "what": "0f8fad5b-d9cb-469f-a165-70867728950e"}, "answer=THEIRS"),
+        ({"question": "q", "where": "https://example.org/a"}, "answer=THEIRS"),
+        ({"question": "q", "source": "gsm8k", "text_of_it": "a"}, "answer=text_of_it"),
+        ({"question": "q", "answer_id": "17", "model_answer": "a"}, "answer=model_answer"),
+        ({"source": "guten Tag", "target": "good day"}, "question=source --field answer=target"),
+    ],
+)
+def test_no_hint_takes_an_id_or_a_data_set_for_an_answer(row: Any, hint: str) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto")
+    assert hint in bad.value.detail
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '{"data": [ROWS]}',

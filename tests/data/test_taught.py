@@ -116,6 +116,30 @@ def test_a_broken_call_is_rejected(arguments: str) -> None:
     assert bad.value.reason == "broken_tool_call"
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"from": "function_call", "value": '{"name": "f", "arguments": '},
+        {"from": "function_call", "value": "f(part=M3)"},
+        {"from": "tool_call", "value": ""},
+        {"from": "function_call", "value": "null"},
+        {"from": "function_call", "value": '{"name": "f", "arguments": "{\\"part\\": "}'},
+        {"from": "gpt", "value": "wait", "tool_calls": '[{"name": "f"'},
+        {"from": "gpt", "value": "wait", "tool_calls": [{"name": "f", "arguments": 5}]},
+    ],
+)
+def test_a_broken_call_is_rejected_in_each_form(turn: dict[str, Any]) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example({"conversations": [{"from": "human", "value": "q"}, turn, {"from": "gpt", "value": "a"}]}, "auto")
+    assert bad.value.reason == "broken_tool_call" and "turn 1 " in bad.value.detail
+
+
+@pytest.mark.parametrize("calls", [None, "", "null", "[]", []])
+def test_a_turn_without_calls_is_none_that_is_broken(calls: Any) -> None:
+    row = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a", "tool_calls": calls}]}
+    assert parse_example(row, "auto").messages[1].calls == ()
+
+
 @pytest.mark.parametrize("tools", [[{"name": "stock"}], '[{"name": "stock"}]', {"name": "stock"}])
 def test_tools_are_read_as_a_list_as_text_and_alone(tools: Any) -> None:
     assert parse_example({"messages": [ASK, TELL], "tools": tools}, "auto").tools == ({"name": "stock"},)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.base.errors import Stop
+from holdfast.data.files.paths import Use, expand
 from holdfast.row_sources.names import HubRows, hub_rows, is_elsewhere, with_asked
-from holdfast.row_sources.splits import files_of, matching
+from holdfast.row_sources.splits import files_of, judging, matching
 
 SHARDS = [f"data/{split}-{at:05}-of-00002.parquet" for split in ("test_sft", "train_gen", "train_sft") for at in range(2)]
 LANGUAGES = """---
@@ -105,3 +108,43 @@ def test_a_name_holds_all_that_is_asked_for() -> None:
     assert with_asked("s3://b/rows.jsonl", None, "test", None) == "s3://b/rows.jsonl"
     for name in ("me/rows@refs/convert/parquet?subset=fr", "hf://datasets/me/rows@v1/data/a.jsonl?split=test"):
         assert str(hub_rows(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["train/data-00000-of-00001.arrow", "test/data-00000-of-00001.arrow"], {"test": ["test/data-00000-of-00001.arrow"]}),
+        (["train_sft/data-00000-of-00001.arrow", "test_sft/data-00000-of-00001.arrow"], {"test": ["test_sft/data-00000-of-00001.arrow"]}),
+        (["rows.jsonl", "rows_eval.jsonl", "dev.jsonl"], {"test": ["rows_eval.jsonl"], "validation": ["dev.jsonl"]}),
+        (["train-00000-of-00001.parquet", "test_sft-00000-of-00001.parquet"], {"test": ["test_sft-00000-of-00001.parquet"]}),
+        (["latest.jsonl", "contest.jsonl", "devices.jsonl"], {}),
+        (["test.jsonl", "validation.jsonl"], {}),  # nothing else is there to be learned
+        (["train/part-00000-of-00001.parquet", "test/part-00000-of-00001.parquet"], {"test": ["test/part-00000-of-00001.parquet"]}),
+    ],
+)
+def test_what_judges_among_files_of_a_folder(files: list[str], found: dict[str, list[str]]) -> None:
+    assert judging(files) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "use", "found", "said"),
+    [
+        ("", "learned", ["train/data-00000-of-00001.arrow"], "left out test (1 file), validation (1 file)"),
+        ("", "judging", ["test/data-00000-of-00001.arrow", "validation/data-00000-of-00001.arrow"], "1 file of other splits"),
+        ("", "all", [f"{name}/data-00000-of-00001.arrow" for name in ("test", "train", "validation")], ""),
+        ("*/*.arrow", "learned", ["train/data-00000-of-00001.arrow"], "for data.held_out_files: "),
+        ("test", "learned", ["test/data-00000-of-00001.arrow"], ""),  # asked for by its name
+    ],
+)
+def test_a_folder_of_several_splits(
+    asked: str, use: Use, found: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As datasets.DatasetDict.save_to_disk writes one."""
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test", "validation"]}')
+    for split in ("train", "test", "validation"):
+        (tmp_path / split).mkdir()
+        for name in ("data-00000-of-00001.arrow", "dataset_info.json", "state.json"):
+            (tmp_path / split / name).write_text("{}")
+    assert expand([str(tmp_path / asked)], use) == [str(tmp_path / file) for file in found]
+    told = capsys.readouterr().err
+    assert said in told if said else not told

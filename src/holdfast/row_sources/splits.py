@@ -17,6 +17,7 @@ _SHARD = re.compile(r"(?P<split>[\w.-]+?)-\d{5}-of-\d{5}\b")
 _WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
 _BOUNDED = {split: re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)") for split, words in _WORDS.items()}
 _TO_LEARN, _TO_JUDGE = ("train",), ("validation", "valid", "dev", "val", "test")
+_NO_SPLIT = ("data", "part")  # what writers call shards: save_to_disk, Spark
 Splits = dict[str, list[str]]
 
 
@@ -92,7 +93,8 @@ def _by_names(files: list[str]) -> Splits:
 def _named(file: str) -> str:
     """The split that a path names: in its shards' name, in the file's, in a folder's; "" for none."""
     *folders, name = PurePosixPath(file).parts
-    if shard := _SHARD.match(name):
+    shard = _SHARD.match(name)
+    if shard and shard["split"] not in _NO_SPLIT:
         return split_called(shard["split"])
     for part in (name, *reversed(folders)):
         if split := next((split for split, word in _BOUNDED.items() if word.search(part.lower())), ""):
@@ -103,6 +105,16 @@ def _named(file: str) -> str:
 def split_called(name: str) -> str:
     """Return the split that a name means, such as test for eval; the name itself where it means none."""
     return next((split for split, words in _WORDS.items() if name.lower() in words.split("|")), name)
+
+
+def judging(files: list[str]) -> Splits:
+    """Return by split the files that judge, where others beside them do not; empty where none does, or all do. files: paths in a folder."""
+    found: Splits = {}
+    for file in files:
+        name = _named(file).lower()
+        split = next((split for split, word in _BOUNDED.items() if word.search(name)), name)
+        found.setdefault(split if split in _TO_JUDGE else "", []).append(file)
+    return {split: inside for split, inside in found.items() if split} if "" in found else {}
 
 
 def judges(name: str) -> bool:

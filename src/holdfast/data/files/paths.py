@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.inert import refuse_unwritable_name
+from holdfast.base.units import counted
 from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.stream import bare_suffix
-from holdfast.row_sources.fetch import fetch_rows
+from holdfast.row_sources.fetch import fetch_rows, to_stderr
+from holdfast.row_sources.splits import judging
 
+Use = Literal["learned", "judging", "all"]
 _OF_ROWS = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt"}
 
+_ABOUT = ("dataset_info.json", "dataset_dict.json", "state.json")
 
-def expand(paths: Iterable[str]) -> list[str]:
+
+def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
     """The files, in order, each once; those of a folder or a pattern by name, hidden ones left out.
 
-    Those of the hub and of addresses are fetched. Raises Stop(2) for what names none.
+    use: what for. Where a folder or a pattern has files of a split that judges beside others, those are not learned, and the others do not
+    judge; what is left out is said on stderr. Those of the hub and of addresses are fetched. Raises Stop(2) for what names none.
     """
     found: list[str] = []
     for path in paths:
@@ -27,7 +35,7 @@ def expand(paths: Iterable[str]) -> list[str]:
             inside = sorted(str(file) for file in place.rglob("*") if _is_row_file(file, place))
             if not inside:
                 raise Stop(USAGE, f"{path} is a folder without row files", f"looked for {', '.join(sorted(_OF_ROWS))}, also compressed")
-            found += inside
+            found += _of_split(path, inside, place, use)
         elif place.exists() and not place.is_file():
             raise Stop(USAGE, f"{path} is a pipe or a device; rows are read more than once", "write them to a file first")
         elif place.exists():
@@ -35,22 +43,48 @@ def expand(paths: Iterable[str]) -> list[str]:
         else:
             anchor = Path(place.anchor)  # "" for a path from here
             if elsewhere(path):
-                found += fetch_rows(path)
+                found += fetch_rows(path, use == "judging")
                 continue
             matching = sorted(str(file) for file in anchor.glob(str(place.relative_to(anchor))) if file.is_file())
             if not matching and place.is_symlink():
                 raise Stop(USAGE, f"{path} is a link to {place.readlink()}, which leads to no file", f"look at it with: ls -l {path}")
             if not matching:
                 raise Stop(USAGE, f"{path}: no such file", _near(place))
-            found += matching
+            found += _of_split(path, matching, _above(matching), use)
     for file in found:
         refuse_unwritable_name(Path(file))
     return list(dict.fromkeys(found))
 
 
+def _of_split(asked: str, files: list[str], folder: Path, use: Use) -> list[str]:
+    """Those of the files in `folder` that are of use; say which are not, and how to name them."""
+    splits = judging([Path(file).relative_to(folder).as_posix() for file in files]) if use != "all" else {}
+    of_judges = [str(folder / file) for inside in splits.values() for file in inside]
+    if not of_judges:
+        return files
+    learned = [file for file in files if file not in set(of_judges)]
+    if use == "judging":
+        to_stderr(f"{asked}: {counted(len(learned), 'file')} of other splits are left out; rows that are learned judge nothing")
+        return [file for file in files if file in set(of_judges)]
+    told = ", ".join(f"{split} ({counted(len(inside), 'file')})" for split, inside in splits.items())
+    why = "a split that judges is not trained"
+    to_stderr(f"{asked}: left out {told}: {why}; for data.held_out_files: {' '.join(of_judges[:3])}{' ...' if of_judges[3:] else ''}")
+    return learned
+
+
+def _above(files: list[str]) -> Path:
+    """The folder that all files lie in."""
+    return Path(os.path.commonpath([str(Path(file).parent) for file in files])) if files else Path()
+
+
 def _is_row_file(file: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and bare_suffix(file.name) in _OF_ROWS and file.is_file()
+    return not hidden and bare_suffix(file.name) in _OF_ROWS and file.is_file() and not _is_about(file)
+
+
+def _is_about(file: Path) -> bool:
+    """Return whether a file tells of the data set that `save_to_disk` wrote beside it."""
+    return file.name in _ABOUT and any((file.parent / other).is_file() for other in _ABOUT[:2])
 
 
 def _near(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -99,7 +100,11 @@ def name_them(
     """
     known = next((pair for pair in PAIRS if pair.question in value or pair.answer in value), PAIRS[3])
     missing = [(ours, like) for ours, like in ((known.question, _QUESTIONS), (known.answer, _ANSWERS)) if ours not in value]
-    texts = [name for name, inside in as_it_stands.items() if isinstance(inside, str) and in_our_case(name) not in known]
+    texts = [
+        name
+        for name, inside in as_it_stands.items()
+        if isinstance(inside, str) and in_our_case(name) not in known and not is_about_the_row(name, inside, as_it_stands)
+    ]
     meant: dict[str, str] = {}
     for ours, like in missing:
         if name := _likeliest([name for name in texts if name not in meant.values()], like):
@@ -112,6 +117,27 @@ def name_them(
     options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in told)
     in_config = ", ".join(f"{ours}: {theirs}" for ours, theirs in told)
     return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
+
+
+def is_about_the_row(name: str, text: str, row: Iterable[str] = ()) -> bool:
+    """Return whether a column says where a row is from or how it is kept, as an id, a hash, a data set's name: by its name or its text.
+
+    `source` is what is asked for where a `target` stands beside it in the row.
+    """
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    if words == ["source"] and "target" in map(in_our_case, row):
+        return False
+    return bool(words and _ABOUT_THE_ROW.fullmatch(words[-1])) or bool(_KEPT_AS.fullmatch(text.strip()))
+
+
+_ABOUT_THE_ROW = re.compile(
+    "ids?|idx|index|uu?id|guid|hash|sha|md|checksum|digest|signature|sources?|src|origin|provenance|datasets?|corpus|subset|split|names?|urls?|uri"
+    "|link|href|file|filename|path|folder|lang|language|locale|licen[sc]e|model|engine|author|annotator|version|revision|date|datetime|time"
+    "|timestamp|created|updated"
+)  # the last word of a column's name
+_KEPT_AS = re.compile(
+    r"(?i)[0-9a-f]{16,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{5,}|https?://\S+|\S+\.(?:jsonl?|parquet|csv|txt|md|html)"
+)
 
 
 def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:

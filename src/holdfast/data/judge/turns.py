@@ -177,7 +177,9 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
             raise BadRow("wrong_role", f"turn {number} has role {role!r}; known are {sorted(_SHAREGPT_ROLES)}")
         role = _SHAREGPT_ROLES[role]
     if role == "call":
-        return Message("assistant", "", _calls(loaded(content), number)) if loaded(content) is not None else Message("assistant", content)
+        if called := _calls(content, number) if content.strip() else ():
+            return Message("assistant", "", called)
+        raise BadRow("broken_tool_call", f"turn {number} is a call by its role and makes none: {content[:_SHOWN]!r}")
     role = _ROLES.get(role, role)
     if role == "user" and not calls:
         return Message(role, content)
@@ -229,7 +231,9 @@ def _joined(parts: list[Any], number: int) -> str:
 def _calls(calls: Any, number: int) -> tuple[Any, ...]:
     """Tool calls in the form chat templates take: arguments as an object, not as its text, without what is null in an object."""
     if isinstance(calls, str):
-        calls = loaded(calls)
+        text, calls = calls, loaded(calls)
+        if calls is None and text.strip() not in _NO_CALLS:
+            raise BadRow("broken_tool_call", f"turn {number} makes a call that is no JSON object: {text[:_SHOWN]!r}; {_WOULD_WRITE}")
     if calls is None:
         return ()
     found = []
@@ -245,14 +249,12 @@ def _calls(calls: Any, number: int) -> tuple[Any, ...]:
 
 def _arguments(function: dict[str, Any], number: int) -> Any:
     given = function.get("arguments", function.get("parameters", {}))
-    if not isinstance(given, str):
-        return without_nulls({} if given is None else given)
-    if not given.strip():
+    if given is None or (isinstance(given, str) and not given.strip()):
         return {}
-    arguments = loaded(given)
-    if arguments is None:
-        told = f"turn {number} calls {function['name']} with arguments that are no JSON object: {given[:_SHOWN]!r}"
-        raise BadRow("broken_tool_call", f"{told}; learned as they are, the model would write such calls")
+    arguments = loaded(given) if isinstance(given, str) else without_nulls(given)
+    if not isinstance(arguments, dict | list):
+        told = f"turn {number} calls {function['name']} with arguments that are no JSON object: {str(given)[:_SHOWN]!r}"
+        raise BadRow("broken_tool_call", f"{told}; {_WOULD_WRITE}")
     return arguments
 
 
@@ -266,6 +268,8 @@ def without_nulls(value: Any, depth: int = 0) -> Any:
 
 
 _DEEPEST, _SHOWN = 100, 120
+_NO_CALLS = ("null", "None")  # of a turn that makes none
+_WOULD_WRITE = "learned as it is, the model would write such calls"
 _MAY_BE_NULL = ("default", "const")  # of a JSON schema
 
 

@@ -26,7 +26,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if own := checked_by_kind(arguments):
         return own[0].check(arguments, own[1])
-    files, held_out = expand(arguments.paths), expand(arguments.held_out)
+    files, held_out = expand(arguments.paths), expand(arguments.held_out, "judging")
     if arguments.second_look:
         from holdfast.cli.commands.data.second_look import look_again, refuse_second_look
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     arguments.drop = _kinds(arguments.drop)
     if own := checked_by_kind(arguments):
         return own[0].clean(arguments, own[1])
-    files, held_out = expand(arguments.paths), expand(arguments.held_out)
+    files, held_out = expand(arguments.paths), expand(arguments.held_out, "judging")
     mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
     refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
     codec, rules = data_pass.codec_of(arguments), data_pass.rules_of(arguments)

@@ -31,7 +31,7 @@ def add_arguments(diff: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    old, new = expand([arguments.before]), expand([arguments.after])
+    old, new = expand([arguments.before], "all"), expand([arguments.after], "all")
     a, b = (keys_of(lines_of(files, whole=False), arguments.by, compared=False) for files in (old, new))
     found = difference(a, b)
     same, alike, changed, removed = kinds(found.before)
