@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,10 +61,15 @@ OTHERWISE = {
 }
 
 
-def printed() -> Iterator[tuple[str, str]]:
+@functools.cache
+def printed(source: Path = SOURCE) -> list[tuple[str, str]]:
     """(place, text) of each text of several words in the source that is no docstring; a place is module.function or module.NAME."""
-    for file in sorted(SOURCE.rglob("*.py")):
-        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+    return list(_printed(source))
+
+
+def _printed(source: Path) -> Iterator[tuple[str, str]]:
+    for file in sorted(source.rglob("*.py")):
+        module = ".".join(file.relative_to(source).with_suffix("").parts)
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             for place, inner in _outer(node):
                 for text in _texts(inner):
@@ -134,7 +140,6 @@ def test_what_the_page_names_is_there() -> None:
 
 
 @pytest.mark.parametrize(("text", "claim"), [("the adapter is better than the base", "better"), ("ready: go on", "ready")])
-def test_a_new_claim_is_seen(text: str, claim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_claim_is_seen(text: str, claim: str, tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text(f'def tell():\n    """Say whether it is better than, ready: or not."""\n    return f"{{1}} {text}"\n')
-    monkeypatch.setattr("test_claims.SOURCE", tmp_path)
-    assert [(place, claim) for place, found in printed() if re.search(CLAIMS[claim], found)] == [("new.tell", claim)]
+    assert [(place, claim) for place, found in printed(tmp_path) if re.search(CLAIMS[claim], found)] == [("new.tell", claim)]
