@@ -48,6 +48,19 @@ def test_a_killed_run_reaches_its_goal_at_the_same_step_with_the_same_bits(
         assert rows[-1]["lr"] < 0.1 * rows[0]["lr"], "the schedule ends where the run does"
 
 
+def test_a_run_that_has_reached_its_goal_is_extended_by_another_goal_alone(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config, run = config_of(train=LONG | {"steps": 40, "epochs": None, "until": {"loss": 5.9}}), tmp_path / "run"
+    ended = trained(config, run, [])
+    for same in ("train.until.loss=5.9", "train.until.loss=5.95"):
+        refused = holdfast("train", config, same, "train.steps=60", "--run", run, "--extend")
+        assert refused.returncode == 2 and "the run has reached its goal: train.until.loss 5.9" in refused.stderr, refused.stderr
+        assert "lower train.until.loss" in refused.stderr
+    assert len(lines(run / "steps.jsonl")) == ended["steps"], "nothing was trained"
+    done = holdfast("train", config, "train.until.loss=0.01", "train.steps=41", "--run", run, "--extend", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 41 and json.loads(done.stdout)["until"]["reached"] is None
+
+
 def test_a_run_without_a_goal_in_reach_ends_at_its_last_step(config_of: Callable[..., Path], tmp_path: Path) -> None:
     answer = trained(config_of(train={"steps": 4, "until": {"loss": 0.01, "hours": 5}}), tmp_path / "run", [])
     assert answer["steps"] == 4 and answer["until"]["reached"] is None

@@ -135,8 +135,9 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
 
 
 def _until(goals: Json, events: list[Json]) -> Json:
-    """What was to end the run, and which of it did, at which step; None where none was reached."""
-    reached = [event for event in events if event["event"] == "goal_reached"][-1:]
+    """What was to end the run, and which of it did since it was last extended, at which step; None where none was reached."""
+    told = [event for event in events if event["event"] in ("goal_reached", "extended")]
+    reached = [event for event in told[-1:] if event["event"] == "goal_reached"]
     facts = {"reached": reached[0]["goal"], "step": reached[0]["step"], "reason": reached[0]["reason"]} if reached else {}
     return {"goals": goals, "reached": None, "step": None, "reason": None} | facts
 

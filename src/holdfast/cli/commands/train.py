@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the run's YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change single keys, for example train.lr=1e-4")
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs/NAME); an unfinished run there is resumed")
-    parser.add_argument("--extend", action="store_true", help="lengthen an existing run to the config's new train.steps or train.epochs")
+    parser.add_argument(
+        "--extend", action="store_true", help="lengthen an existing run to the config's new train.steps, train.epochs or train.until"
+    )
     parser.add_argument("--detach", action="store_true", help="run in the background, and return once training is under way")
     parser.add_argument(
         "--faults", type=Path, metavar="FILE", help="inject these faults, to rehearse a recovery (docs/reference/faults.md)"

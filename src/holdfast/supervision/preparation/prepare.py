@@ -17,7 +17,7 @@ from holdfast.base.units import counted
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.config.train import Train
+from holdfast.config.train import Train, Until
 from holdfast.data.templates.given_template import with_template
 from holdfast.data.tokens.token_set import epoch_rows
 from holdfast.machine.read import read_machine
@@ -166,7 +166,9 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
     """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
     if other := _beside_length(changed):
         listed = "\n".join(f"  {change}" for change in other)
-        raise Stop(USAGE, f"--extend changes train.steps or train.epochs only, the config also has:\n{listed}", "take those changes back")
+        text = f"--extend changes train.steps, train.epochs or train.until only, the config also has:\n{listed}"
+        raise Stop(USAGE, text, "take those changes back")
+    _refuse_reached_goal(run, old.train.until, new.train.until)
     now = newest_settings(read_timeline(run.timeline_file))
     train, behind = new.train, now.behind
     if run.committed() == now.steps:
@@ -190,9 +192,21 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
     run.summary_file.unlink(missing_ok=True)
 
 
+def _refuse_reached_goal(run: RunFolder, before: Until | None, now: Until | None) -> None:
+    """Raise Stop where the run ended at a goal that the config still has: it would end again, a step or two later."""
+    ended = (read_json(run.summary_file) or {}).get("until") or {}
+    goal = ended.get("reached")
+    old, new = (getattr(until, goal, None) if goal else None for until in (before, now))
+    if old is None or new is None:
+        return
+    if new >= old if goal == "loss" else new <= old:
+        way = "lower" if goal == "loss" else "raise"
+        raise Stop(USAGE, f"the run has reached its goal: {ended['reason']}", f"{way} train.until.{goal}, or take it out of the config")
+
+
 def _beside_length(changed: list[str]) -> list[str]:
     """The changes that are not of the run's length."""
-    return [change for change in changed if not change.startswith(("train.epochs:", "train.steps:"))]
+    return [change for change in changed if not change.startswith(("train.epochs:", "train.steps:", "train.until"))]
 
 
 def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
