@@ -38,7 +38,7 @@ real-models: $(VENV)/.ready ## SmolLM2-135M-Instruct and Gemma 3 270M in Hugging
 	@$(BIN)/python scripts/real_models.py
 
 test: $(VENV)/.ready ## what CI runs: always the same tests and examples; what each test took: scripts/test_times.py
-	HOLDFAST_TEST_TIMES=build/test-times.jsonl $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	@PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIMES=build/test-times.jsonl $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-long: $(VENV)/.ready ## the same, whole matrices, and the thousands of kills
 	HOLDFAST_TESTS_ALL=1 $(BIN)/python -m pytest -m 'long or not long'

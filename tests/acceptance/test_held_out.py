@@ -18,6 +18,7 @@ from holdfast.config.config import Evaluate
 from holdfast.run.evaluations import best_of, stopped_early
 from holdfast.run.sampling.step_table import draw_rows
 from support.report_pages import charts_of_run
+from support.rounding import but_for_rounding
 
 STEPS, EVERY, PATIENCE = 60, 4, 3
 
@@ -112,7 +113,7 @@ def test_the_best_state_is_kept_and_is_the_adapter(undisturbed: SimpleNamespace)
 def test_the_loss_on_the_way_is_that_of_the_finished_adapter(undisturbed: SimpleNamespace) -> None:
     """Plain PEFT, which knows nothing of our dropout and loads the best state, measures the same."""
     best = next(row for row in undisturbed.rows if row["step"] == undisturbed.summary["artifact_step"])
-    assert undisturbed.summary["loss"]["eval_tuned"] == pytest.approx(best["loss"], rel=1e-6)
+    assert undisturbed.summary["loss"]["eval_tuned"] == but_for_rounding(best["loss"], 10_000)  # labels times width and layers, about
 
 
 def test_without_a_schedule_the_mean_is_judged_and_kept_and_training_goes_on_from_the_weights_beside_it(
@@ -128,7 +129,7 @@ def test_without_a_schedule_the_mean_is_judged_and_kept_and_training_goes_on_fro
         found.append(json.loads(done.stdout))
     rows = lines(tmp_path / "often/evaluations.jsonl")
     assert [row["step"] for row in rows] == [3, 6, 9] and found[0]["attempts"] == 2
-    assert found[0]["loss"]["eval_tuned"] == pytest.approx(rows[-1]["loss"], rel=1e-6)
+    assert found[0]["loss"]["eval_tuned"] == but_for_rounding(rows[-1]["loss"], 10_000)
     assert found[0]["artifact_sha256"] == found[1]["artifact_sha256"]
 
 

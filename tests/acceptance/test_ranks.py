@@ -39,6 +39,7 @@ from holdfast.trainer.distributed.rank import Rank, own_parts, parts_of
 from holdfast.trainer.distributed.same_setup import refuse_unlike
 from holdfast.trainer.distributed.stragglers import SlowRanks, slowest
 from holdfast.trainer.refuse import Refusal
+from support.rounding import but_for_rounding
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -169,7 +170,7 @@ def test_the_rank_that_hangs_is_named_and_not_those_that_wait_for_it(alone: Simp
 
 def test_without_shards_two_ranks_come_close(alone: SimpleNamespace) -> None:
     summary = trained(alone.write("off", ranks=2, reduction_parts="off"))
-    assert summary["loss"]["last"] == pytest.approx(alone.summary["loss"]["last"], abs=1e-4)
+    assert summary["loss"]["last"] == but_for_rounding(alone.summary["loss"]["last"], 10_000, condition=summary["steps"])
     assert summary["artifact_sha256"] != alone.summary["artifact_sha256"]
 
 

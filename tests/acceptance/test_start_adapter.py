@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import holdfast, lines, settings_with
+from support.rounding import but_for_rounding
 
 Write = Callable[..., Path]
 NAME = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
@@ -89,7 +90,7 @@ def test_a_run_begins_where_the_adapter_ended(config_of: Write, first: Path, tmp
     loss = lines(run / "steps.jsonl")[0]["loss"]
     fresh = holdfast("train", config_of("fresh", adapter={"dropout": 0.0}, train={"steps": 1}), "--run", tmp_path / "fresh")
     assert fresh.returncode == 0, fresh.stderr
-    assert loss == pytest.approx(tuned_loss(first, run), rel=1e-5)
+    assert loss == but_for_rounding(tuned_loss(first, run), 10_000)  # labels times width and layers, about
     assert loss < lines(tmp_path / "fresh/steps.jsonl")[0]["loss"] - 0.01, "better than a fresh adapter"
 
 

@@ -24,6 +24,7 @@ from holdfast.export.gguf.convert import write_gguf
 from holdfast.export.subject import read_subject
 from holdfast.trainer.jobs.widen import widen
 from holdfast.trainer.model.trained.adapters import adapter_config
+from support.rounding import distance
 from support.shipped import make_adapter, make_family
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
@@ -71,7 +72,7 @@ def test_a_widened_file_is_the_model_it_was_made_of(
     assert facts.stored == stored and "quantization_config" not in facts.config
     ids = torch.arange(3, 43)[None]
     ours, theirs = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(ids).logits for folder in (facts.folder, base))
-    assert float((ours - theirs).detach().norm() / theirs.detach().norm()) < apart
+    assert distance(ours, theirs) < apart
     text = [{"role": "user", "content": "Show the 17 disks."}, {"role": "assistant", "content": "lsblk\n  -f"}]
     one, other = (AutoTokenizer.from_pretrained(folder).apply_chat_template(text, tokenize=False) for folder in (facts.folder, base))
     assert one == other

@@ -17,6 +17,7 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.judge.rules import checks
 from holdfast.data.survey.second_look import FEWEST, look_at
+from support.rounding import but_for_rounding
 
 Call = Callable[..., Json]
 CARDS = [card for card in checks() if card.second_look]
@@ -53,11 +54,11 @@ def test_losses_are_those_of_plain_transformers(call: Call, tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", PLAIN, str(TINY), str(file)], capture_output=True, text=True, check=True)
     plain = json.loads(done.stdout)
     assert (look["rows"], look["model"]) == (40, "tiny")
-    assert look["median"] == pytest.approx(float(np.median(plain)), rel=1e-4)
+    assert look["median"] == but_for_rounding(float(np.median(plain)), 100_000)  # the width and mlp of layers, some tokens
     far = [abs(loss - np.median(plain)) for loss in plain]
     assert {odd["line"] - 1 for odd in look["worst"]} >= {int(np.argmax(far))}, "the farthest one is among them"
     for odd in look["worst"]:
-        assert odd["loss"] == pytest.approx(plain[odd["line"] - 1], rel=1e-4)
+        assert odd["loss"] == but_for_rounding(plain[odd["line"] - 1], 100_000)
         example = answer["examples"][odd["reason"]][0]
         assert answer["notes"][odd["reason"]] == look["counts"][odd["reason"]]
         assert example["detail"] in (tmp_path / "page.html").read_text()

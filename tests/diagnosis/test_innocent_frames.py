@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import random
 import re
@@ -45,6 +46,7 @@ SHAPES = {
 FRAMES = 6
 
 
+@functools.cache
 def quotable() -> list[tuple[str, int, str, str]]:
     """(file, line, function, code) of lines that speak of failures."""
     spec = importlib.util.find_spec("torch")
@@ -63,9 +65,6 @@ def quotable() -> list[tuple[str, int, str, str]]:
     return found
 
 
-LINES = quotable()
-
-
 def traceback(frames: list[tuple[str, int, str, str]], shape: str, own: str, code: bool = True) -> str:
     quoted = (SHAPES[shape].format(file=f, line=n, name=name, code=text if code else "x") for f, n, name, text in frames)
     mine = SHAPES[shape].format(file="/home/me/corpus.py", line=12, name="read_speaker", code="raise found")
@@ -76,10 +75,10 @@ def traceback(frames: list[tuple[str, int, str, str]], shape: str, own: str, cod
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_card_fires_on_source_that_a_traceback_quotes(shape: str) -> None:
     """The same cards fire whatever the code in the frames says; what the frames' places speak for is another matter."""
-    assert len(LINES) > 2000
+    assert len(quotable()) > 2000
     chance = random.Random(shape)
     for _ in range(30):
-        frames, own = chance.sample(LINES, FRAMES), chance.choice(OWN)
+        frames, own = chance.sample(quotable(), FRAMES), chance.choice(OWN)
         read, blank = (lines_as_seen(Evidence(tuple(clean_lines(traceback(frames, shape, own, code))), 1))[1] for code in (True, False))
         assert {card.id for card in BOOK.values() if card.matches(read)} == {card.id for card in BOOK.values() if card.matches(blank)}, (
             traceback(frames, shape, own)

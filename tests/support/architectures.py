@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import transformers
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from holdfast.trainer.step_hooks import StepHooks
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from holdfast.trainer.tasks.text.task import Sft
 from holdfast.trainer.tasks.text.text_model import LabelLoss
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 
 SIZES = {"vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 GQA = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0}
@@ -51,6 +51,9 @@ HYBRIDS: dict[str, Callable[[], Any]] = {
     ),
 }
 LENGTHS = (31, 7, 19, 2, 26, 40)
+LABELS = sum(LENGTHS) // 2  # of a step on `tokens_of`, about
+TERMS = 10_000  # that a loss or a gradient's element of such a model sums up: labels times width, mlp and vocabulary of two layers, about
+ROUNDINGS = 256  # of a number in 16 bits: some sixty results of a layer and its adapters, two layers, forward and backward
 
 
 def tokens_of(lengths: tuple[int, ...] = LENGTHS) -> TokenSet:
@@ -123,19 +126,23 @@ def one_by_one(config: Any, **changes: Any) -> tuple[float, dict[str, Tensor]]:
     return gradients(task, [batch for row in rows for batch in grouped_batches(task.tokens, [row], 1, task.device)])
 
 
-def assert_equal(ours: tuple[float, dict[str, Tensor]], theirs: tuple[float, dict[str, Tensor]]) -> None:
-    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+Passed = tuple[float, dict[str, Tensor]]  # what `gradients` returns
+
+
+def assert_equal(ours: Passed, theirs: Passed) -> None:
+    """Fail where loss or the gradient of any matrix is further apart than rounding in fp32 takes it."""
+    assert ours[0] == but_for_rounding(theirs[0], TERMS)
     assert set(ours[1]) == set(theirs[1])
     for name, grad in theirs[1].items():
-        torch.testing.assert_close(
-            ours[1][name], grad, rtol=1e-3, atol=2e-5 * float(grad.abs().max()) + 1e-7, msg=lambda text, n=name: f"{n}: {text}"
-        )
+        assert_equal_but_for_rounding(ours[1][name], grad, TERMS, what=name)
 
 
-def apart(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """1 - the cosine between two sets of gradients."""
-    one, other = (torch.cat([grads[name].flatten() for name in sorted(theirs)]) for grads in (ours, theirs))
-    return 1.0 - float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+def assert_equal_in_16_bits(ours: Passed, theirs: Passed, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Fail where the loss or all gradients together are further apart than rounding of each layer's results takes them."""
+    assert ours[0] == but_for_rounding(theirs[0], ROUNDINGS / LABELS, dtype)
+    assert set(ours[1]) == set(theirs[1])
+    one, other = (torch.cat([grads[name].float().flatten() for name in sorted(grads)]) for _, grads in (ours, theirs))
+    assert_equal_but_for_rounding(one, other, ROUNDINGS, dtype)
 
 
 def small_llama() -> Any:

@@ -17,6 +17,8 @@ from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.optim.rounding import Rounded
 from holdfast.trainer.state.images import TensorImage
+from support.architectures import LABELS, ROUNDINGS
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
 
 SIZE = 20_001
@@ -35,7 +37,8 @@ def test_a_value_becomes_one_of_its_neighbours_and_keeps_its_mean() -> None:
         for sign in (1.0, -1.0):
             found = rounded(torch.full((SIZE,), sign * value)).float()
             up = (found == sign * (1.0 + unit)).float().mean()
-            assert up == pytest.approx(share, abs=0.015) and bool(((found == sign) | (found == sign * (1.0 + unit))).all())
+            spread = (share * (1 - share) / SIZE) ** 0.5
+            assert up == pytest.approx(share, abs=5 * spread) and bool(((found == sign) | (found == sign * (1.0 + unit))).all())
 
 
 def test_the_bits_drawn_follow_from_seed_update_and_place_alone() -> None:
@@ -57,7 +60,7 @@ def test_a_block_of_many_stretches_has_the_bits_of_each_and_no_stretch_those_of_
         whole = optimizer_of({"a": torch.ones(1000).bfloat16(), "b": torch.ones(20, 20).bfloat16()}, train)
         assert len(getattr(whole, "stretches", ())) == 3
         whole.gradient.copy_(gradient)
-        assert float(whole.norm()) == pytest.approx(float(gradient.float().norm()), rel=1e-6)
+        assert float(whole.norm()) == but_for_rounding(float(gradient.float().norm()), len(gradient))
         whole.step(1e-3)
         parts = whole.weights.split(512)
         one = optimizer_of({"a": torch.ones(512).bfloat16()}, train)
@@ -73,7 +76,8 @@ def test_updates_far_below_a_unit_of_the_last_place_add_up() -> None:
     for _ in range(200):
         optimizer.gradient.fill_(0.5)
         optimizer.step(1e-5)
-    assert 1.0 - float(optimizer.weights.float().mean()) == pytest.approx(200e-5, rel=0.05)
+    steps = 200e-5 / 2**-8  # of a neighbour's distance that a weight makes on average, a few in a hundred make one more or less
+    assert 1.0 - float(optimizer.weights.float().mean()) == pytest.approx(200e-5, rel=5 / (steps * SIZE) ** 0.5)
     assert (torch.tensor(1.0) - 1e-5).bfloat16() == 1.0
 
 
@@ -94,7 +98,7 @@ def test_losses_are_those_of_fp32_weights_and_a_state_holds_all_that_later_steps
 ) -> None:
     wide, stand = (stand_of(models[kind], weights, dtype if weights == "bf16" else "fp32") for weights in ("fp32", "bf16"))
     for step in range(1, 5):
-        assert stand.step(step) == pytest.approx(wide.step(step), rel=3e-3)
+        assert stand.step(step) == but_for_rounding(wide.step(step), ROUNDINGS / LABELS, torch.bfloat16)
     assert {one.dtype for one in stand.task.artifact.values()} == {torch.bfloat16}
     kept = stand.saved()
     losses = [stand.step(step) for step in (5, 6)]
@@ -112,7 +116,7 @@ def test_the_gradient_of_a_token_that_stands_often_is_summed_before_it_is_rounde
         table = stand.task.artifact["model.embed_tokens.weight"].grad
         assert table is not None
         found[weights] = table[7].float()
-    assert torch.allclose(found["bf16"], found["fp32"], rtol=0.02, atol=1e-4)
+    assert_equal_but_for_rounding(found["bf16"], found["fp32"], 1, torch.bfloat16)
 
 
 def test_layers_are_trained_in_bf16_and_what_is_left_is_a_model_others_load(models: dict[str, Path], tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from holdfast.trainer.memory import pressure
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.memory.pressure import MemoryWatch, cap_memory, rehearse
 from holdfast.trainer.model.offload import HostActivations
-from support.rounding import distance
+from support.architectures import TERMS
+from support.rounding import but_for_rounding, distance
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_micro_batch_that_does_not_fit_is_split_and_the_step_is_the_same(confi
     rows = [[row["samples"] for row in lines(tmp_path / name / "steps.jsonl")] for name in ("plain", "split", "killed")]
     assert rows[0] == rows[1] == rows[2]
     losses = [[row["loss"] for row in lines(tmp_path / name / "steps.jsonl")] for name in ("plain", "split")]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] == but_for_rounding(losses[1], TERMS, condition=len(losses[1]))
     ours, theirs = adapter(tmp_path / "split"), adapter(tmp_path / "plain")
     # an element whose gradient is all rounding moves by the whole rate under Adam, with either sign: few do, so wholes are compared
     assert all(distance(ours[name], tensor) < 1e-2 for name, tensor in theirs.items())
@@ -127,7 +128,7 @@ def test_a_real_limit_splits_the_largest_micro_batch_before_the_first_step(tmp_p
     assert {entry.from_step for entry in learned} == {1}, "it was not tried before the first step"
     free, tight = (lines(tmp_path / name / "steps.jsonl") for name in ("free", "tight"))
     assert [row["samples"] for row in free] == [row["samples"] for row in tight]
-    assert [row["loss"] for row in free] == pytest.approx([row["loss"] for row in tight], rel=1e-4)
+    assert [row["loss"] for row in free] == but_for_rounding([row["loss"] for row in tight], 24 * 1024)
     assert max(row["peak_bytes"] for row in tight) < max(row["peak_bytes"] for row in free)
 
 
@@ -219,7 +220,7 @@ def test_a_machine_short_of_memory_through_others_leaves_our_micro_batches_alone
     training: Any = Watched(tmp_path)
     watch = MemoryWatch(training, lambda: {"MemTotal": 1 << 50, "MemAvailable": 1, "SwapFree": 0})
     watch.look(16)
-    assert training.told == [] and np.isclose(training.job.settings(99).micro_batch_tokens, 400)
+    assert training.told == [] and training.job.settings(99).micro_batch_tokens == 400
 
 
 GIB = 1 << 30

@@ -159,7 +159,6 @@ def test_weights_kept_in_sixteen_bits_give_what_widened_ones_give(tmp_path: Any)
         return gradients(task, task.batches(list(range(len(LENGTHS))), 64))
 
     wide, narrow = trained(False), trained(True)
-    assert narrow[0] == pytest.approx(wide[0], rel=1e-6)
     assert_equal(narrow, wide)
 
 

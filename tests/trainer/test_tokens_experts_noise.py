@@ -17,8 +17,8 @@ from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.packing import grouped_batches
-from support.architectures import ARCHITECTURES, GQA
-from support.rounding import assert_equal_but_for_rounding
+from support.architectures import ARCHITECTURES, GQA, LABELS, ROUNDINGS, TERMS
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
@@ -62,20 +62,21 @@ def test_a_state_is_all_that_later_steps_need_and_peft_loads_what_is_left(models
         total += float(torch.nn.functional.cross_entropy(logits, batch.label_ids, reduction="sum"))
         labels += batch.labels
     stand.task.model.eval()
-    assert stand.compute(6).loss == pytest.approx(total / labels, rel=2e-5)
+    assert stand.compute(6).loss == but_for_rounding(total / labels, TERMS)
     narrow = load_plain(str(models[name]), str(tmp_path), torch.device("cpu"))
     with torch.no_grad():
-        assert_equal_but_for_rounding(narrow(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits, 10_000)  # width times layers
+        assert_equal_but_for_rounding(narrow(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits, TERMS)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_trained_tokens_meet_products_in_16_bits(models: dict[str, Path], dtype: str) -> None:
     adapter = KINDS["tokens of a tied table"][1]
     wide, half = (Stand(models["tied"], settings={"dtype": kind}, adapter=adapter) for kind in ("fp32", dtype))
-    assert half.compute(1).loss == pytest.approx(wide.compute(1).loss, rel=0.02)
+    assert half.compute(1).loss == but_for_rounding(wide.compute(1).loss, ROUNDINGS / LABELS, half.task.dtype)
     delta = next(name for name in half.task.artifact if "trainable_tokens" in name)
     ours, theirs = (one.task.artifact[delta].grad for one in (half, wide))
-    assert ours is not None and theirs is not None and float((ours - theirs).norm() / theirs.norm()) < 0.1
+    assert ours is not None and theirs is not None
+    assert_equal_but_for_rounding(ours, theirs, ROUNDINGS, half.task.dtype)
 
 
 @pytest.mark.parametrize(("tokens", "said"), [([4000], "is 4000, the embedding has 2"), (["<|nosuch|>"], "is no single token")])
@@ -107,7 +108,7 @@ def test_noise_is_the_samples_own_and_only_in_training(models: dict[str, Path], 
     whole = noisy.compute(1)
     assert abs(whole.loss - plain.compute(1).loss) > 1e-4
     assert noisy.compute(1).loss == whole.loss != noisy.compute(2).loss
-    assert noisy.compute(1, budget=45).loss == pytest.approx(whole.loss, rel=1e-5)  # in other company, in a row of its own
+    assert noisy.compute(1, budget=45).loss == but_for_rounding(whole.loss, TERMS)  # in other company, in a row of its own
     noisy.task.model.eval()
     plain.task.model.eval()
     assert noisy.compute(1).loss == plain.compute(1).loss
@@ -123,7 +124,9 @@ def test_noise_has_the_size_of_its_paper(models: dict[str, Path]) -> None:
     for row, length in zip(noise, batch.lengths, strict=True):
         most = 8.0 / np.sqrt(length * row.shape[1])
         assert np.abs(row[:length]).max() <= most * (1 + 1e-3)
-        assert np.std(row[:length]) == pytest.approx(most / np.sqrt(3), rel=0.15) and abs(row[:length].mean()) < 0.15 * most
+        spread = most / np.sqrt(3)  # of a uniform number; its mean and its spread over so many are off by five standard errors at the most
+        assert np.std(row[:length]) == pytest.approx(spread, rel=5 * np.sqrt(0.2 / row[:length].size))
+        assert abs(row[:length].mean()) < 5 * spread / np.sqrt(row[:length].size)
 
 
 def test_divergence_from_the_reference_is_that_of_plain_logits(models: dict[str, Path]) -> None:
@@ -141,4 +144,4 @@ def test_divergence_from_the_reference_is_that_of_plain_logits(models: dict[str,
                 with model.disable_adapter():
                     q = model(input_ids=batch.ids).logits[0, batch.label_at].double().log_softmax(-1)
             total, labels = total + float((p.exp() * (p - q)).sum()), labels + batch.labels
-    assert ours == pytest.approx(total / labels, rel=1e-4) and ours > 1e-3
+    assert ours == but_for_rounding(total / labels, TERMS, condition=10) and ours > 1e-3
