@@ -323,3 +323,71 @@ def test_every_key_of_the_trainers_own_examples_is_accounted_for() -> None:
     print(f"{files} files, {keys} keys, {unknown.total()} unknown")
     assert files > 100
     assert not unknown
+
+
+TRAINS = "from trl import SFTTrainer, SFTConfig\nfrom datasets import load_dataset, concatenate_datasets\n"
+GIVEN = "SFTTrainer(model='m', args=SFTConfig(output_dir='o'), train_dataset={}, eval_dataset={}).train()\n"
+
+
+def rows_of_script(tmp_path: Path, text: str, train: str, evaluated: str = "None") -> Draft:
+    return made_of(tmp_path, "s.py", TRAINS + text + GIVEN.format(train, evaluated))
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "evaluated", "files", "held"),
+    [
+        (
+            "a = load_dataset('json', data_files='a.jsonl')['train']\nb = load_dataset('json', data_files='b.jsonl')",
+            "a",
+            "b['train']",
+            "a",
+            "b",
+        ),
+        (
+            "a = load_dataset('json', data_files='a.jsonl', split='train')\nb = load_dataset('json', data_files='b.jsonl', split='train')",
+            "b",
+            "a",
+            "b",
+            "a",
+        ),
+        ("d = load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'})", "d['train']", "d['test']", "a", "b"),
+        ("d = load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'})", "d['test']", "None", "b", ""),
+        (
+            "d = load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'})\nd = d.map(len)\nt = d['train'].shuffle(seed=1)",
+            "t",
+            "d['test']",
+            "a",
+            "b",
+        ),
+        ("d = load_dataset('json', data_files='a.jsonl', split='train').train_test_split(0.1)", "d['train']", "d['test']", "a", ""),
+        ("a, b = load_dataset('json', data_files={'x': 'a.jsonl', 'y': 'b.jsonl'}, split=['x', 'y'])", "a", "b", "a", "b"),
+        ("S = 'test'\nd = load_dataset('json', data_files={'train': 'a.jsonl', S: 'b.jsonl'}, split=S)", "d", "None", "b", ""),
+    ],
+)
+def test_of_a_script_the_rows_are_those_its_trainer_is_given(
+    text: str, train: str, evaluated: str, files: str, held: str, tmp_path: Path
+) -> None:
+    tree = rows_of_script(tmp_path, text + "\n", train, evaluated).tree
+    assert (tree["data.files"], tree.get("data.held_out_files", [])) == ([f"{files}.jsonl"], [f"{held}.jsonl"] if held else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "saved", "asked"),
+    [
+        ("a = load_dataset('o/n', split='train')\nb = load_dataset('o/n', split='test')", "a", ["'o/n', split='train'"], False),
+        ("a = load_dataset('o/n', split='train')\nb = load_dataset('o/n', split='test')", "b", ["'o/n', split='test'"], False),
+        ("d = load_dataset('o/n')", "d['test']", ["'o/n', split='test'"], False),
+        ("d = load_dataset('o/n', 'main')", "d['train'].select(range(9))", ["'o/n', 'main', split='train'"], False),
+        ("d = load_dataset('o/n')\nt = concatenate_datasets([d['train'], d['extra']])", "t", ["split='train'", "split='extra'"], False),
+        ("d = load_dataset('o/n')", "d", ["split='train'"], True),
+        ("d = load_dataset('o/n')", "d[os.environ['SPLIT']]", ["split='train'"], True),
+        ("d = prepared(load_dataset('o/n', split='train'))\ne = load_dataset('o/n', split='test')", "d", ["split='train'"], True),
+    ],
+)
+def test_the_split_that_is_saved_is_the_one_that_is_trained(text: str, train: str, saved: list[str], asked: bool, tmp_path: Path) -> None:
+    """Where that is not read, it says so."""
+    draft = rows_of_script(tmp_path, text + "\n", train)
+    commands = [one for one in draft.todo if "load_dataset" in one and one.startswith("save the rows")]
+    assert len(commands) == len(saved) == len(draft.tree["data.files"])
+    assert all(part in command for part, command in zip(saved, commands, strict=True))
+    assert any("see that data.files are the rows it trains on" in one for one in draft.todo) is asked
