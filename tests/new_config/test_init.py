@@ -391,3 +391,32 @@ def test_the_split_that_is_saved_is_the_one_that_is_trained(text: str, train: st
     assert len(commands) == len(saved) == len(draft.tree["data.files"])
     assert all(part in command for part, command in zip(saved, commands, strict=True))
     assert any("see that data.files are the rows it trains on" in one for one in draft.todo) is asked
+
+
+def test_rows_that_are_left_out_are_told_with_their_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
+    write_rows(rows, [*make_rows(30), *({"query_text": f"q {n}", "reply_text": f"an answer, {n}"} for n in range(12))])
+    asked = ["init", "--model", "tiny", "--data", str(rows), "--out"]
+    assert _main([*asked, str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"! to do: 12 of 42 rows are not trained on: missing_field 12; the first, {rows}:31: fields ['query_text', 'reply_text']" in said
+    assert "--field" in said
+    named = tmp_path / "named.yaml"
+    assert _main([*asked, str(named), "--field", "query=query_text", "--field", "response=reply_text", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["todo"] and load_config(named).data.fields == {"query": "query_text", "response": "reply_text"}
+
+
+def test_no_config_is_written_of_rows_of_which_none_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
+    write_rows(rows, [{"was": f"q {n}", "wird": f"an answer, {n}"} for n in range(12)])
+    asked = ["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]
+    assert _main(asked) == 2
+    assert "missing_field 12" in capsys.readouterr().err and not out.exists()
+    assert _main([*asked, "--field", "question"]) == 2 and "write NAME=THEIRS" in capsys.readouterr().err
+    assert _main([*asked, "--field", "question=was", "--field", "answer=wird"]) == 0
+    capsys.readouterr()
+    theirs = tmp_path / "theirs.yml"
+    theirs.write_text(AXOLOTL)
+    assert _main(["init", "--from", str(theirs), "--out", str(tmp_path / "o.yaml"), "--field", "question=was", "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["values"]["data"]["fields"] == {"question": "was"}
