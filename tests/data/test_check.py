@@ -142,6 +142,10 @@ def test_repetitions_are_counted_and_dropped_when_asked(call: Call, tmp_path: Pa
     file, held_out = write_rows(tmp_path / "rows.jsonl", rows), write_rows(tmp_path / "held.jsonl", rows[3:])
     answer = call("check", file, "--held-out", held_out)
     assert [answer[kind] for kind in ("duplicates", "near_duplicates", "conflicting_answers", "in_held_out")] == [1, 1, 1, 1]
+    asked_again = write_rows(tmp_path / "asked-again.jsonl", [rows[3], rows[0] | {"completion": "x"}])
+    against = call("check", file, "--held-out", asked_again)
+    assert (against["in_held_out"], against["same_as_held_out"]) == (4, 1)
+    assert any("4 rows in the held-out set: 1 word for word but for case, 3 by the prompt alone" in line for line in facts(against))
     assert answer["rejected"] == 0
     where = {kind: shown[0]["detail"].rpartition(": ")[2] for kind, shown in answer["examples"].items() if kind != "too_alike"}
     assert where == {

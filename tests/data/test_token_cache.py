@@ -225,9 +225,9 @@ def counts_changed(file: Path) -> str:
 
 def of_another_version(file: Path) -> str:
     data = file.read_bytes()
-    assert data.count(b'\\"version\\":2,') == 1
-    file.write_bytes(data.replace(b'\\"version\\":2,', b'\\"version\\":0,'))
-    return "it is of version 0, this is version 2"
+    assert data.count(b'\\"version\\":3,') == 1
+    file.write_bytes(data.replace(b'\\"version\\":3,', b'\\"version\\":0,'))
+    return "it is of version 0, this is version 3"
 
 
 @pytest.mark.parametrize("damage", [torn, flipped, emptied, another_files, counts_changed, of_another_version])
@@ -373,11 +373,13 @@ def test_the_token_set_is_mapped_and_its_file_is_what_safetensors_writes(assets:
     build(assets.model, [rows, assets.rows], tmp_path / "cache", tmp_path / "a")
     path = tmp_path / "a" / "data.safetensors"
     tokens = load_tokens(path)
-    names = ("ids", "learned", "starts", "file", "line")
+    names = ("ids", "learned", "starts", "file", "line", *(["group"] if tokens.group is not None else []))
     arrays = {name: getattr(tokens, name) for name in names}
     assert f"{path}\n" in Path("/proc/self/maps").read_text()
     assert not any(array.flags.owndata or array.flags.writeable for array in arrays.values())
-    facts = json.dumps({"files": tokens.files, "held_out_files": 0, "pad": tokens.pad}, separators=(",", ":"))
+    facts = json.dumps(
+        {"files": tokens.files, "held_out_files": 0, "pad": tokens.pad, "grouped_by": tokens.grouped_by}, separators=(",", ":")
+    )
     assert path.read_bytes() == save({name: np.array(array) for name, array in arrays.items()}, metadata={"holdfast": facts})
     theirs = load_file(path)
     assert all(np.array_equal(theirs[name], arrays[name]) for name in names)

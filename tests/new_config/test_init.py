@@ -323,3 +323,100 @@ def test_every_key_of_the_trainers_own_examples_is_accounted_for() -> None:
     print(f"{files} files, {keys} keys, {unknown.total()} unknown")
     assert files > 100
     assert not unknown
+
+
+TRAINS = "from trl import SFTTrainer, SFTConfig\nfrom datasets import load_dataset, concatenate_datasets\n"
+GIVEN = "SFTTrainer(model='m', args=SFTConfig(output_dir='o'), train_dataset={}, eval_dataset={}).train()\n"
+
+
+def rows_of_script(tmp_path: Path, text: str, train: str, evaluated: str = "None") -> Draft:
+    return made_of(tmp_path, "s.py", TRAINS + text + GIVEN.format(train, evaluated))
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "evaluated", "files", "held"),
+    [
+        (
+            "a = load_dataset('json', data_files='a.jsonl')['train']\nb = load_dataset('json', data_files='b.jsonl')",
+            "a",
+            "b['train']",
+            "a",
+            "b",
+        ),
+        (
+            "a = load_dataset('json', data_files='a.jsonl', split='train')\nb = load_dataset('json', data_files='b.jsonl', split='train')",
+            "b",
+            "a",
+            "b",
+            "a",
+        ),
+        ("d = load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'})", "d['train']", "d['test']", "a", "b"),
+        ("d = load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'})", "d['test']", "None", "b", ""),
+        (
+            "d = load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'})\nd = d.map(len)\nt = d['train'].shuffle(seed=1)",
+            "t",
+            "d['test']",
+            "a",
+            "b",
+        ),
+        ("d = load_dataset('json', data_files='a.jsonl', split='train').train_test_split(0.1)", "d['train']", "d['test']", "a", ""),
+        ("a, b = load_dataset('json', data_files={'x': 'a.jsonl', 'y': 'b.jsonl'}, split=['x', 'y'])", "a", "b", "a", "b"),
+        ("S = 'test'\nd = load_dataset('json', data_files={'train': 'a.jsonl', S: 'b.jsonl'}, split=S)", "d", "None", "b", ""),
+    ],
+)
+def test_of_a_script_the_rows_are_those_its_trainer_is_given(
+    text: str, train: str, evaluated: str, files: str, held: str, tmp_path: Path
+) -> None:
+    tree = rows_of_script(tmp_path, text + "\n", train, evaluated).tree
+    assert (tree["data.files"], tree.get("data.held_out_files", [])) == ([f"{files}.jsonl"], [f"{held}.jsonl"] if held else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "saved", "asked"),
+    [
+        ("a = load_dataset('o/n', split='train')\nb = load_dataset('o/n', split='test')", "a", ["'o/n', split='train'"], False),
+        ("a = load_dataset('o/n', split='train')\nb = load_dataset('o/n', split='test')", "b", ["'o/n', split='test'"], False),
+        ("d = load_dataset('o/n')", "d['test']", ["'o/n', split='test'"], False),
+        ("d = load_dataset('o/n', 'main')", "d['train'].select(range(9))", ["'o/n', 'main', split='train'"], False),
+        ("d = load_dataset('o/n')\nt = concatenate_datasets([d['train'], d['extra']])", "t", ["split='train'", "split='extra'"], False),
+        ("d = load_dataset('o/n')", "d", ["split='train'"], True),
+        ("d = load_dataset('o/n')", "d[os.environ['SPLIT']]", ["split='train'"], True),
+        ("d = prepared(load_dataset('o/n', split='train'))\ne = load_dataset('o/n', split='test')", "d", ["split='train'"], True),
+    ],
+)
+def test_the_split_that_is_saved_is_the_one_that_is_trained(text: str, train: str, saved: list[str], asked: bool, tmp_path: Path) -> None:
+    """Where that is not read, it says so."""
+    draft = rows_of_script(tmp_path, text + "\n", train)
+    commands = [one for one in draft.todo if "load_dataset" in one and one.startswith("save the rows")]
+    assert len(commands) == len(saved) == len(draft.tree["data.files"])
+    assert all(part in command for part, command in zip(saved, commands, strict=True))
+    assert any("see that data.files are the rows it trains on" in one for one in draft.todo) is asked
+
+
+def test_rows_that_are_left_out_are_told_with_their_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
+    write_rows(rows, [*make_rows(30), *({"query_text": f"q {n}", "reply_text": f"an answer, {n}"} for n in range(12))])
+    asked = ["init", "--model", "tiny", "--data", str(rows), "--out"]
+    assert _main([*asked, str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"! to do: 12 of 42 rows are not trained on: missing_field 12; the first, {rows}:31: fields ['query_text', 'reply_text']" in said
+    assert "--field" in said
+    named = tmp_path / "named.yaml"
+    assert _main([*asked, str(named), "--field", "query=query_text", "--field", "response=reply_text", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["todo"] and load_config(named).data.fields == {"query": "query_text", "response": "reply_text"}
+
+
+def test_no_config_is_written_of_rows_of_which_none_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
+    write_rows(rows, [{"was": f"q {n}", "wird": f"an answer, {n}"} for n in range(12)])
+    asked = ["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]
+    assert _main(asked) == 2
+    assert "missing_field 12" in capsys.readouterr().err and not out.exists()
+    assert _main([*asked, "--field", "question"]) == 2 and "write NAME=THEIRS" in capsys.readouterr().err
+    assert _main([*asked, "--field", "question=was", "--field", "answer=wird"]) == 0
+    capsys.readouterr()
+    theirs = tmp_path / "theirs.yml"
+    theirs.write_text(AXOLOTL)
+    assert _main(["init", "--from", str(theirs), "--out", str(tmp_path / "o.yaml"), "--field", "question=was", "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["values"]["data"]["fields"] == {"question": "was"}

@@ -8,16 +8,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from peft import PromptTuningConfig, get_peft_model
 
 from conftest import make_rows, write_rows
-from holdfast.base_model.folder import EMBEDDED
+from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.cli.main import main
+from holdfast.config.config import Config
+from holdfast.data.tokens.codec import load_codec
+from holdfast.export.samples import against_run, of_file, of_run
 from holdfast.export.subject import read_subject
+from holdfast.report.shipped import verdict
 from holdfast.report.shipped.verdict import headline, is_good, page
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.tasks.text import check_data
+from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.greedy import greedy
 from holdfast.verify import compare
 from holdfast.verify.compare import Request, verify
@@ -76,6 +84,36 @@ def test_the_headline_says_what_was_learned_and_what_was_lost(learned: str, gene
     answer |= {"forgotten": {"verdict": general, "rows": 60, "loss": loss}, "answers": None, "samples": [], "hashes": {}}
     assert told in headline(answer, "it") and is_good(answer) is good
     assert ('class="verdict bad"' in page(answer, "it")) is not good and told.partition(":")[0] in page(answer, "it")
+
+
+def test_rows_of_one_prompt_are_one_cluster_and_none_is_called_independent(made: SimpleNamespace, tmp_path: Path) -> None:
+    rows = make_rows(30)
+    again = [row | {"output": f"{row['output']} {n}"} for row in rows[:6] for n in range(3)]
+    request = request_of(made, made.good, rows=write_rows(tmp_path / "rows.jsonl", again), generate=0)
+    answer = verify(request)
+    assert (answer["rows"], answer["loss"]["clusters"], answer["grouped_by"], answer["overlap"]) == (18, 6, ["line", "prompt"], None)
+    told = dict(verdict.lines(answer))
+    assert told["rows"] == "18 rows of the file, in 6 groups by line and prompt"
+    assert told["in training"] == "not looked at: the rows of its run are not here"
+
+
+def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """And the rows that it held out are in the groups that it drew."""
+    rows = [{"prompt": f"question {n}", "completion": f"answer {n} is {n * n}"} for n in range(20)]
+    again = [row | {"completion": "no"} for row in rows]
+    file = write_rows(tmp_path / "rows.jsonl", rows + again)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    config = Config(model=str(assets.model), data={"files": [str(file)], "held_out": 0.2})
+    run.write_config(config)
+    check_data(run, config, read_model(config.model), Terminal(to_stderr=False, quiet=True))
+    held = of_run(run)
+    assert held.overlap == (8, 0, 0) and len(np.unique(held.clusters)) == 4 and held.grouped_by
+    lines = {source.line - 1 for source in held.sources}
+    trained = next(n for n in range(20) if n not in lines)
+    asked = [rows[trained], rows[trained] | {"completion": "perhaps"}, {"prompt": "never asked", "completion": "x y"}]
+    found = of_file(write_rows(tmp_path / "asked.jsonl", asked), load_codec(assets.model), 100)
+    assert found.overlap is None and against_run(found, run).overlap == (3, 1, 2)
 
 
 def test_expectations_are_counted_by_name_and_pair(made: SimpleNamespace, tmp_path: Path) -> None:

@@ -48,7 +48,12 @@ class Data(Section):
         description="how turns are written: a file of Jinja, {of: MODEL}, chatml, llama3 or gemma; as the model has it when not given",
     )
     redact: bool = Field(False, description="take secrets and e-mail addresses out of the texts")
-    held_out: float = Field(0.05, ge=0.0, le=0.5, description="share of the rows kept for evaluation, drawn by seed")
+    held_out: float = Field(
+        0.05,
+        ge=0.0,
+        le=0.5,
+        description="share of the rows kept for evaluation, drawn by seed; rows of one conversation or prompt stay together",
+    )
     held_out_files: list[str] = Field(
         default_factory=list,
         description="files with the rows for evaluation, instead of a share; of owner/name on the hub its validation or test split",

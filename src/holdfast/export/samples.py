@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.data.duplicates.linked import joined as joined_rows
+from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import Rules
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
 from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.data.tokens.token_set import load_tokens, sequences, split
 from holdfast.run.folder import RunFolder
@@ -26,6 +29,8 @@ class Samples:
     """Tokenised rows: row i is ids[starts[i]:starts[i+1]]; learned is 1 where a token is an answer's.
 
     ids int32, learned uint8 [tokens], starts int64 [rows + 1]; sources: where each row stood; kind: held_out, training, file, general.
+    groups: of each row the first of its run that it hangs together with, [rows], by what grouped_by names; None: not looked at.
+    overlap: with the rows its run was trained on; None: not looked at.
     """
 
     ids: npt.NDArray[np.int32]
@@ -33,6 +38,18 @@ class Samples:
     starts: npt.NDArray[np.int64]
     sources: tuple[Source, ...]
     kind: str
+    groups: npt.NDArray[np.int64] | None = None
+    grouped_by: tuple[str, ...] = ()
+    overlap: Overlap | None = None
+
+    @property
+    def clusters(self) -> npt.NDArray[np.int64]:
+        """Which rows belong together, int64 [rows]: those of one line of a file, of one prompt, of one group of their run."""
+        rows = np.arange(len(self))
+        line = np.unique([str(source) for source in self.sources], return_inverse=True)[1].astype(np.int64)
+        prompt = keys_of(self.ids, self.learned, self.starts).prompt
+        links = [links_of_equal(line, rows), links_of_equal(prompt, np.flatnonzero(prompt))]
+        return joined_rows(len(self), links + ([links_of_equal(self.groups, rows)] if self.groups is not None else []))
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -90,7 +107,24 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
     for number in chosen[:most].tolist():
         (ids, learned), _ = sequences(*tokens.row(number))[0]  # of a pair the better one
         found.append((ids.tolist(), learned.tolist(), tokens.source(number)))
-    return joined(found, kind)
+    made = joined(found, kind)
+    if tokens.grouped_by is not None:
+        group = np.arange(len(tokens)) if tokens.group is None else tokens.group
+        made = replace(made, groups=group[chosen[:most]], grouped_by=tokens.grouped_by)
+    return replace(made, overlap=overlap_in(tokens, training, chosen[:most])) if kind == "held_out" and most is None else made
+
+
+def against_run(samples: Samples, run: RunFolder) -> Samples:
+    """The same rows with what of them the run was trained on; as they are where its rows cannot be read."""
+    try:
+        tokens = load_tokens(run.data_file)
+    except (OSError, ValueError):
+        return samples
+    config = run.config()
+    training = split(tokens, config.data, config.train.seed)[0]
+    theirs = keys_of(tokens.ids, tokens.learned, tokens.starts)
+    trained = Keys(theirs.whole[training], theirs.prompt[training])
+    return replace(samples, overlap=overlap_of(keys_of(samples.ids, samples.learned, samples.starts), trained))
 
 
 def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:

@@ -64,6 +64,9 @@ def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goa
     choice.set("model", model, f"{params / 1e9:.3g} billion parameters" if params else "")
     counted = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
     choice.set("data.files", files, counted + (f", {rows.rejected:,} rejected (`holdfast data check` tells why)" if rows.rejected else ""))
+    if rows.rejected:
+        total = rows.rejected + (rows.rows or 0)
+        choice.todo.append(f"{rows.rejected:,} of {total:,} rows are not trained on: {rows.why}")
     objective = {"pairs": "dpo", "marks": "kto"}.get(rows.kind, "sft")
     if objective == "dpo" and (wanted := next((one for one in ("orpo", "simpo") if one in goal.lower()), "")):
         objective = wanted

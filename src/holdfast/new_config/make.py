@@ -21,7 +21,7 @@ from holdfast.config.load import looks_local
 from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.paths import expand
 from holdfast.new_config.choose import choose, choose_table, size_in_name
-from holdfast.new_config.rows import look_at_rows
+from holdfast.new_config.rows import Fields, look_at_rows
 from holdfast.new_config.write import as_yaml
 
 Say = Callable[[str], None]
@@ -46,10 +46,12 @@ class Made:
         return Draft("", self.tree).as_tree()
 
 
-def from_file(file: Path, data: list[str], model: str | None, goal: str) -> Made:
+def from_file(file: Path, data: list[str], model: str | None, goal: str, fields: Fields = ()) -> Made:
     """Translate another trainer's file. Raises Stop(2) where it is none."""
     source, known = read_foreign(file)
     draft = convert(source, data or None, model, known)
+    for ours, theirs in fields:
+        draft.tree[f"data.fields.{ours}"], draft.reasons[f"data.fields.{ours}"] = theirs, "--field"
     counts = {fate: sum(row.fate == fate for row in draft.rows) for fate in ("carried", "changed", "not_carried")}
     head = [
         f"Made of {file.name}, a {source.kind} of {source.program}, by `holdfast init --from`: of {len(draft.rows)} keys "
@@ -60,12 +62,12 @@ def from_file(file: Path, data: list[str], model: str | None, goal: str) -> Made
     return Made(draft.tree, draft.reasons, head, [row.as_json() for row in draft.rows], draft.todo, draft.refused, draft.program)
 
 
-def from_answers(model: str | None, data: list[str], goal: str) -> Made:
+def from_answers(model: str | None, data: list[str], goal: str, fields: Fields = ()) -> Made:
     """Look at rows and model and choose. Raises Stop(2) where one is missing."""
     files = expand(data)
     if not files:
         raise Stop(USAGE, "no rows are named", "holdfast init --model MODEL --data rows.jsonl --out my-run.yaml")
-    rows = look_at_rows(files, model)
+    rows = look_at_rows(files, model, fields)
     if rows.kind == "table" and not model:
         choice = choose_table(files, rows, goal)
     else:
@@ -76,9 +78,12 @@ def from_answers(model: str | None, data: list[str], goal: str) -> Made:
                 "add --model FOLDER or a hub name, or --model tiny to try",
             )
         if rows.rows == 0:
-            raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on", f"holdfast data check {' '.join(files)}")
+            why = f" ({rows.why})" if rows.why else ""
+            raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on{why}", f"holdfast data check {' '.join(files)}")
         params, positions = _size(model)
         choice = choose(model, params, files, rows, goal, positions)
+        for ours, theirs in fields:
+            choice.set(f"data.fields.{ours}", theirs, "--field")
     if any(map(elsewhere, data)):
         choice.tree["data.files"] = data
     head = ["Made by `holdfast init`.", *([f"Goal: {goal}"] if goal else []), *(f"To do: {one}" for one in choice.todo)]

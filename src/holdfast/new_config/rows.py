@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.files.raw_row import RawRow
 from holdfast.data.files.read import read_rows
@@ -24,12 +25,16 @@ from holdfast.machine.system import usable_threads
 
 _FIRST = 50  # rows whose fields tell their kind
 _WHOLE = 500 << 20  # bytes of files that are read whole; of more the first rows tell
+Fields = tuple[tuple[str, str], ...]
 _TEXTS = {"text", "messages", "conversations"} | {name for pair in PAIRS for name in (pair.question, pair.answer)}
 
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts."""
+    """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts.
+
+    why: of rejected rows, how many for each reason, and the first of them.
+    """
 
     kind: str
     columns: tuple[str, ...]
@@ -39,16 +44,21 @@ class LookedAt:
     p99: int | None
     bytes: int
     total_tokens: int | None = None
+    why: str = ""
 
 
-def look_at_rows(files: list[str], model: str | None) -> LookedAt:
-    """model: a folder or `tiny`, whose tokenizer counts; otherwise the embedded one does. Raises Stop as reading does."""
+def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> LookedAt:
+    """model: a folder or `tiny`, whose tokenizer counts; otherwise the embedded one does. fields: names of ours with those the files use.
+
+    Raises Stop as reading does.
+    """
     first = [row.value for file in files for row in islice(_good(file), _FIRST)]
-    kind, columns = _kind(first)
+    kind, columns = _kind(first, fields)
     size = sum(Path(file).stat().st_size for file in files)
     if kind == "table" or size > _WHOLE:
         return LookedAt(kind, columns, None, 0, None, None, size)
     rules = Rules(
+        fields=fields,
         wanted="pairs" if kind == "pairs" else "marks" if kind == "marks" else "answers",
         learns="assistant" if kind == "answers" else "last",
     )
@@ -59,7 +69,17 @@ def look_at_rows(files: list[str], model: str | None) -> LookedAt:
     found = findings.as_json()
     tokens = found["tokens"]
     kept = found["kept"] + found["mended"]
-    return LookedAt(kind, columns, kept, found["rejected"], tokens.get("max"), tokens.get("p99"), size, tokens.get("total"))
+    return LookedAt(kind, columns, kept, found["rejected"], tokens.get("max"), tokens.get("p99"), size, tokens.get("total"), _why(found))
+
+
+def _why(found: Json) -> str:
+    """Why rows are rejected; empty where none is."""
+    if not found["rejected"]:
+        return ""
+    counts = {reason: count for reason, count in found["by_reason"].items() if reason in found["examples"]}
+    first = next((shown[0] for reason in counts for shown in [found["examples"][reason]] if shown), None)
+    told = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
+    return f"{told}; the first, {first['file']}:{first['line']}: {first['detail']}" if first else told
 
 
 def _good(file: str) -> Iterator[RawRow]:
@@ -74,9 +94,10 @@ def _codec(model: str | None) -> Codec:
     return plain_codec(load_codec(EMBEDDED["tiny"]))
 
 
-def _kind(rows: list[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
+def _kind(rows: list[dict[str, Any]], fields: Fields = ()) -> tuple[str, tuple[str, ...]]:
     names = tuple(dict.fromkeys(name for row in rows for name in row))
     cased = {in_our_case(name) for name in names}
+    cased |= {ours for ours, theirs in fields if in_our_case(theirs) in cased}
     if any(cased >= set(pair) for pair in TWO_ANSWERS):
         return "pairs", names
     if (

@@ -20,7 +20,7 @@ from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.child import Found, measure
 from holdfast.export.endings import end_tokens
-from holdfast.export.samples import Samples, of_file, of_general, of_run
+from holdfast.export.samples import Samples, against_run, of_file, of_general, of_run
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
@@ -86,7 +86,8 @@ def _suite(request: Request, parts: list[Json], work: Path) -> Json | None:
 
 def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
     if request.rows is not None:
-        return of_file(request.rows, codec, longest)
+        found = of_file(request.rows, codec, longest)
+        return against_run(found, request.subject.run) if request.subject.run is not None else found
     if request.subject.run is None:
         raise Stop(USAGE, f"{request.subject.tuned} was given without its run", "give rows it was not trained on with --rows FILE")
     return of_run(request.subject.run)
@@ -137,6 +138,8 @@ def _answer(
         "infers": not asked or any(one["ids"] for one in tuned.facts["answers"]),
         "rows": len(task),
         "kind": task.kind,
+        "grouped_by": ["line", "prompt", *(kind for kind in task.grouped_by if kind != "prompt")],
+        "overlap": task.overlap.as_json() if task.overlap else None,
         "against": request.against.name if request.against else "base",
         "loss": loss,
         "ab": ab_answer(losses, floor),
@@ -165,12 +168,11 @@ def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) ->
 
 
 def _losses(samples: Samples, base: Found, tuned: Found, first: int) -> Losses:
-    """Of `samples`, which begin at row `first` of what was measured; rows of one line of a file belong together."""
+    """Of `samples`, which begin at row `first` of what was measured."""
     assert base.losses is not None and tuned.losses is not None
     span = slice(first, first + len(samples))
-    _, clusters = np.unique([str(source) for source in samples.sources], return_inverse=True)
     one, other = np.asarray(base.losses)[span], np.asarray(tuned.losses)[span]
-    return Losses(one[:, 0], one[:, 1], other[:, 1], clusters)
+    return Losses(one[:, 0], one[:, 1], other[:, 1], samples.clusters)
 
 
 def _noise(found: Found) -> float:

@@ -15,6 +15,7 @@ from holdfast.base.units import gib
 from holdfast.book.graphics_cards import named_card
 from holdfast.config.foreign.keys import SAME
 from holdfast.config.load import load_config
+from holdfast.data.judge.rules import asked_fields
 from holdfast.machine.read import read_machine
 from holdfast.new_config.make import Made, checked, from_answers, from_file
 from holdfast.planning.planning import plan_run, with_card
@@ -44,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="M", help="folder in Hugging Face layout, hub name, or tiny")
     parser.add_argument("--data", nargs="+", action="extend", default=[], metavar="FILES", help="row files, folders, or patterns in quotes")
+    parser.add_argument(
+        "--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply; as data.fields"
+    )
     parser.add_argument("--card", metavar="NAME", help="plan for this card, for example 'RTX 4090' (default: this machine)")
     parser.add_argument("--goal", default="", metavar="TEXT", help="what it is for, in a sentence; quick, quality and memory are heard")
     parser.add_argument("--out", type=Path, metavar="CONFIG", help="the config to write; nothing is overwritten")
@@ -56,10 +60,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         _ask(arguments)
     out = _place(arguments)
     data = [part for one in arguments.data for part in ([one] if Path(one).exists() else one.split(","))]
+    fields = asked_fields(arguments.field)
     if arguments.source:
-        made = from_file(arguments.source, data, arguments.model, arguments.goal)
+        made = from_file(arguments.source, data, arguments.model, arguments.goal, fields)
     else:
-        made = from_answers(arguments.model, data, arguments.goal)
+        made = from_answers(arguments.model, data, arguments.goal, fields)
     answer = _account(made, out)
     if made.refused:
         _tell_keys(made, arguments.json)

@@ -46,6 +46,7 @@ def _given(source: Source, named: list[tuple[str, Key]], data: list[str] | None,
     made = row_files(named, known, of_hub=source.program != "LLaMA-Factory" or "train_dataset" in names)
     given |= {"_program": source.program, "_row_files": made, "_data": data, "_objective": _objective(source, given)}
     given["_held"] = {key.theirs for common, key in named if common == "held_out_file"}
+    given["_unread"] = [key for common, key in named if common in ("dataset", "dataset_split") and isinstance(key.value, Computed)]
     given["_full"] = _is_full(source, given)
     given["_four_bits"] = (
         rules.is_true(given.get("load_in_4bit"))
@@ -183,6 +184,8 @@ def _rows(draft: Draft, given: dict[str, Any], data: list[str] | None) -> None:
     if name := of_torchtune(given.get("dataset_type")):
         made.append(rules_rows.fetched(name, given.get("dataset_config"), given.get("dataset_split")))
     draft.todo += [one.todo() for one in dict.fromkeys(made) if one.command]
+    for key in given["_unread"]:
+        draft.todo.append(f"see that data.files are the rows it trains on: {key.theirs} is not read of the script ({key.value.source})")
     if "data.files" not in tree:
         tree["data.files"], draft.reasons["data.files"] = [_ROWS], "the file names no rows that can be read: write yours here"
         draft.todo.append(f"put the rows into {_ROWS}, or write their files at data.files")

@@ -42,9 +42,10 @@ class RowFile(NamedTuple):
 
 def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
     """The file that a data set of the hub is saved in, and how."""
-    file = f"data/{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}.jsonl"
     more = f", {config!r}" if isinstance(config, str) and config else ""
     part = split if isinstance(split, str) and split else "train"
+    told = "-".join([name, *([part] if part != "train" else [])])
+    file = f"data/{re.sub(r'[^A-Za-z0-9._-]+', '-', told).strip('-')}.jsonl"
     return RowFile(file, f'python -c "from datasets import load_dataset; load_dataset({name!r}{more}, split={part!r}).to_json({file!r})"')
 
 
@@ -172,6 +173,7 @@ RULES: dict[str, Rule] = {
     "mask_history": learn_last,
     "held_share": share,
     "held_out_file": held_rows,
+    "unused_rows": lambda value, given: left("loaded there, and not given to the trainer as train_dataset", "data.files"),
     "max_samples": lambda value, given: left(f"`holdfast data sample FILE --rows {value} --out FEWER` draws rows", "data.files"),
     "excess_length_strategy": lambda value, given: same("data.too_long", "cut" if str(value).startswith("trunc") else "reject"),
 }

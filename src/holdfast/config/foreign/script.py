@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.config.foreign.keys import Computed, Key, Source, flatten
+from holdfast.config.foreign.script_rows import LOADERS, Origin, Rows, rows_given
+from holdfast.row_sources.splits import judges
 
 _ARGUMENTS = {  # classes whose arguments are those of a training
     *("TrainingArguments", "Seq2SeqTrainingArguments", "UnslothTrainingArguments", "SFTConfig", "DPOConfig", "KTOConfig", "ORPOConfig"),
@@ -20,7 +22,6 @@ _TRAINERS = {
 }
 _ADAPTERS = ("LoraConfig", "get_peft_model", "AdaLoraConfig", "IA3Config", "PromptTuningConfig")
 _QUANTISERS = ("BitsAndBytesConfig",)
-_LOADERS = ("load_dataset", "load_from_disk")
 _PLAIN = ("train_on_responses_only", "get_chat_template")
 _FIRST = {
     "load_dataset": ("path", "name"),
@@ -37,11 +38,15 @@ def read_script(text: str, file: str = "") -> Source:
     names = _literals(tree)
     keys: list[Key] = []
     trains = ""
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    given = rows_given(tree, [call for call in calls if _name(call.func) in _TRAINERS])
+    for call in calls:
         name = _name(call.func)
         if name in _TRAINERS or name in _ARGUMENTS:
             trains = name if name in _TRAINERS or not trains else trains
-        keys += _keys_of(call, name, names)
+        keys += _keys_of_rows(call, name, names, given) if name in LOADERS else _keys_of(call, name, names)
+    if not given.known and any(_name(call.func) in LOADERS for call in calls):
+        keys.append(Key("train_dataset", Computed(given.unread or "no trainer is given it here"), "trainer"))
     imports = {part for node in ast.walk(tree) for part in _imported(node)}
     program = "Unsloth" if "unsloth" in imports else "TRL" if "trl" in imports else "transformers"
     if not keys or not (trains or any("get_peft_model" in key.where or "LoraConfig" in key.where for key in keys)):
@@ -74,7 +79,7 @@ def _name(func: ast.expr) -> str:
 def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
     """The keys that a call gives; none where it is no call of a training."""
     loads = name == "from_pretrained" and "Tokenizer" not in ast.unparse(call.func) and "Processor" not in ast.unparse(call.func)
-    if not (loads or name in (*_ARGUMENTS, *_TRAINERS, *_ADAPTERS, *_QUANTISERS, *_LOADERS, *_PLAIN)):
+    if not (loads or name in (*_ARGUMENTS, *_TRAINERS, *_ADAPTERS, *_QUANTISERS, *_PLAIN)):
         return
     where = f"{name}, line {call.lineno}"
     role = _role(name, loads)
@@ -89,7 +94,43 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
         if is_object and not is_name and role in ("trainer", "adapter", "model"):
             continue  # its own call is read
         value = _value(node, names)
-        yield from flatten(value, f"{role}.{key}" if role in ("dataset", "quantised") else str(key), where)
+        yield from flatten(value, f"{role}.{key}" if role == "quantised" else str(key), where)
+
+
+def _keys_of_rows(call: ast.Call, name: str, names: dict[str, Any], rows: Rows) -> Iterator[Key]:
+    """The keys of a call that loads rows: of those that are learned all; of those that judge, and of others, what they are called."""
+    where = f"{name}, line {call.lineno}"
+    positional = zip(_FIRST[name], call.args, strict=False)
+    given = {key: _value(node, names) for key, node in [*positional, *_named(call)]}
+    files, asked = given.pop("data_files", None), given.pop("split", None)
+    learned, judging = ([_split_of(one, names) for one in of if one.call is call] for of in (rows.learned, rows.judging))
+    if not rows.known:  # by the name of the split, where it has one
+        learned, judging = ([], [asked]) if isinstance(asked, str) and judges(asked.partition("[")[0]) else ([asked], [])
+    for number, split in enumerate(learned):
+        at = where if not number else f"{where}, again"
+        of_split = files[split] if isinstance(files, dict) and isinstance(split, str) and split in files else files
+        for key, value in given.items():
+            yield from flatten(value, f"dataset.{key}", at)
+        if of_split is not None:
+            yield from flatten(of_split, "dataset.data_files", at)
+        if split is None and rows.known and name == "load_dataset" and files is None:
+            split = Computed("train_dataset is given no split of it")
+        if split is not None:
+            yield Key("dataset.split", split, at)
+    for split in judging:
+        of_split = files.get(split) if isinstance(files, dict) else files
+        if of_split is None or split not in learned:
+            yield from flatten(of_split or given.get("path"), "eval_dataset", where)
+    if not learned and not judging:
+        yield from flatten(files or given.get("path"), "unused_dataset", where)
+
+
+def _named(call: ast.Call) -> list[tuple[str, ast.expr]]:
+    return [(word.arg, word.value) for word in call.keywords if word.arg]
+
+
+def _split_of(origin: Origin, names: dict[str, Any]) -> Any:
+    return None if origin.split is None else _value(origin.split, names)
 
 
 def _role(name: str, loads: bool) -> str:
@@ -97,8 +138,6 @@ def _role(name: str, loads: bool) -> str:
         return "model"
     if name in _PLAIN:
         return "marks"
-    if name in _LOADERS:
-        return "dataset"
     if name in _QUANTISERS:
         return "quantised"
     return "trainer" if name in _TRAINERS else "adapter" if name in _ADAPTERS else "arguments"

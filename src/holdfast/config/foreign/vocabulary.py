@@ -101,6 +101,7 @@ _SAME = {  # their names for what the rules call by the first word
     "lora_target_linear": "lora_target_linear",
     "freeze_trainable_layers": "peft_config.freeze_trainable_layers",
     "model_component": "model._component_",
+    "unused_rows": "unused_dataset",
     "held_out_file": "test_datasets[].path eval_dataset eval_file validation_file data.validation",
 }
 _NAMES = {theirs: common for common, names in _SAME.items() for theirs in names.split()}

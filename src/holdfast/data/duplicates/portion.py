@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.data.duplicates.keys import RowKeys
+from holdfast.data.duplicates.linked import Numbers, joined, links_of_equal
 from holdfast.data.duplicates.similar import alike_pairs
 from holdfast.run.sampling.shuffle import Stream, permutation
 
 _AMOUNT = re.compile(r"\d+|0?\.\d+|1\.0*|rest")
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,8 @@ def groups(keys: RowKeys) -> Numbers:
     """For each row the first row it hangs together with: the same texts, the same prompt, or nearly the same texts. int64 [rows]."""
     near = np.flatnonzero(keys.comparable)
     one, two = alike_pairs(keys.signatures[near])
-    links = [(near[one], near[two]), _equal(keys.pairs, np.arange(len(keys)))]
-    links.append(_equal(keys.prompts, np.flatnonzero(keys.prompts)))
-    return _joined(len(keys), np.concatenate([a for a, _ in links]), np.concatenate([b for _, b in links]))
-
-
-def _equal(keys: npt.NDArray[np.int64], rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Neighbours among `rows` whose keys are equal."""
-    order = rows[np.argsort(keys[rows], kind="stable")]
-    same = keys[order[1:]] == keys[order[:-1]]
-    return order[:-1][same], order[1:][same]
-
-
-def _joined(count: int, one: Numbers, two: Numbers) -> Numbers:
-    """The least member of each row's group, after linking one[i] with two[i]."""
-    first = np.arange(count)
-    while True:
-        left, right = first[one], first[two]
-        low, high = np.minimum(left, right), np.maximum(left, right)
-        if (low == high).all():
-            return first
-        np.minimum.at(first, high, low)
-        while not np.array_equal(first[first], first):
-            first = first[first]
+    same = links_of_equal(keys.pairs, np.arange(len(keys)))
+    return joined(len(keys), [(near[one], near[two]), same, links_of_equal(keys.prompts, np.flatnonzero(keys.prompts))])
 
 
 def divide(keys: RowKeys, amounts: list[Amount], seed: int, together: Numbers, equal: bool = False) -> npt.NDArray[np.int8]:

@@ -68,6 +68,14 @@ def rules_of(config: Config, limit: int) -> Rules:
     return Rules(data.format, limit, fields, too_long, data.redact, wanted=wanted, learns=learns, weight=data.row_weight or "")
 
 
+def asked_fields(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Names of ours with those the files use, each given as NAME=THEIRS on a command line. Raises Stop(2)."""
+    fields = [one.partition("=") for one in given]
+    if wrong := [ours for ours, sign, _ in fields if not sign]:
+        raise Stop(USAGE, f"--field {wrong[0]}: write NAME=THEIRS", "for example: --field instruction=question --field output=reply")
+    return named(((ours, theirs) for ours, _, theirs in fields), "--field")
+
+
 def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:
     """Names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
     pairs = tuple(fields)

@@ -95,6 +95,7 @@ class Findings:
     lengths: Lengths = field(default_factory=Lengths)
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
+    same_as_held_out: int = 0  # of those in the held-out set: whole rows, and not the prompt alone
     examples: dict[str, list[Json]] = field(default_factory=dict)
     many_answers: ManyAnswers = field(default_factory=ManyAnswers)
 
@@ -114,6 +115,7 @@ class Findings:
         for number in np.flatnonzero(found["conflicting_answer"] >= 0):
             first = self.repetitions.source(int(found["conflicting_answer"][number]))
             self.many_answers.add(int(survey.prompts[number]), first, Source(file, block.first_line + int(survey.lines[number])))
+        self.same_as_held_out += int((self.repetitions.held_out.places_of(survey.pairs) >= 0).sum())
         left = np.ones(len(survey.at), np.bool_)
         rejects = [*survey.entries("rejects", file, block.first_line)]
         for kind, places in found.items():
@@ -174,6 +176,7 @@ class Findings:
             "near_duplicates": self.repeated["near_duplicate"],
             "conflicting_answers": self.repeated["conflicting_answer"],
             "in_held_out": self.repeated["in_held_out"],
+            "same_as_held_out": self.same_as_held_out,
             "notes": dict(self.verdicts.noted.most_common()),
             "unused_fields": self.verdicts.unused.as_json(),
             "weights": self.verdicts.weights.as_json(),

@@ -29,13 +29,14 @@ from holdfast.data.templates.chat_template import learned_by, pair_written, wors
 from holdfast.data.templates.conversation import Written
 from holdfast.data.tokens.arrays import Array, pack, unpack
 from holdfast.data.tokens.codec import Codec, Tokens
+from holdfast.data.tokens.kin import Kin, kin_of
 from holdfast.data.tokens.taught import Taught, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
 from holdfast.data.tokens.worse import WORSE
 
-_VERSION = 2  # of a shard's form; what turns a row into tokens is part of the key of its cache
+_VERSION = 3  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
-_ARRAYS = ("ids", "learned", "lengths", "lines", "weights", "rejects")
+_ARRAYS = ("ids", "learned", "lengths", "lines", "weights", "rejects", *Kin._fields)
 
 
 class BlockLike(Protocol):
@@ -157,7 +158,7 @@ def verdicts_of(facts: Json) -> Verdicts:
 class Shard:
     """A tokenised block: ids int32 and learned uint8 [tokens], lengths int32 and lines int32 (from the block's first) [rows],
     a row that was split as several of one line, weights fp32 [rows], none where all rows count alike,
-    rejects uint8: one JSON object a line, its line counted like the others."""
+    what each row hangs together with others by as in Kin, rejects uint8: one JSON object a line, its line counted like the others."""
 
     ids: npt.NDArray[np.int32]
     learned: npt.NDArray[np.uint8]
@@ -165,6 +166,10 @@ class Shard:
     lines: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     rejects: npt.NDArray[np.uint8]
+    conversations: npt.NDArray[np.int64]
+    prompts: npt.NDArray[np.int64]
+    comparable: npt.NDArray[np.uint8]
+    signatures: npt.NDArray[np.uint8]
     verdicts: Verdicts
 
     def rejected(self, file: str, first_line: int) -> Iterator[Json]:
@@ -177,6 +182,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     verdicts = Verdicts()
     kept: list[tuple[int, Tokens]] = []
     weights: list[float] = []
+    times: list[int] = []
     trained: list[Judged] = []
     taught: list[Written] = []
     good, rejects = readable(block, rules, codec)
@@ -192,6 +198,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
             continue
         kept += [(row.line, part) for part in parts.rows]
         weights += [1.0 if row.weight is None else row.weight] * len(parts.rows)
+        times.append(len(parts.rows))
         verdicts.take(row, parts.changes)
         verdicts.taught.take(written, parts.lost, parts.torn)
         row.tokens = parts.whole if len(found) == 1 else None
@@ -209,7 +216,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     lengths = np.array([len(tokens.ids) for _, tokens in kept], np.int32)
     lines = np.array([line for line, _ in kept], np.int32)
     counts = np.array(weights if rules.weight else [], np.float32)
-    return Shard(ids, learned, lengths, lines, counts, as_lines(rejects), verdicts)
+    return Shard(ids, learned, lengths, lines, counts, as_lines(rejects), *kin_of(trained, times), verdicts)
 
 
 def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) -> Parts:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,11 @@ from holdfast.config.config import Data
 from holdfast.config.train import Train
 from holdfast.data.files.raw_row import Source
 from holdfast.data.tokens.arrays import header_of, in_file_order, map_arrays, read_array
+from holdfast.data.tokens.kin import Groups, Kin, groups_of
 from holdfast.data.tokens.worse import WORSE
 from holdfast.run.sampling.mixture import Mixture, make_mixture
 from holdfast.run.sampling.shuffle import Rows
-from holdfast.run.sampling.step_table import StepTable, split_rows
+from holdfast.run.sampling.step_table import StepTable, split_groups, split_rows
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class TokenSet:
     held_out_files: int  # how many of the last files hold rows for evaluation
     pad: int
     weight: npt.NDArray[np.float32] | None = None  # [rows]: how much each counts; None: all alike
+    group: npt.NDArray[np.int64] | None = None  # [rows]: the first row that each hangs together with; None: each stands alone
+    grouped_by: tuple[str, ...] | None = None  # what was looked at for that; None: nothing, as before rows were grouped
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -79,25 +82,40 @@ class ShardPart(NamedTuple):
     tokens: int
 
 
-_TYPES = {"ids": "<i4", "learned": "u1", "starts": "<i8", "file": "<i4", "line": "<i8", "weight": "<f4"}
+_TYPES = {"ids": "<i4", "learned": "u1", "starts": "<i8", "file": "<i4", "line": "<i8", "weight": "<f4", "group": "<i8"}
 _KINDS = {name: np.dtype(kind) for name, kind in _TYPES.items()}
 
 
-def join_parts(path: Path, parts: list[ShardPart], data: Data, pad: int) -> str:
-    """Write the token set in `path`, whole or not at all, from its shards; the SHA-256 of the file. Holds one shard at a time."""
+def join_parts(path: Path, parts: list[ShardPart], data: Data, pad: int, grouped: bool = True) -> str:
+    """Write the token set in `path`, whole or not at all, from its shards; the SHA-256 of the file. Holds the tokens of one at a time.
+
+    grouped: whether rows that hang together are looked for; runs that were begun without go on so.
+    """
     rows, tokens = sum(part.rows for part in parts), sum(part.tokens for part in parts)
     sizes = {"ids": tokens, "learned": tokens, "starts": rows + 1, "file": rows, "line": rows} | (
         {"weight": rows} if data.row_weight else {}
     )
+    facts: dict[str, Any] = {"files": (*data.files, *data.held_out_files), "held_out_files": len(data.held_out_files), "pad": pad}
+    group = np.arange(rows)
+    if grouped:
+        group, facts["grouped_by"] = _groups(parts)
+    if (group != np.arange(rows)).any():
+        sizes["group"] = rows
     kinds = {name: _KINDS[name] for name in sizes}
-    facts = {"files": (*data.files, *data.held_out_files), "held_out_files": len(data.held_out_files), "pad": pad}
     digest = hashlib.sha256()
-    columns = (_column(name, parts) for name in in_file_order(kinds))
+    columns = ([group.tobytes()] if name == "group" else _column(name, parts) for name in in_file_order(kinds))
     with replacing(path) as handle:
         for stretch in chain([header_of(facts, kinds, sizes)], *columns):
             digest.update(stretch)
             handle.write(stretch)
     return digest.hexdigest()
+
+
+def _groups(parts: list[ShardPart]) -> Groups:
+    """Which rows of all shards hang together."""
+    kin = Kin(*(np.concatenate([read_array(part.shard, name) for part in parts]) for name in Kin._fields))
+    file, line = (np.frombuffer(b"".join(_column(name, parts)), _KINDS[name]) for name in ("file", "line"))
+    return groups_of(kin, file, line)
 
 
 def _column(name: str, parts: list[ShardPart]) -> Iterator[bytes]:
@@ -123,11 +141,15 @@ def _column(name: str, parts: list[ShardPart]) -> Iterator[bytes]:
 def load_tokens(path: Path) -> TokenSet:
     """Map a saved token set. Raises FileNotFoundError, or ValueError when the file is damaged."""
     facts, arrays = map_arrays(path)
-    return TokenSet(**arrays, files=tuple(facts["files"]), held_out_files=facts["held_out_files"], pad=facts["pad"])
+    by = tuple(facts["grouped_by"]) if "grouped_by" in facts else None
+    return TokenSet(**arrays, files=tuple(facts["files"]), held_out_files=facts["held_out_files"], pad=facts["pad"], grouped_by=by)
 
 
 def split(tokens: TokenSet, data: Data, seed: int) -> tuple[Rows, Rows]:
-    """(training rows, rows for evaluation): by file where the config names files for evaluation, else a share drawn by seed."""
+    """(training rows, rows for evaluation): by file where the config names files for evaluation, else a share drawn by seed, of rows that
+    hang together all or none."""
+    if not tokens.held_out_files and tokens.group is not None:
+        return split_groups(tokens.group, data.held_out, seed)
     if not tokens.held_out_files:
         training, held_out = split_rows(len(tokens), data.held_out, seed)
         return _parts_together(tokens, training, held_out) if data.too_long == "split" else (training, held_out)

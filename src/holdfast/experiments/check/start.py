@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.base.files import Json
+from holdfast.data.tokens.overlap import told_of_held_out
 from holdfast.experiments.check.bench import Bench, Item, not_done
 from holdfast.experiments.laboratory import finished
 
@@ -21,7 +22,7 @@ def start(bench: Bench) -> Item:
         return Item("start", "failed", numbers, "nothing learns: no parameter is trained", "look at adapter.type and adapter.targets")
     if told := _masks(bench.data_report):
         return Item("start", "failed", numbers, told, bench.command("plan", "train.max_tokens=MORE") + "; data.too_long: reject or split")
-    return Item("start", "passed", numbers, started(begun))
+    return Item("start", "passed", numbers, "; ".join([started(begun), *_overlap(bench.data_report)]))
 
 
 def started(begun: Json) -> str:
@@ -44,7 +45,12 @@ def _on(share: float | None) -> str:
 
 def _rows(bench: Bench) -> Json:
     report = bench.data_report
-    return {name: report[name] for name in ("rows", "kept", "rejected") if name in report}
+    return {name: report[name] for name in ("rows", "kept", "rejected", "held_out") if name in report}
+
+
+def _overlap(report: Json) -> list[str]:
+    """What of the held-out rows stands in training, where something does."""
+    return [line[2:] for line in told_of_held_out(report["held_out"], True) if line.startswith("! ")] if report.get("held_out") else []
 
 
 def _masks(report: Json) -> str:

@@ -53,6 +53,11 @@ def facts(answer: Json) -> list[str]:
         lines.append(f"! {visible(file)} {why}: train refuses it")
     if answer["mixed_files"]:
         lines.append(f"! rows of different layouts in one file: {', '.join(answer['mixed_files'][:3])}")
+    if found := answer["in_held_out"]:
+        same = answer["same_as_held_out"]
+        lines.append(
+            f"! {counted(found, 'row')} in the held-out set: {same:,} word for word but for case, {found - same:,} by the prompt alone"
+        )
     if answer["max_tokens"]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
     lines += told_of(answer["learned"])

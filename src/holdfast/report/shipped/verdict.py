@@ -44,7 +44,11 @@ def lines(answer: Json) -> list[tuple[str, str]]:
     loss, ab = answer["loss"], answer["ab"]
     found = [
         ("why", answer["why"]),
-        ("rows", f"{answer['rows']:,} {_KINDS[answer['kind']]}, {loss['clusters']:,} of them independent"),
+        (
+            "rows",
+            f"{answer['rows']:,} {_KINDS[answer['kind']]}, in {counted(loss['clusters'], 'group')} by {_listed(answer['grouped_by'])}",
+        ),
+        ("in training", _overlap(answer)),
         ("loss per token", _loss(loss)),
         ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same ({chance(ab['p_value'])})"),
     ]
@@ -66,6 +70,21 @@ def lines(answer: Json) -> list[tuple[str, str]]:
         told = f"{one['tokens']:.1f} tokens on average, {one['stopped']:,} of {one['asked']:,} ended by themselves"
         found.append((f"answers, {name}", f"{told}, {one['refused']:,} refused, {one['empty']:,} empty"))
     return found
+
+
+def _listed(grouped_by: list[str]) -> str:
+    names = [name.replace("_", "-") for name in grouped_by]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _overlap(answer: Json) -> str:
+    """What of the rows stands in training, or that it was not looked at."""
+    found = answer["overlap"]
+    if answer["kind"] == "training":
+        return "all of them"
+    if found is None:
+        return "not looked at: the rows of its run are not here"
+    return f"{found['same']:,} of {found['rows']:,} word for word, {found['same_prompt']:,} with their prompt"
 
 
 def _loss(loss: Json) -> str:

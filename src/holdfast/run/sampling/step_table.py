@@ -80,6 +80,31 @@ def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
     return np.flatnonzero(kept), np.flatnonzero(~kept)
 
 
+def split_groups(group: Rows, held_out: float, seed: int) -> tuple[Rows, Rows]:
+    """The same for rows that hang together, each group whole on one side. group: of each row the first one of its group, [rows].
+
+    A group that is too large for the share is trained on, but for the smallest one where all are; a single group is divided as rows are.
+    """
+    rows = len(group)
+    wanted = len(split_rows(rows, held_out, seed)[1])
+    drawn = group[permutation(rows, seed, Stream.HELD_OUT)]
+    heads = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+    sizes = np.bincount(group, minlength=rows)
+    if not wanted or len(heads) == 1:
+        return split_rows(rows, held_out, seed)
+    chosen, left = [], wanted
+    for head in heads.tolist():
+        if left <= 0:
+            break
+        size = int(sizes[head])
+        if size <= 2 * left and wanted - left + size < rows:
+            chosen.append(head)
+            left -= size
+    chosen = chosen or [int(heads[sizes[heads].argmin()])]
+    judging = np.isin(group, chosen)
+    return np.flatnonzero(~judging), np.flatnonzero(judging)
+
+
 def draw_rows(rows: Rows, limit: int | None, seed: int) -> list[int]:
     """At most `limit` of `rows`, drawn by seed, in their order; all of them when it is None."""
     chosen = sorted(permutation(len(rows), seed, Stream.EVALUATION)[:limit].tolist())

@@ -14,7 +14,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.files.form import form_of
-from holdfast.data.judge.rules import NO_LIMIT, WANTED, Rules, learns_of, named
+from holdfast.data.judge.rules import NO_LIMIT, WANTED, Rules, asked_fields, learns_of
 from holdfast.data.survey.findings import Findings
 from holdfast.data.tokens.codec import Codec, load_codec, plain_codec
 from holdfast.data.workers.workers import Copies, Crew, Make, Workers
@@ -49,15 +49,12 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
 
 def rules_of(arguments: argparse.Namespace) -> Rules:
     """The rules of the command line. Raises Stop(2) for what is no rule."""
-    fields = [tuple(pair.split("=", 1)) for pair in arguments.field]
-    if wrong := [pair for pair in fields if len(pair) != 2]:
-        raise Stop(USAGE, f"--field {wrong[0][0]}: write NAME=THEIRS", "for example: --field instruction=question --field output=reply")
+    names = asked_fields(arguments.field)
     if arguments.max_tokens is not None and arguments.max_tokens < 2:
         raise Stop(USAGE, f"--max-tokens {arguments.max_tokens}: at least 2 are needed", "for example: --max-tokens 512")
     if arguments.languages and importlib.util.find_spec("py3langid") is None:
         raise Stop(USAGE, "--languages needs the package py3langid", "pip install 'holdfast[languages]'")
     limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
-    names = named(((ours, theirs) for ours, theirs in fields), "--field")
     wanted = WANTED.get(arguments.objective, "answers")
     if wanted != "answers" and arguments.too_long == "split":
         raise Stop(USAGE, f"--too-long split is for --objective sft; {arguments.objective} looks at whole answers", "take cut or reject")

@@ -16,6 +16,7 @@ from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
 from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.cache import TokenCache, cache_key
+from holdfast.data.tokens.overlap import held_out_facts, told_of_held_out
 from holdfast.data.tokens.taught import told_of
 from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
 from holdfast.data.workers.build import Checked, check_rows, report
@@ -82,8 +83,11 @@ def _rows_per_epoch(config: Config, training: int) -> int:
     return rows
 
 
-def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> tuple[TokenSet, Json]:
-    """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on."""
+def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal, wanted: str = "") -> tuple[TokenSet, Json]:
+    """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on.
+
+    wanted: the hash of a run that is to go on, which may be older than the groups of rows.
+    """
     codec = codec_of(config, model.folder)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     if limit < config.train.max_tokens:
@@ -101,9 +105,12 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
         message = f"data.row_weight: no row has a weight in a field {config.data.row_weight!r}, so all of them would count alike"
         raise Stop(BLOCKED, message, "correct the name of the field, or leave data.row_weight out")
     digest = join_parts(run.data_file, checked.parts, config.data, codec.pad)
+    if wanted and digest != wanted:
+        digest = join_parts(run.data_file, checked.parts, config.data, codec.pad, grouped=False)
     cache.clear_spare()
     tokens = load_tokens(run.data_file)
     summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
+    summary["held_out"] = held_out_facts(tokens, config.data, config.train.seed)
     write_json(run.data_report_file, summary)
     terminal.say(_data_line(summary, run) + _cache_words(checked))
     _tell_of_rows(summary, config, terminal)
@@ -146,7 +153,10 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
         terminal.tell(told)
     if told := row_weights(summary["weights"], summary["kept"] + summary["mended"]):
         terminal.say(told)
-    for line in told_of(summary["learned"], config.data.train_on):
+    for line in (
+        *told_of(summary["learned"], config.data.train_on),
+        *told_of_held_out(summary["held_out"], bool(config.data.held_out_files)),
+    ):
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
@@ -164,7 +174,7 @@ def _nothing_left(checked: Checked) -> str:
 
 
 def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
-    digest: str = check_data(run, config, read_model(config.model), terminal)[1]["data_sha256"]
+    digest: str = check_data(run, config, read_model(config.model), terminal, run.plan().data_sha256)[1]["data_sha256"]
     return digest
 
 

@@ -1,0 +1,124 @@
+"""Which of the data sets that a script loads its trainer learns from, and which judge: followed through its assignments. Runs nothing."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LOADERS = ("load_dataset", "load_from_disk")
+_SAME_ROWS = {  # methods of a data set that give the same rows, some of them or others made of them
+    *("map", "filter", "shuffle", "select", "sort", "take", "skip", "shard", "flatten", "flatten_indices", "train_test_split", "batch"),
+    *("rename_column", "rename_columns", "remove_columns", "select_columns", "add_column", "cast", "cast_column", "class_encode_column"),
+    *("with_format", "with_transform", "to_iterable_dataset", "repeat"),
+}
+_JOINED = ("concatenate_datasets", "interleave_datasets")
+_POSITIONS = {"DPOTrainer": 4}  # of train_dataset among the arguments of a trainer; of eval_dataset one more
+_POSITION, _DEEPEST = 3, 50
+
+
+class Origin(NamedTuple):
+    """A call that loads a data set, and what picks a split of it; None where nothing does."""
+
+    call: ast.Call
+    split: ast.expr | None
+
+
+class Bound(NamedTuple):
+    """An assignment: its line, what is assigned, and which of several names it was (-1: the only one)."""
+
+    line: int
+    value: ast.expr
+    place: int
+
+
+@dataclass
+class Rows:
+    """What a script's trainers are given. unread: what stands for train_dataset where that cannot be followed, else ""."""
+
+    learned: list[Origin] = field(default_factory=list)
+    judging: list[Origin] = field(default_factory=list)
+    unread: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether all that is learned could be followed to where it is loaded."""
+        return bool(self.learned) and not self.unread
+
+
+def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> Rows:
+    """Return what the trainers of a script are given as train_dataset and eval_dataset."""
+    bound: dict[str, list[Bound]] = {}
+    for node in ast.walk(tree):
+        for name, one in _assigned(node):
+            bound.setdefault(name, []).append(one)
+    found = Rows()
+    for call in trainers:
+        for place, name in enumerate(("train_dataset", "eval_dataset")):
+            given = _argument(call, name, _POSITIONS.get(_called(call), _POSITION) + place)
+            if given is None or (isinstance(given, ast.Constant) and given.value is None):
+                continue
+            origins = _origins(given, call.lineno, bound)
+            if name == "eval_dataset":
+                found.judging += origins or []
+            elif origins is None:
+                found.unread = ast.unparse(given)[:100]
+            else:
+                found.learned += origins
+    return found
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    named = next((word.value for word in call.keywords if word.arg == name), None)
+    return named or (call.args[place] if len(call.args) > place else None)
+
+
+def _assigned(node: ast.AST) -> list[tuple[str, Bound]]:
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+        return [(node.target.id, Bound(node.lineno, node.value, -1))]
+    if not isinstance(node, ast.Assign):
+        return []
+    found = []
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            found.append((target.id, Bound(node.lineno, node.value, -1)))
+        elif isinstance(target, ast.Tuple | ast.List):
+            names = [(one.id, at) for at, one in enumerate(target.elts) if isinstance(one, ast.Name)]
+            found += [(name, Bound(node.lineno, node.value, at)) for name, at in names]
+    return found
+
+
+def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: int = 0) -> list[Origin] | None:
+    """Where the rows of an expression at this line come from; None where that cannot be followed."""
+    if depth > _DEEPEST:
+        return None
+    match node:
+        case ast.Name():
+            before = [one for one in bound.get(node.id, ()) if one.line < line]
+            return _of_assignment(max(before, key=lambda one: one.line), bound, depth) if before else None
+        case ast.Subscript():
+            inside = _origins(node.value, line, bound, depth + 1)
+            return inside and [one if one.split is not None else one._replace(split=node.slice) for one in inside]
+        case ast.Call() if _called(node) in LOADERS:
+            return [Origin(node, _argument(node, "split", len(node.args)))]
+        case ast.Call() if _called(node) in _JOINED and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
+            parts = [_origins(one, line, bound, depth + 1) for one in node.args[0].elts]
+            return None if None in parts else [one for part in parts for one in part or ()]
+        case ast.Call(func=ast.Attribute(attr=method, value=inner)) if method in _SAME_ROWS:
+            return _origins(inner, line, bound, depth + 1)
+    return None
+
+
+def _of_assignment(one: Bound, bound: dict[str, list[Bound]], depth: int) -> list[Origin] | None:
+    if one.place < 0:
+        return _origins(one.value, one.line, bound, depth + 1)
+    if isinstance(one.value, ast.Tuple | ast.List):
+        return _origins(one.value.elts[one.place], one.line, bound, depth + 1) if one.place < len(one.value.elts) else None
+    inside = _origins(one.value, one.line, bound, depth + 1)
+    if inside is None or len(inside) != 1 or not isinstance(splits := inside[0].split, ast.List | ast.Tuple):
+        return None  # what a call gives of several is not known
+    return [inside[0]._replace(split=splits.elts[one.place])] if one.place < len(splits.elts) else None
