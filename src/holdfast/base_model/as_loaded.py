@@ -17,6 +17,7 @@ _COMPUTES = (  # keys of config.json that a model computes with, which shapes of
     *("num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor", "tie_word_embeddings"),
 )
 _NEAR = 0.01  # of a base or factor: one read from frequencies in fp32 is nearer
+_PLAIN = ("default", "mrope", "linear")  # every frequency is a power of the base, divided by one factor
 _BEYOND = ("llama3", "yarn")  # change the frequencies whose wavelength is longer than the context they were trained with
 _TURN = 2 * math.pi
 
@@ -32,8 +33,8 @@ def unlike(written: Json, loaded: Json, frequencies: Iterable[Sequence[float]]) 
         for key in _COMPUTES
         if written.get(key) is not None and loaded.get(key) is not None and not _equal(written[key], loaded[key])
     ]
-    known = [[*map(float, one)] for one in frequencies]
-    return found + [told for told in (_unlike_rope(rope, known) for rope in _ropes(written)) if told]
+    able = [known for one in frequencies if len(known := [*map(float, one)]) > 2 and all(value > 0 for value in known)]
+    return found + _unlike_ropes(_ropes(written), able)
 
 
 def _equal(one: object, other: object) -> bool:
@@ -51,34 +52,51 @@ def _ropes(written: Json) -> list[Json]:
     return [{"rope_theta": written.get("rope_theta"), **one} for one in by_layer or [told]]
 
 
-def _unlike_rope(rope: Json, frequencies: list[list[float]]) -> str | None:
-    """Return how the model's positions differ from what `rope` says; None where one of its embeddings is alike, or it cannot be told."""
-    base, kind, factor = rope.get("rope_theta"), rope.get("rope_type", rope.get("type", "default")), rope.get("factor")
-    able = [one for one in frequencies if len(one) > 2 and all(value > 0 for value in one)]
-    if not able or not isinstance(base, int | float) or base <= 0:
-        return None
-    if kind in ("default", "mrope", "linear"):
-        first = 1 / factor if kind == "linear" and isinstance(factor, int | float) and factor > 0 else 1.0
-        if any(math.isclose(one[0], first, rel_tol=_NEAR) and math.isclose(_base(one), base, rel_tol=_NEAR) for one in able):
-            return None
-    elif kind in _BEYOND:
-        if not all(_unscaled(one, rope) for one in able):
-            return None
-    else:
-        return None
-    scaled = "" if kind in ("default", "mrope") else f" with {kind} scaling"
-    theirs = ", ".join(f"{_base(one):,.0f}" + (f" with frequencies times {one[0]:.3g}" if abs(one[0] - 1) > _NEAR else "") for one in able)
-    return f"the RoPE base is {base:,.0f}{scaled}, it computes with {theirs}" + (" without scaling" if kind in _BEYOND else "")
+def _unlike_ropes(ropes: list[Json], frequencies: list[list[float]]) -> list[str]:
+    """Return what of `ropes` no embedding of the model is; nothing where each of its embeddings is one of them, or that cannot be told."""
+    known = [
+        rope for rope in ropes if _kind(rope) in _PLAIN + _BEYOND and isinstance(base := rope.get("rope_theta"), int | float) and base > 0
+    ]
+    if len(known) < len(ropes) or all(any(_alike(rope, one) for rope in known) for one in frequencies):
+        return []
+    theirs = ", ".join(
+        f"{_bases(one)[0]:,.0f}" + (f" with frequencies times {one[0]:.3g}" if abs(one[0] - 1) > _NEAR else "") for one in frequencies
+    )
+    return [
+        f"the RoPE base is {rope['rope_theta']:,.0f}{_scaling(rope)}, it computes with {theirs}"
+        for rope in known
+        if not any(_alike(rope, one) for one in frequencies)
+    ]
 
 
-def _base(frequencies: list[float]) -> float:
-    """Return the base whose powers the frequencies are, by the first two: base ** (-2 i / dimensions)."""
-    return float((frequencies[0] / frequencies[1]) ** len(frequencies))
+def _kind(rope: Json) -> object:
+    return rope.get("rope_type", rope.get("type", "default"))
+
+
+def _scaling(rope: Json) -> str:
+    return "" if _kind(rope) in ("default", "mrope") else f" with {_kind(rope)} scaling"
+
+
+def _alike(rope: Json, frequencies: list[float]) -> bool:
+    """Return whether these may be the frequencies of `rope`; of those that are changed beyond a context, whether they are."""
+    if _kind(rope) in _BEYOND:
+        return not _unscaled(frequencies, rope)
+    factor = rope.get("factor")
+    first = 1 / factor if _kind(rope) == "linear" and isinstance(factor, int | float) and factor > 0 else 1.0
+    near = any(math.isclose(one, rope["rope_theta"], rel_tol=_NEAR) for one in _bases(frequencies))
+    return near and math.isclose(frequencies[0], first, rel_tol=_NEAR)
+
+
+def _bases(frequencies: list[float]) -> list[float]:
+    """Return the base whose powers the frequencies are, base ** (-2 i / dimensions), by the first two: of an even and an odd number."""
+    step = frequencies[0] / frequencies[1]
+    return [step ** len(frequencies), step ** (len(frequencies) - 0.5)]
 
 
 def _unscaled(frequencies: list[float], rope: Json) -> bool:
     """Return whether frequencies are plain powers of a base, though some belong to positions beyond the context `rope` scales from."""
-    plain = all(math.isclose(value, _base(frequencies) ** (-at / len(frequencies)), rel_tol=_NEAR) for at, value in enumerate(frequencies))
+    powers = [_bases(frequencies)[0] ** (-at / len(frequencies)) for at in range(len(frequencies))]
+    plain = all(math.isclose(one, power, rel_tol=_NEAR) for one, power in zip(frequencies, powers, strict=True))
     factor, context = rope.get("factor"), rope.get("original_max_position_embeddings")
     if not plain or not isinstance(factor, int | float) or factor <= 1 or not isinstance(context, int | float):
         return False
