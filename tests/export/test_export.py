@@ -438,6 +438,29 @@ def test_an_export_pads_as_its_base_does(made: Any, tmp_path: Path, here: None, 
     assert [call.args for call in writer.add_pad_token_id.mock_calls] == ([] if pad is None else [(pad,)])
 
 
+@pytest.mark.parametrize("others", [["mtp.layers."], ["mtp.layers.", "model.visual.layers."], ["model.layers.", "mtp.layers."]])
+def test_changes_go_to_the_language_model_and_not_to_other_layers_of_that_number(made: Any, others: list[str]) -> None:
+    """As AutoModelForCausalLM names modules of a wrapped model, whose files have further layers 0."""
+    family = made("qwen2")
+    own = read_model(str(family.base)).shapes
+    inner = "model." if "model.layers." in others else "model.language_model."
+    shapes = {name.replace("model.", inner, 1): shape for name, shape in own.items()}
+    shapes |= {name.replace("model.layers.", other): one for other in others for name, one in own.items() if ".layers.0." in name}
+    config = json.loads((family.adapter / "adapter_config.json").read_text())
+    changes = read_delta(family.adapter / "adapter_model.safetensors", config, shapes, None).changes
+    wanted = read_delta(family.adapter / "adapter_model.safetensors", config, own, None).changes
+    assert {*changes} == {name.replace("model.", inner, 1) for name in wanted}
+
+
+def test_changes_that_may_be_of_two_places_are_refused(made: Any) -> None:
+    family = made("qwen2")
+    own = read_model(str(family.base)).shapes
+    shapes = {name.replace("model.", f"model.{part}.", 1): shape for part in ("draft", "language_model") for name, shape in own.items()}
+    config = json.loads((family.adapter / "adapter_config.json").read_text())
+    with pytest.raises(Stop, match="may be any of"):
+        read_delta(family.adapter / "adapter_model.safetensors", config, shapes, None)
+
+
 def whole_of(adapter: Path, model: Path) -> Subject:
     """What a run of type full or layers leaves in place of an adapter."""
     return replace(read_subject(adapter), tuned=model, config={}, whole=read_model(str(model)))

@@ -246,7 +246,8 @@ def _places(names: set[str]) -> dict[str, list[str]]:
 def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str | None) -> str | None:
     """The one tensor of the base that a module's weight is: files leave out, or rename, the first parts of some names.
 
-    The longest end that both have decides, and where it leaves several, the one with the same tower or language model in its name.
+    The longest end that both have decides, and where it leaves several, the one with the same tower or language model in its name,
+    then the one with most of the parts before that end: model.layers.0 is model.language_model.layers.0 and not mtp.layers.0.
     Raises Stop(1) where several are left: the wrong one would be changed.
     """
     if name in names:
@@ -256,6 +257,9 @@ def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str |
     found = next((places[end] for end in _ends(name) if end.count(".") >= 2 and end in places), [])
     if len(found) > 1:
         found = [one for one in found if is_tower(one) == is_tower(name)]
+    if len(found) > 1:
+        shared = {one: len({*name.split(".")[:-1]} & {*one.split(".")[:-1]}) for one in found}
+        found = [one for one in found if shared[one] == max(shared.values())]
     if len(found) > 1:
         text = f"{name} of the adapter may be any of {listed(found, _SHOWN)} of the base model"
         raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")

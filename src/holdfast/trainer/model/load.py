@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from holdfast.base_model.as_loaded import unlike
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
 from holdfast.base_model.packed import Packed, packed_as, widened_from
-from holdfast.base_model.types import CAUSAL, loads_as
+from holdfast.base_model.types import CAUSAL, is_tower, loads_as
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.settings import Settings
@@ -152,7 +153,31 @@ def _from_folder(facts: ModelFacts, dtype: torch.dtype, attention: str, device: 
         raise _other_weights(folder, "are of other shapes than config.json describes", differing)
     if found["missing_keys"]:
         raise _other_weights(folder, "lack tensors of the model that config.json describes", sorted(found["missing_keys"]))
+    if told := unlike_config(model, facts):
+        raise Refusal("package_conflict", *told)
     return model, sorted(found["unexpected_keys"])
+
+
+def unlike_config(model: Any, facts: ModelFacts) -> tuple[str, str] | None:
+    """Return (what is wrong, what to do) where the loaded model computes with something else than config.json says; None where not.
+
+    Folders of transformers 5 have `rope_parameters`, which 4 does not read: it takes the base 10,000 instead and says nothing.
+    """
+    inner = model.config.get_text_config()
+    written = facts.config.get("text_config") if inner is not model.config else None
+    written = dict(written if isinstance(written, dict) else facts.config)
+    if inner is not model.config:
+        written.pop("tie_word_embeddings", None)  # the whole model's decides
+    turned = [one for name, one in model.named_buffers() if name.endswith("inv_freq") and "original" not in name and not is_tower(name)]
+    known = [one.tolist() for one in turned if one.dim() == 1 and type(one) is torch.Tensor]  # no stand-in without values
+    found = unlike(written, inner.to_dict(), known)
+    if not found:
+        return None
+    text = f"transformers {transformers.__version__} loads {facts.folder} as another model than its config.json says: {'; '.join(found)}"
+    return (
+        text,
+        "pip install --upgrade transformers (an older one misreads folders of a newer); then rerun the same command to resume",
+    )
 
 
 _ONE_DOWNLOAD = "take config.json and weights from one download of the model; then rerun the same command to resume"

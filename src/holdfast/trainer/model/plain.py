@@ -18,7 +18,7 @@ from holdfast.base_model.packed import packed_as
 from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
 from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
-from holdfast.trainer.model.load import HALVES, loader, read_widened, widen_constants
+from holdfast.trainer.model.load import HALVES, loader, read_widened, unlike_config, widen_constants
 from holdfast.trainer.model.place import Place, put
 from holdfast.trainer.model.trained.saved import with_adapter
 
@@ -46,6 +46,8 @@ def load_plain(folder: str, adapter: str | None, device: torch.device, layers_aw
     )
     if found["missing_keys"]:
         raise ValueError(f"{facts.folder} lacks {', '.join(sorted(found['missing_keys'])[:3])}")
+    if told := unlike_config(model, facts):
+        raise ValueError("; ".join(told))
     if packed:
         given = unpack(model, packed, torch.float32, widen=False)
         hold_quantised(model, facts.folder, packed, torch.float32, device, cpu, given=given)
