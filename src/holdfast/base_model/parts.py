@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +11,7 @@ from holdfast.base_model.types import is_tower
 
 PARTS = ("attention", "mlp", "experts", "router", "embeddings", "towers", "other")
 STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in one
+_APART = re.compile(r"experts\.\d+\.")  # an expert by its number, in files that have each apart
 _EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
 _MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "shared_expert")
 
@@ -44,6 +47,15 @@ def has_experts(names: Iterable[str]) -> bool:
 def of_experts(parameters: Iterable[str] | None) -> bool:
     """Whether an adapter's target_parameters are stacks of experts and nothing else."""
     return {name.rpartition(".")[2] for name in parameters or ()} <= {*STACKS}
+
+
+def in_stacks(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Numbers that a model holds as stacks of experts: those of no linear layer. A file may have each expert apart."""
+    return sum(
+        math.prod(shape)
+        for name, shape in shapes.items()
+        if part_of(name) == "experts" and (len(shape) > 2 or (len(shape) == 2 and _APART.search(name)))
+    )
 
 
 def by_part(sizes: Mapping[str, int], wrapped: bool = False) -> dict[str, int]:

@@ -24,7 +24,7 @@ from holdfast.planning.advice import far_off
 from holdfast.planning.memory.arithmetic import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
 from holdfast.planning.memory.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
 from holdfast.planning.memory.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose, on_several
-from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.memory.frozen_form import as_it_comes, refuse_experts
 from holdfast.planning.past_runs import correct_from_history, with_duration
 from holdfast.planning.plan import (
     CARD_CONTEXT,
@@ -101,7 +101,9 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
     config = as_it_comes(config, model)
     refuse_nonsense(model)
     with tracer() as child:
-        yield Planner(config, machine, replace(model, shapes=model.shapes or child.shapes(config, model)), child, rows)
+        model = replace(model, shapes=model.shapes or child.shapes(config, model))
+        refuse_experts(config, model)
+        yield Planner(config, machine, model, child, rows)
 
 
 def with_card(machine: Json, card: Json) -> Json:

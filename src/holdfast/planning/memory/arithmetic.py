@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.parts import in_stacks
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import NESTED_SAVES
 from holdfast.planning.trained_size import adapted, trainable_parameters
@@ -122,11 +123,12 @@ def footprint(
     total = model.parameters()
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and not fused else 0
-    weights = total * (2 if halves or mixed else 4)
+    stacked = in_stacks(model.shapes)  # no linear layers: as wide as what is computed, and never in fewer bits
+    weights = (total - stacked) * (2 if halves or mixed else 4) + stacked * (2 if mixed else 4)
     width = config.train.frozen_format.width
     if width is not None:
-        inside = sum(map(math.prod, model.linear().values()))
-        weights = int((total - inside) * (2 if halves or mixed else 4) + inside * (width - NESTED_SAVES * config.train.double_quant))
+        inside = sum(math.prod(shape) for name, shape in model.linear().items() if not in_stacks({name: shape}))
+        weights = int(weights - inside * (2 if halves or mixed else 4) + inside * (width - NESTED_SAVES * config.train.double_quant))
     elif config.train.frozen == "fp32":
         weights = total * 4
     if config.adapter.kind.own_weights:  # what is trained is counted as the adapter

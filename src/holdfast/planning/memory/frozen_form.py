@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import ModelFacts, comes_quantised
 from holdfast.base_model.packed import packed_as, widened_from
+from holdfast.base_model.parts import in_stacks
 from holdfast.config.config import Config
 
 _WHOLE = "take the model in 16 bits"
@@ -22,6 +23,7 @@ def as_it_comes(config: Config, model: ModelFacts) -> Config:
         text = f"{model.folder} comes in {wide}, and train.fsdp cuts layers as they lie in the files"
         raise Stop(BLOCKED, text, f"{_WHOLE}, or leave train.fsdp out")
     if packed is None:
+        refuse_experts(config, model)
         return config
     comes, kind = f"{model.folder} comes in {packed.kind}, by bitsandbytes", config.adapter.type
     if config.adapter.kind.own_weights:
@@ -34,3 +36,13 @@ def as_it_comes(config: Config, model: ModelFacts) -> Config:
         asked = f"train.frozen is {train.frozen}{' with double_quant' if train.double_quant else ''}"
         raise Stop(BLOCKED, f"{comes}, and {asked}: it would be rounded twice", f"leave train.frozen out, or {_WHOLE}")
     return config.model_copy(update={"train": train.model_copy(update={"frozen": packed.kind, "double_quant": packed.double})})
+
+
+def refuse_experts(config: Config, model: ModelFacts) -> None:
+    """Raise Stop(1) where weights are asked for in 4 or 8 bits of which a part is experts in stacks, that stays as wide as it is."""
+    stacked = in_stacks(model.shapes)
+    if config.train.frozen_format.width is None or not stacked or packed_as(model.config) is not None:
+        return
+    text = f"train.frozen {config.train.frozen} holds linear layers in fewer bits, and {stacked / model.parameters():.0%} of the weights of"
+    text += f" {model.folder} are experts in stacks, which are none: they would stay in 16 bits"
+    raise Stop(BLOCKED, text, "leave train.frozen out; where that does not fit, train.offload: layers")

@@ -22,7 +22,7 @@ from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
 from holdfast.trainer.traced.replay import Card, Heap, Mapped, held
-from holdfast.trainer.traced.step import trace
+from holdfast.trainer.traced.step import Traced, trace
 
 _CARD_UNIT = 512  # bytes; what torch's allocator rounds up to
 _OTHERS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
@@ -60,7 +60,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
     unfused = sdpa_kernel(SDPBackend.MATH) if case.get("plain_attention") else contextlib.nullcontext()
     try:
         with unfused:
-            traced = trace(model, config, settings, case["lengths"], case["labels"])
+            traced = _traced(model, config, settings, case)
     except Refusal as refusal:
         return {"refused": str(refusal), "hint": refusal.hint}
     except _OTHERS as error:
@@ -84,6 +84,16 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "flops": 2 * traced.log.multiplications,
         "seconds": round(time.perf_counter() - began, 3),
     } | ({"curve": curve(traced)} if case.get("curve") else {})
+
+
+def _traced(model: ModelFacts, config: Config, settings: Settings, case: Json) -> Traced:
+    """The step's trace; padded where samples of this architecture cannot share a row, as the start of a run finds by trying."""
+    try:
+        return trace(model, config, settings, case["lengths"], case["labels"])
+    except NotImplementedError:
+        if not settings.packing:
+            raise
+    return trace(model, config, settings.model_copy(update={"packing": False}), case["lengths"], case["labels"])
 
 
 def _failed(error: Exception) -> Json:

@@ -17,6 +17,7 @@ from peft.tuners.lora import dora
 from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from transformers.integrations import moe
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
@@ -46,6 +47,7 @@ def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> Non
     vars(loading)["hold_quantised"] = hold_unfilled
     dora.dequantize_module_weight = _dequantised
     vars(optimizer)["HostMoments"] = _Away
+    vars(moe)["_grouped_mm"] = _as_one_expert
 
 
 def follow_fakes() -> None:
@@ -132,6 +134,12 @@ def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> 
     made.quant_state = library.functional.QuantState(absmax=absmax, shape=shape, **about, **of_scales)
     made.of_shape = shape
     return made, tensors
+
+
+def _as_one_expert(x: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
+    """Products of tokens [tokens, in], sorted by expert, with their experts' weights [experts, in, out], of which torch knows shapes in bf16
+    alone. Those with the first expert take, keep and multiply as many numbers."""
+    return x.to(weights.dtype) @ weights[0]
 
 
 def _dequantised(module: Any) -> Any:

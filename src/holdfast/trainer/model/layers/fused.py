@@ -20,7 +20,7 @@ from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.lora import plain_layers
-from holdfast.trainer.model.layers.mixed import HALF
+from holdfast.trainer.model.layers.mixed import HALF, as_rows
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
 
@@ -219,7 +219,7 @@ class _Together(torch.autograd.Function):
         ctx.save_for_backward(x, h)
         ctx.group, ctx.drawn, ctx.scale, ctx.a, ctx.b = group, drawn, scale, a, b
         outs = _products(group, flat, h, wide)
-        return tuple(out.view(*x.shape[:-1], out.shape[-1]) for out in outs)
+        return tuple(as_rows(out, x) for out in outs)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:

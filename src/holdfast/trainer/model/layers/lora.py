@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.layers.dropout import StatelessDropout
-from holdfast.trainer.model.layers.mixed import Joined, JoinedLinear, joined
+from holdfast.trainer.model.layers.mixed import Joined, JoinedLinear, as_rows, joined
 
 
 def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False, near: Near = everywhere) -> int:
@@ -82,7 +82,7 @@ class _LoraLinear(torch.autograd.Function):
         ctx.save_for_backward(x, a, b, h, keep)
         ctx.held = w
         ctx.scale = scale
-        return y.view(*x.shape[:-1], -1)
+        return as_rows(y, x)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:

@@ -106,7 +106,7 @@ class JoinedLinear(torch.autograd.Function):
         torch.mul(F.linear(_dropped(wide[:, :features], keep, len(flat)), matrix[out:, :features]), scale, out=h)
         ctx.save_for_backward(x, h.clone(), keep, a, b)
         ctx.whole, ctx.scale = whole, scale
-        return F.linear(wide, matrix[:out], bias)[: len(flat)].view(*x.shape[:-1], out)
+        return as_rows(F.linear(wide, matrix[:out], bias)[: len(flat)], x)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> Any:
@@ -129,6 +129,12 @@ class JoinedLinear(torch.autograd.Function):
                 dx += _dropped(dh @ matrix[out:, :features], keep, len(flat))
             dx = dx[: len(flat)].view(x.shape)
         return dx, None, None, da, db, None, None
+
+
+def as_rows(out: Tensor, x: Tensor) -> Tensor:
+    """Return `out` [rows, size] in the shape of `x` [*, in], as no view: models add to outputs, and autograd lets none add to a view here."""
+    shaped: Tensor = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
+    return shaped
 
 
 def padded(x: Tensor, columns: int = 0) -> Tensor:

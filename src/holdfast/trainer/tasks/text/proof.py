@@ -44,7 +44,21 @@ _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 def differences(task: TextModel) -> tuple[PartialSettings, str]:
     """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight."""
     found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
-    return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
+    try:
+        return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
+    except RuntimeError as error:
+        return _wider(task, error)
+
+
+def _wider(task: TextModel, error: RuntimeError) -> tuple[PartialSettings, str]:
+    """What is to be as wide as fp32, and why, where the model's own code fails with weights in 16 bits; raises the error where none are.
+
+    Some multiply with a layer's weight beside the layer, which widens none.
+    """
+    if is_out_of_memory(error) or task.frozen not in ("auto", "half"):
+        raise error
+    wide: PartialSettings = {"frozen": "fp32"} if task.dtype == torch.float32 else {"dtype": "fp32"}
+    return wide, f"this model's own code does not compute with weights in 16 bits beside values in fp32 ({error_message(error)})"
 
 
 def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:

@@ -82,6 +82,7 @@ class TextModel:
         self.kind = packed_attention(settings.attention, self.context, self.kernel) if self.packing else self.own_kind
         base.set_attn_implementation(self.kind)
         self.dtype = DTYPES[settings.dtype]
+        self.frozen = settings.frozen
         self.layers = checkpoint_layers(base, settings.checkpointed_layers)
         if objective := objective_of(config):
             self.compared = ComparedLoss(self, objective, config.train.objective_kind, settings, folder)

@@ -1,0 +1,80 @@
+"""Mixtures of experts are planned as they are held: stacks of experts as wide as what is computed, and never in 4 or 8 bits."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from conftest import holdfast
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.parts import in_stacks
+from holdfast.config.config import Config
+from holdfast.planning.memory.arithmetic import footprint
+from holdfast.planning.memory.frozen_form import as_it_comes
+from support.architectures import GQA
+
+KINDS: dict[str, Any] = {
+    "mixtral": lambda: transformers.MixtralConfig(**GQA, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**GQA, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8),
+    "gpt_oss": lambda: transformers.GptOssConfig(**GQA, head_dim=8, num_local_experts=4, num_experts_per_tok=2),
+}
+ATTENTION = {"model.layers.0.self_attn.q_proj.weight": (32, 32), "model.embed_tokens.weight": (211, 32)}
+APART = {f"model.layers.0.block_sparse_moe.experts.{number}.w{at}.weight": (48, 32) for number in range(4) for at in (1, 2, 3)}
+STACKED = {"model.layers.0.mlp.experts.gate_up_proj": (4, 96, 32), "model.layers.0.mlp.experts.down_proj": (4, 32, 48)}
+
+
+def config_of(model: str, **train: Any) -> Config:
+    return Config.model_validate({"model": model, "data": {"files": "rows.jsonl"}, "adapter": {"r": 4}, "train": train})
+
+
+def facts(shapes: dict[str, tuple[int, ...]]) -> ModelFacts:
+    return ModelFacts(Path("m"), {"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 1}, shapes, 0, "BF16")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mixture_of_experts_is_planned_with_its_stacks_as_wide_as_what_is_computed(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(KINDS[kind]().to_dict() | {"dtype": "bfloat16"}))
+    train = "train: {max_tokens: 64, effective_batch: 4, precision: fp32}"
+    (tmp_path / "c.yaml").write_text(f"model: model\ndata: {{files: rows.jsonl}}\nadapter: {{r: 4, targets: [q_proj]}}\n{train}\n")
+    done = holdfast("plan", tmp_path / "c.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    frozen = plan["params"]["total"] - plan["params"]["trainable"]
+    stacks = 2 * 4 * 3 * 32 * (16 if kind == "qwen3_moe" else 48)
+    assert plan["bytes"]["weights"] == pytest.approx(2 * frozen + 2 * stacks, rel=0.02), (
+        "all but stacks in 16 bits; norms and the like wide"
+    )
+
+
+@pytest.mark.parametrize("shapes", [APART, STACKED], ids=["apart", "stacked"])
+def test_the_closed_form_counts_stacks_as_they_are_held(shapes: dict[str, tuple[int, ...]]) -> None:
+    model = facts(ATTENTION | shapes)
+    stacked = sum(map(math.prod, shapes.values()))
+    assert in_stacks(model.shapes) == stacked == 4 * 3 * 48 * 32
+    weights = {precision: footprint(config_of("m"), model, precision, 64).fixed["weights"] for precision in ("fp32", "bf16")}
+    rest = model.parameters() - stacked
+    assert weights == {"fp32": 2 * rest + 4 * stacked, "bf16": 2 * model.parameters()}
+
+
+@pytest.mark.parametrize("form", ["nf4", "int8"])
+@pytest.mark.parametrize("shapes", [APART, STACKED], ids=["apart", "stacked"])
+def test_fewer_bits_are_refused_where_most_would_stay_in_16(form: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(Stop, match=rf"train.frozen {form} .* 7\d% of the weights of m are experts in stacks"):
+        as_it_comes(config_of("m", frozen=form), facts(ATTENTION | shapes))
+    as_it_comes(config_of("m", frozen="half"), facts(ATTENTION | shapes))
+    as_it_comes(config_of("m", frozen=form), facts(ATTENTION))
+
+
+def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(KINDS["mixtral"]().to_dict()))
+    (tmp_path / "c.yaml").write_text("model: model\ndata: {files: rows.jsonl}\nadapter: {r: 4}\ntrain: {frozen: nf4}\n")
+    done = holdfast("plan", tmp_path / "c.yaml")
+    assert done.returncode == 1 and "experts in stacks" in done.stderr, done.stderr
