@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
+from holdfast.base.flush import flush_tree
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.ask import Questions, questions_of
@@ -228,6 +229,7 @@ def finish(order: Order, folder: Path, figures: Json, known: dict[str, str]) -> 
     ]
     facts = {"format": 1, "kind": order.kind, "name": order.subject.name, **order.subject.hashes(), "checked": figures}
     write_json(folder / MANIFEST, facts | {"files": entries})
+    flush_tree(folder)
     folder.rename(order.out)
     fsync_folder(order.out.parent)
     files = [entry | {"path": str(order.out / str(entry["path"]))} for entry in entries]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import orjson
 
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
+from holdfast.base.flush import flush_tree
 from holdfast.base_model.folder import Stored, stored_tensors, weight_files
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
 from holdfast.run.folder import RunFolder
@@ -43,12 +43,10 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
         digest = sha256(staged / weights)
     else:
         shutil.copyfile(checkpoint.folder / weights, staged / weights)
-    for name in (weights, config):
-        with (staged / name).open("rb") as handle:
-            os.fsync(handle.fileno())
     for file in [model / name for name in KINDS[checkpoint.kind].beside] if model else []:
         if file.is_file():
             shutil.copyfile(file, staged / file.name)
+    flush_tree(staged)
     shutil.rmtree(final, ignore_errors=True)
     staged.rename(final)
     link = run.path / "artifact"
