@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
-from holdfast.base.flush import flush_tree
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.ask import Questions, questions_of

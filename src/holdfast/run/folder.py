@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
+from holdfast.base.disk import flush_files, flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import (
     DamagedLine,
@@ -27,7 +28,6 @@ from holdfast.base.files import (
     write_bytes,
     write_json,
 )
-from holdfast.base.flush import flush_files, flush_tree
 from holdfast.base.safe_open import read_small
 from holdfast.config.config import Config
 from holdfast.config.yaml_tree import in_one_line, value_of

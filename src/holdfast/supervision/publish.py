@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 import orjson
 
+from holdfast.base.disk import flush_tree
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
-from holdfast.base.flush import flush_tree
 from holdfast.base_model.folder import Stored, stored_tensors, weight_files
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
 from holdfast.run.folder import RunFolder

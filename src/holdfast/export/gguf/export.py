@@ -6,9 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from holdfast.base.disk import flush_files
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
-from holdfast.base.flush import flush_files
 from holdfast.export.ask import questions_of
 from holdfast.export.card import write_card
 from holdfast.export.child import measure

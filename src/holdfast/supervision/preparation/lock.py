@@ -14,9 +14,9 @@ from pathlib import Path
 
 import orjson
 
+from holdfast.base.disk import make_folders
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json
-from holdfast.base.flush import make_folders
 from holdfast.base.identity import myself
 from holdfast.base.inert import refuse_unwritable_name
 from holdfast.base.safe_open import lock_descriptor

@@ -19,9 +19,9 @@ from typing import Any
 
 import orjson
 
+from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, fsync_folder, read_json, sha256
-from holdfast.base.flush import flush_tree
 from holdfast.base.safe_open import read_small
 from holdfast.run.artifact import KINDS
 from holdfast.run.folder import RunFolder
