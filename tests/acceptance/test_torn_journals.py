@@ -67,6 +67,20 @@ def test_a_run_whose_journals_are_all_torn_ends_with_the_same_bits(tmp_path: Pat
         check_bits(kind, summary["artifact_sha256"], [row["loss"] for row in lines(run / "steps.jsonl")])
 
 
+@pytest.mark.parametrize("left", [None, b"", b"{"])
+def test_a_lost_name_of_a_run_is_taken_from_its_checkpoints(tmp_path: Path, left: bytes | None) -> None:
+    inputs = settle(tmp_path, "text-unfinished")
+    run = tmp_path / "runs" / "text-unfinished"
+    name = json.loads((run / "run.json").read_text())["id"]
+    (run / "run.json").unlink()
+    if left is not None:
+        (run / "run.json").write_bytes(left)
+    done = holdfast(*command_of("text", run), cwd=inputs)
+    assert done.returncode == 0, done.stderr
+    assert "run.json was missing or damaged" in done.stderr and json.loads((run / "run.json").read_text())["id"] == name
+    check_bits("text", json.loads(done.stdout)["artifact_sha256"], [row["loss"] for row in lines(run / "steps.jsonl")])
+
+
 @pytest.mark.parametrize("garbage", [b"{\n", b'{"time":1}{"event":"x"}\n', b"\0\0\0\n", b"[1]\n", b"\xff\xfe\n", b"{}\n"])
 def test_a_damaged_line_of_the_events_is_named_and_ends_nothing(tmp_path: Path, garbage: bytes) -> None:
     inputs = settle(tmp_path, "tabular-unfinished")

@@ -174,7 +174,7 @@ def test_a_trial_that_a_full_disk_ends_is_no_evidence_and_is_asked_again_when_th
 
 
 def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.base.disk_room.MOST_S", 0.0)
+    monkeypatch.setattr("holdfast.base.disk.MOST_S", 0.0)
     monkeypatch.setattr("holdfast.experiments.hosts.new_trial", no_trial_of_a_real_run)
     said: list[str] = []
     lab = HostsOnDisk(small_disk / "run", said.append).lab

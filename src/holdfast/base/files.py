@@ -128,6 +128,8 @@ def append_line(path: Path, value: Json, durable: bool = False) -> int:
             raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(path))
         if durable:
             _reach_the_disk(descriptor, line)
+            if os.fstat(descriptor).st_size == len(line):  # perhaps made by this: its name is flushed, too
+                fsync_folder(path.parent)
     except OSError as error:
         _named(error, path)
         raise

@@ -38,9 +38,19 @@ def main(argv: list[str]) -> int:
         if one.is_file():
             with one.open("rb") as handle:
                 os.fsync(handle.fileno())
+    _flush_folder(folder)
     folder.rename(place / name)
+    _flush_folder(place)
     print(name)
     return 0
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_states(folder: Path, states: dict[str, Any]) -> None:

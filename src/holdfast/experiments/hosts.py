@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.child import trainer_command, with_env
-from holdfast.base.disk_room import MOST_S, has_room, wait_for_room
+from holdfast.base.disk import MOST_S, has_room, wait_for_room
 from holdfast.base.files import Json, is_full, read_json
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import counted

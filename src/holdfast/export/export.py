@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
 from holdfast.base_model.gguf_file import is_gguf
@@ -231,6 +232,7 @@ def finish(order: Order, folder: Path, figures: Json, known: dict[str, str]) -> 
     ]
     facts = {"format": 1, "kind": order.kind, "name": order.subject.name, **order.subject.hashes(), "checked": figures}
     write_json(folder / MANIFEST, facts | {"files": entries})
+    flush_tree(folder)
     folder.rename(order.out)
     fsync_folder(order.out.parent)
     files = [entry | {"path": str(order.out / str(entry["path"]))} for entry in entries]

@@ -38,6 +38,7 @@ _WORDS = {
     "rows_limited": "train.max_tokens is more than the model has positions; rows are cut there",
     "torn_line_cut": "a journal ended in the middle of a line (a death in mid-write, a power cut); the rest of that line was cut off",
     "journal_damaged": "a line of a journal cannot be read; it was left out",
+    "rows_lost": "the newest checkpoint is ahead of the journal of steps (a power cut); it was used, the rows between are unknown",
     "data_rebuilt": "the tokenised rows were made again",
     "token_cache_refused": "the token cache could not be used; the rows were tokenised into the run folder",
     "token_shards_rebuilt": "damaged shards of the token cache were made again",

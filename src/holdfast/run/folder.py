@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ from typing import Any
 import orjson
 import yaml
 
+from holdfast.base.disk import flush_files, flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import (
     DamagedLine,
     Json,
     append_line,
     cut_torn_line,
+    fsync_folder,
     last_line,
     newest_lines,
     read_json,
@@ -195,9 +198,11 @@ class RunFolder:
         return self.path / "writer.lock"
 
     def made(self, folder: Path) -> Path:
-        """Make a new numbered folder below the run's. Raises OSError, also where the run folder itself is gone: it does not come back."""
+        """Make a new numbered folder below the run's, flushed. Raises OSError, also where the run folder itself is gone."""
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir()
+        fsync_folder(folder.parent)
+        fsync_folder(self.path)
         return folder
 
     def attempt(self, number: int) -> Path:
@@ -247,10 +252,19 @@ class RunFolder:
         self.append(self.events_file, entry)
         return entry
 
-    def append(self, file: Path, row: Json) -> None:
-        """Append one line to a journal of the run. Raises OSError when the disk takes no more."""
-        if torn := append_line(file, row):
+    def append(self, file: Path, row: Json, durable: bool = False) -> None:
+        """Append one line to a journal; durable: and wait until it is on the disk. Raises OSError when the disk takes no more."""
+        if torn := append_line(file, row, durable):
             self.event("torn_line_cut", file=file.name, bytes=torn)
+
+    def flush_journals(self) -> None:
+        """Wait until the disk has what a checkpoint needs to be gone on from: the rows so far, timeline, plan and names. Raises OSError."""
+        flush_files((self.steps_file, self.evaluations_file, self.timeline_file, self.plan_file, self.config_file, self.path / "run.json"))
+
+    def flush_all(self) -> None:
+        """Wait until all of the run is on the disk, before an end of it is told. What a failing disk does not take is told elsewhere."""
+        with contextlib.suppress(OSError):
+            flush_tree(self.path)
 
     def heal_journals(self, tell: Callable[[str], None]) -> None:
         """Cut what follows the last whole line of each journal, and tell of that and of lines of the events that cannot be read."""

@@ -27,14 +27,14 @@ class BufferedRunFolder(RunFolder):
     refused: list[OSError] = field(default_factory=list, compare=False)  # the newest reason why the disk takes none
     _lock: threading.RLock = field(default_factory=threading.RLock, compare=False, repr=False)
 
-    def append(self, file: Path, row: Json) -> None:
+    def append(self, file: Path, row: Json, durable: bool = False) -> None:
         """Append one line to a journal, or keep it until there is room."""
         with self._lock:
             if not self.flush():
                 self.waiting.append((file, row))
                 return
             try:
-                super().append(file, row)
+                super().append(file, row, durable)
             except OSError as error:
                 if not takes_nothing(error):
                     raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import BinaryIO
 
 import orjson
 
+from holdfast.base.disk import flush_tree
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
 from holdfast.base_model.folder import Stored, read_model, stored_tensors, weight_files
@@ -45,12 +45,10 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
         digest = sha256(staged / weights)
     else:
         shutil.copyfile(checkpoint.folder / weights, staged / weights)
-    for name in (weights, config):
-        with (staged / name).open("rb") as handle:
-            os.fsync(handle.fileno())
     if model is not None and KINDS[checkpoint.kind].text:
         facts = read_model(str(model))
         write_companions(codec_of(run.config(), facts.folder), facts, staged)
+    flush_tree(staged)
     shutil.rmtree(final, ignore_errors=True)
     staged.rename(final)
     link = run.path / "artifact"

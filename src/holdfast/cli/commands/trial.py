@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.base.disk_room import has_room
+from holdfast.base.disk import has_room
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop, reading
 from holdfast.base.files import Json
 from holdfast.config.settings import PartialSettings, Settings, checked

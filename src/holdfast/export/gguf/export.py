@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from holdfast.base.disk import flush_files
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
 from holdfast.export.ask import questions_of
@@ -152,6 +153,7 @@ def _adapter(job: Job) -> Json:
 def _one_file(order: Order, folder: Path, checked: Json) -> Json:
     (file,) = folder.glob("*.gguf")
     entry = {"path": str(order.out), "bytes": file.stat().st_size, "sha256": sha256(file)}
+    flush_files([file])
     file.rename(order.out)
     fsync_folder(order.out.parent)
     return {"files": [entry], "checked": checked, "out": str(order.out), "kind": order.kind}

@@ -86,7 +86,11 @@ def stage_checkpoint(run: RunFolder, snapshot: Snapshot | Parted, artifact: Arti
 
 
 def publish_checkpoint(run: RunFolder, staged: Path, step: int) -> Path:
-    """Rename a staged checkpoint to its name; one that stands there already is kept when it is whole, else replaced."""
+    """Rename a staged checkpoint to its name; one that stands there already is kept when it is whole, else replaced.
+
+    The rows of its steps are on the disk before it is: without them it could not be gone on from after a power cut. Raises OSError.
+    """
+    run.flush_journals()
     final = run.checkpoints / checkpoint_name(step)
     if final.exists():
         if problem(final, run.id()) is None:

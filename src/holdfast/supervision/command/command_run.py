@@ -139,7 +139,7 @@ class CommandRun:
         pulse = signs.pulse() or {}
         row: Json = {"time": round(now, 3), "attempt": attempt.number, "step": seen.step, "total": seen.total, "source": seen.source}
         row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
-        self.run.append(self.run.progress_file, row)
+        self.run.append(self.run.progress_file, row, durable=not self.states.has_stepped)  # the first says whose checkpoints are there
         self.states.reached(seen.step)
 
     def is_over(self, ending: Ending) -> bool:

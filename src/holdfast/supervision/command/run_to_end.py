@@ -188,6 +188,7 @@ def _write_summary(user: CommandRun, status: str, reason: str, code: int | None,
         doubts += [user.left] if user.left else []
     known["doubts"] = doubts + known["doubts"]
     summary = summarise(status, reason, told, known)
+    run.flush_all()
     write_json(run.summary_file, summary)
     return summary
 

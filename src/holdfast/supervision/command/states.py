@@ -37,6 +37,11 @@ class States:
         self.snapshot = snapshot_of(run)
         self._best = max((int(row.get("step") or 0) for row in run.progress()), default=0)
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether any step was seen: the checkpoints there are of this run then."""
+        return self._best > 0
+
     def reached(self, step: int) -> None:
         """A step was seen."""
         self._best = max(self._best, step)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from holdfast.base.disk import make_folders
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.identity import myself
@@ -95,5 +96,4 @@ def _claim_folder(run: RunFolder) -> None:
         raise Stop(USAGE, f"{run.path} is not empty and is not a run folder", "give an empty or new folder with --run DIR")
     if run.begun():
         run.refuse_foreign()
-    run.path.parent.mkdir(parents=True, exist_ok=True)
-    run.path.mkdir(mode=0o700, exist_ok=True)  # rows, rejected ones too, and what they taught are nobody else's
+    make_folders(run.path, 0o700)  # rows, rejected ones too, and what they taught are nobody else's

@@ -31,7 +31,7 @@ from holdfast.run.base_model import follow_pinned, refuse_changed, take_model_el
 from holdfast.run.folder import RunFolder, differences
 from holdfast.run.plan import RunPlan, unknown_keys, write_plan
 from holdfast.run.sampling.step_table import learning_rate, run_length
-from holdfast.run.snapshots.checkpoint import checkpoint_name, checkpoint_steps
+from holdfast.run.snapshots.checkpoint import MANIFEST, checkpoint_name, checkpoint_steps
 from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.changes import take_up_changes
@@ -53,6 +53,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
 def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
     """Go on with an existing run, as far as its preparation goes. Raises Stop."""
     run.heal_journals(terminal.tell)
+    _check_id(run, terminal)
     _check_timeline(run, terminal)
     _tell_of_plan(run, terminal)
     old = run.config()
@@ -77,6 +78,17 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         take_repaired(run, old.model)
         refuse_changed(run, old.model)
     _check_data_file(run, config, terminal)
+
+
+def _check_id(run: RunFolder, terminal: Terminal) -> None:
+    """Write a lost run.json again: the run's own name stands in each of its checkpoints. Without one the run is given another."""
+    if isinstance((read_json(run.path / "run.json") or {}).get("id"), str):
+        return
+    manifests = (read_json(run.checkpoints / checkpoint_name(step) / MANIFEST) or {} for step in reversed(checkpoint_steps(run)))
+    known = next((name for manifest in manifests if isinstance(name := manifest.get("run"), str)), None)
+    run.write_id(known or uuid.uuid4().hex)
+    of = "of its newest checkpoint" if known else "with a new name, as no checkpoint tells the old one"
+    terminal.tell(f"{run.path / 'run.json'} was missing or damaged; it was written again {of}")
 
 
 def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 
 import orjson
 
+from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_json, sha256
-from holdfast.base.safe_open import open_regular, read_small
+from holdfast.base.files import Json, fsync_folder, read_json, sha256
+from holdfast.base.safe_open import read_small
 from holdfast.run.artifact import KINDS
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import MANIFEST, checkpoint_name, checkpoint_steps
@@ -209,7 +210,9 @@ def fetch(target: Target, path: Path) -> tuple[int, list[Json]]:
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
+        flush_tree(staging)
         staging.rename(path)
+        fsync_folder(path.parent)
         return step, passed_over
     why = "; ".join(f"step {one['state']}: {one['reason']}" for one in passed_over) or "there is none"
     raise Stop(BLOCKED, f"no state of a run at {target.address} can be used ({why})", "look at the address, and at what wrote there last")
@@ -241,5 +244,3 @@ def _fetch_one(target: Target, staging: Path, name: str, facts: Json) -> None:
     target.get(f"blobs/{facts['sha256']}", path)
     if path.stat().st_size != facts["bytes"] or sha256(path) != facts["sha256"]:
         raise ValueError(f"{name} is not what its list says: {path.stat().st_size:,} bytes of {facts['bytes']:,}, or another content")
-    with open_regular(path) as handle:
-        os.fsync(handle.fileno())

@@ -61,13 +61,18 @@ def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit
     """The state a run goes on from, after which its journal has exactly one row for each step up to it. limit: its step at most.
 
     The journal may lack the row of the newest snapshot's step (death in between), or those the full disk did not take: the snapshot
-    brings them. A snapshot further ahead than that (a journal lost with the power) cannot be used, an older state is.
+    brings them. Where it lacks more (a journal lost with the power), an older state is used, and its steps computed again. Where there
+    is none, the newest is: the steps without a row are told as unknown.
     """
     cut_torn_line(run.steps_file)
     committed = run.committed()
     found = find_state(run, places, limit, ranks, each_its_own=True)
     if found.snapshot and found.snapshot.step > committed and found.snapshot.meta["rows"][0]["step"] > committed + 1:
-        found = find_state(run, places, committed + 1, ranks, each_its_own=True)
+        older = find_state(run, places, committed + 1, ranks, each_its_own=True)
+        if older.snapshot is None:
+            missing = {"from": committed + 1, "to": found.snapshot.meta["rows"][0]["step"] - 1}
+            run.event("rows_lost", state=found.place, **missing)
+        found = older if older.snapshot else found
     for row in found.snapshot.meta["rows"] if found.snapshot else ():
         if row["step"] > committed:
             append_line(run.steps_file, row)

@@ -1,0 +1,166 @@
+"""The power is cut at any moment: what was never flushed is gone, and the run goes on from the newest whole checkpoint to the same bits.
+
+On a small ext4 image mounted by loop, copied as the kernel has written it (support/power_cut.py); skipped where that needs more rights.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import holdfast, lines, start, wait_until
+from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import checkpoint_steps, newest_valid
+from holdfast.run.snapshots.memory_places import memory_places
+from support.power_cut import Disk
+
+STEPS = 24
+LOOP = Path(__file__).parents[1] / "support" / "flushing_trainer.py"
+KINDS: dict[str, dict[str, Any]] = {
+    "text": {"save": {"every": 5}},
+    "one checkpoint": {"save": {"every": 4, "keep": 1}},
+    "default saving": {"save": {}},
+    "evaluated": {"save": {"every": 5}, "data": {"held_out": 0.1}, "evaluate": {"every": 4, "generate": 0}},
+    "all weights": {"save": {"every": 5}, "adapter": {"kind": "full"}},
+    "flushed snapshots": {"save": {"every": 10, "flush_snapshots": True}},
+}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path)
+    if not made.mounted:
+        pytest.skip("mounting an image needs root and a loop device")
+    yield made
+    made.unmount()
+
+
+def newest_row(file: Path) -> int:
+    """The step of a journal's last whole line; 0 where there is none."""
+    text = file.read_bytes() if file.exists() else b""
+    whole = text[: text.rfind(b"\n") + 1].splitlines()
+    return int(json.loads(whole[-1])["step"]) if whole else 0
+
+
+def forget_memory(run: RunFolder) -> None:
+    """Remove what a machine without power does not have any more."""
+    if (run.path / "run.json").exists():
+        for place in memory_places(run.path, run.id(), None, False):
+            if not place.is_relative_to(run.path):
+                place.unlink(missing_ok=True)
+
+
+def cut_at(seed: str, kind: str, disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """Cut a run at a drawn moment, perhaps with some written back before; it ends like the undisturbed one, from its newest checkpoint."""
+    draw = random.Random(seed)
+    sections = dict(KINDS[kind])
+    config = config_of(
+        "cut",
+        **sections | {"train": {"steps": STEPS, "effective_batch": 8, "lr": 1e-3, "max_tokens": 96, "threads": 1}},
+        run={"standby": False},
+    )
+    (tmp_path / "slow.json").write_text(json.dumps([{"when": {"step": step}, "effect": "slow", "seconds": 0.05} for step in range(STEPS)]))
+    run = RunFolder(disk.folder / "runs" / "cut")
+    command = ["train", config, "--run", run.path, "--json"]
+    at, written_back = draw.randint(0, STEPS), draw.choice([None, draw.randint(1, STEPS)])
+    child = start(*command, "--faults", tmp_path / "slow.json")
+    wait_until(lambda: run.path.exists() or child.poll() is not None, 600)
+    while newest_row(run.steps_file) < at and child.poll() is None:
+        if written_back and newest_row(run.steps_file) >= written_back:
+            disk.flush()
+            written_back = None
+    time.sleep(draw.random() / 10)
+    disk.cut()
+    child.communicate()
+    forget_memory(run)
+    begun = run.config_file.exists()
+    newest = newest_valid(run)[0] if begun and checkpoint_steps(run) else None
+    done = holdfast(*command)
+    assert done.returncode == 0, f"{seed} at {at}: {done.stderr}"
+    summary = json.loads(done.stdout)
+    restored = [event["step"] for event in lines(run.events_file) if event["event"] == "restored"]
+    if newest is not None and newest.step < STEPS:
+        assert restored[-1] >= newest.step, f"{seed} at {at}: {restored}, {newest.step}"
+    assert [row["step"] for row in lines(run.steps_file)] == list(range(1, STEPS + 1))
+    whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
+    assert summary["artifact_sha256"] == json.loads(whole.stdout)["artifact_sha256"], f"{seed} at {at}"
+
+
+@pytest.mark.parametrize("seed", ["a"])
+def test_a_run_goes_on_from_its_newest_checkpoint(seed: str, disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    cut_at(seed, "one checkpoint", disk, config_of, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(33))
+def test_a_run_of_any_kind_goes_on(kind: str, seed: int, disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    cut_at(f"{kind}{seed}", kind, disk, config_of, tmp_path)
+
+
+def test_what_is_called_finished_is_on_the_disk(disk: Disk, config_of: Callable[..., Path]) -> None:
+    run = disk.folder / "runs" / "done"
+    config = config_of("done", train={"steps": 3})
+    done = holdfast("train", config, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    before = {file.relative_to(run): file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    exported = holdfast("export", run, "--to", "adapter", "--out", disk.folder / "exported")
+    assert exported.returncode == 0, exported.stderr
+    out = {file.name: file.read_bytes() for file in (disk.folder / "exported").iterdir()}
+    disk.cut()
+    assert {file.name: file.read_bytes() for file in (disk.folder / "exported").iterdir()} == out
+    journals = {Path("events.jsonl"), Path("report.html"), Path("supervisor.lock"), Path("readings.jsonl")}  # written behind the summary
+    for name, data in before.items():
+        assert name in journals or (run / name).read_bytes() == data, name
+    again = holdfast("train", config, "--run", run, "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["status"] == "finished"
+
+
+def test_a_commands_run_goes_on_from_its_own_checkpoint(disk: Disk) -> None:
+    """The command flushes its checkpoints; one of another run, further on, was there before."""
+    out, run = disk.folder / "out", disk.folder / "run"
+    words = [sys.executable, LOOP, "--output_dir", out]
+    assert holdfast("run", "--run", disk.folder / "other", "--", *words, "--steps", 40, "--pause", 0).returncode == 0
+    disk.flush()
+    command = ["run", "--run", run, "--json", "--checkpoints", out, "--", *words, "--steps", 30]
+    child = start(*command)
+    wait_until(lambda: newest_row(run / "progress.jsonl") >= 12 or child.poll() is not None, 600)
+    disk.cut()
+    child.communicate()
+    done = holdfast(*command)
+    assert done.returncode == 0, done.stderr
+    restored = [event["state"] for event in lines(run / "events.jsonl") if event["event"] == "restored"]
+    assert restored and restored[0].endswith(("checkpoint-9", "checkpoint-12", "checkpoint-15")), restored
+
+
+def test_a_state_ahead_of_its_journal_is_used(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """As a disk leaves it that forgets what was flushed: one checkpoint, no rows."""
+    run = RunFolder(tmp_path / "run")
+    config = config_of("ahead", train={"steps": 9}, save={"every": 3, "keep": 1})
+    faults = tmp_path / "kill.json"
+    faults.write_text(json.dumps([{"when": {"step": 8}, "effect": "slow", "seconds": 600}]))
+    child = start("train", config, "--run", run.path, "--json", "--faults", faults)
+    wait_until(lambda: checkpoint_steps(run) == [6] and newest_row(run.steps_file) >= 7, 600)
+    from support.power_cut import kill_all
+
+    kill_all(run.path)
+    child.communicate()
+    forget_memory(run)
+    run.steps_file.write_bytes(b"")
+    done = holdfast("train", config, "--run", run.path, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert [row["step"] for row in lines(run.steps_file)] == [6, 7, 8, 9]
+    told = [event for event in lines(run.events_file) if event["event"] == "rows_lost"]
+    assert [(event["from"], event["to"]) for event in told] == [(1, 5)]
+    whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
+    assert summary["artifact_sha256"] == json.loads(whole.stdout)["artifact_sha256"]
+    for verb in ("status", "report"):
+        assert holdfast(verb, run.path).returncode == 0
