@@ -102,7 +102,7 @@ def test_what_a_run_leaves_renders_and_ends_as_it_was_trained(
         shutil.copyfile(TINY / "tokenizer_config.json", without_template / "tokenizer_config.json")
     for file in ("config.json", "model.safetensors"):
         shutil.copyfile(TINY / file, without_template / file)
-    (without_template / "generation_config.json").write_text('{"eos_token_id": 0, "top_k": 7}')
+    (without_template / "generation_config.json").write_text('{"_from_model_config": true, "eos_token_id": 0, "top_k": 7}')
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     for file in ("adapter_model.safetensors", "adapter_config.json"):

@@ -59,10 +59,22 @@ def covers(stretch: tuple[int, int], spans: list[tuple[int, int]]) -> bool:
     return any(stretch[0] < end and stretch[1] > begin for begin, end in spans)
 
 
+FOLDERS: list[tuple[str, str, dict[str, Any]]] = [*((kind, "mistral", {}) for kind in KINDS)]
+FOLDERS += [
+    ("prepend", "llama", {}),
+    ("prepend", "llama", {"legacy": True}),
+    ("prepend", "llama", {"legacy": False, "add_prefix_space": True}),
+]
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_ids_and_what_is_learned_are_those_of_the_whole_text(kind: str, template: str, tmp_path: Path) -> None:
-    folder = make_tokenizer(tmp_path, kind, TEMPLATES[template])
+@pytest.mark.parametrize(("kind", "model_type", "settings"), FOLDERS)
+def test_ids_and_what_is_learned_are_those_of_the_whole_text(
+    kind: str, model_type: str, settings: dict[str, Any], template: str, tmp_path: Path
+) -> None:
+    folder = make_tokenizer(tmp_path, kind, TEMPLATES[template], model_type)
+    named = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(named | settings))
     codec, theirs = load_codec(folder), AutoTokenizer.from_pretrained(folder)
     assert codec.whole
     for name, turns in CHATS.items():

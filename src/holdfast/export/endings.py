@@ -65,6 +65,7 @@ def _id(number: object) -> int | None:
 def generation_config(codec: Codec, facts: ModelFacts) -> Json:
     """How the model is to be asked: the base's own settings, with the tokens that end what was trained on, and the base's pad token."""
     kept = read_json(facts.folder / GENERATION) or {}
+    kept.pop("_from_model_config", None)  # by which some versions of transformers go by config.json instead
     return kept | {"eos_token_id": one_or_all(end_tokens(codec, facts)), "pad_token_id": pad_token(codec, facts)}
 
 

@@ -52,7 +52,7 @@ def of_stops(checked: Json) -> str:
 def of_own_settings(ends: tuple[int, ...]) -> str:
     """Return how an adapter stops whose base has other ends: by the settings beside it, which the lines of its card load."""
     theirs = f"at {', '.join(map(str, ends))}" if ends else "nowhere"
-    told = f"yes, with the adapter's generation_config.json, as the lines above load it; by the base's own it stops {theirs} only"
+    told = f"yes, with the adapter's generation_config.json, as the lines of its card load it; by the base's own it stops {theirs} only"
     return f"{told}: a server has to be given that file, or its eos_token_id as stop_token_ids"
 
 

@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
 from holdfast.data.templates.skeleton import Piece
 from holdfast.data.tokens.whole import Placed, pieces_of, reads_whole, runs_of, sizes_of, text_of
-from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, tokens_of, word_counts
+from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_with_space, tokens_of, word_counts
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     settings = read_json(folder / "tokenizer_config.json") or {}
     try:
         if file.is_file():
-            return Tokenizer.from_file(str(file))
+            return _as_transformers_reads(Tokenizer.from_file(str(file)), folder, settings)
         if settings.get("tokenizer_class") == "Qwen2Tokenizer" and (folder / "merges.txt").is_file():
             return _of_qwen2(folder, settings)
     except Exception as error:  # noqa: BLE001  (tokenizers raises plain Exception for a damaged file; it is reported below)
@@ -234,6 +235,29 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
         f"{folder} has no tokenizer.json",
         "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
     )
+
+
+def _as_transformers_reads(tokenizer: Tokenizer, folder: Path, settings: Json) -> Tokenizer:
+    """The tokenizer with AutoTokenizer's rules: since transformers 5 those of Llama 2 are its class's, whatever the file says.
+
+    There a space stands before a text alone and not behind each special token, too. Rows are compared with AutoTokenizer before step one.
+    """
+    of_llama = (read_json(folder / "config.json") or {}).get("model_type") == "llama"
+    named = settings.get("tokenizer_class") in ("LlamaTokenizer", "LlamaTokenizerFast")
+    if not (of_llama and named and begins_with_space(tokenizer) and _transformers_major() >= 5):
+        return tokenizer
+    scheme = "never" if settings.get("add_prefix_space") is False else "always" if settings.get("legacy") else "first"
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    return tokenizer
+
+
+def _transformers_major() -> int:
+    """The first number of the version of transformers; 0 where it is not installed."""
+    try:
+        return int(version("transformers").partition(".")[0])
+    except (PackageNotFoundError, ValueError):
+        return 0
 
 
 def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:

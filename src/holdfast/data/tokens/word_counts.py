@@ -59,6 +59,11 @@ def word_counts(tokenizer: Tokenizer, ending: str) -> WordCounts | None:
     return WordCounts(tokenizer, "", names, alone) if good else None
 
 
+def begins_with_space(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer's normalizer puts a space before every text, as those of Llama 2 do, and nothing else changes texts."""
+    return not tokenizer.pre_tokenizer and _state(tokenizer.normalizer).get("normalizers") == _METASPACE
+
+
 def _state(part: Any) -> Json:
     """How a part of a tokenizer is made; empty where there is none."""
     found: Json = json.loads(part.__getstate__()) if part else {}
