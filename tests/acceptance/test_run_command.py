@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_a_trainer_that_died_after_its_last_step_computes_none_too_many(
 
 def test_a_trainer_in_a_shells_text_goes_on_where_it_saves(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
-    text = f"cd code; {sys.executable} {TRAINER} --output_dir out --faults kill:5:1 > log; exit $?"
+    text = f"cd code; {shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} --output_dir out --faults kill:5:1 > log; exit $?"
     summary = run(tmp_path, words=["bash", "-c", text])
     assert resumed(tmp_path / "code") == [None, str(tmp_path / "code/out/checkpoint-4")]
     assert summary["incidents"][0]["cause"] == "unknown" and "(SIGKILL, in a shell's words)" in summary["incidents"][0]["ending"]

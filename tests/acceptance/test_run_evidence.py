@@ -45,7 +45,12 @@ def test_one_that_goes_on_is_told_so_once_a_step_was_seen(tmp_path: Path) -> Non
     assert "went on from out/checkpoint-6, 1 committed step computed again" in summary["incidents"][0]["evidence"]
     assert summary["doubt"] is None and summary["incomplete"] is False and summary["steps_computed_twice"] == 1
     (tmp_path / "run").rename(tmp_path / "first")
-    words = ["sh", "-c", f"[ -e out2 ] && exit 0; mkdir out2; {sys.executable} {TRAINER} --output_dir out2 --faults kill:5:1; exit 9"]
+    words = [
+        "sh",
+        "-c",
+        "[ -e out2 ] && exit 0; mkdir out2; "
+        f"{shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} --output_dir out2 --faults kill:5:1; exit 9",
+    ]
     (tmp_path / "calls.txt").unlink()
     assert "no step of it was seen" in run(tmp_path, words=words)["incidents"][0]["evidence"]
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -239,7 +240,7 @@ def test_closing_the_terminal_during_the_preparation_ends_nothing(config_of: Wri
 
 def test_a_pipe_that_nobody_reads_any_more_ends_nothing(config_of: Write, tmp_path: Path) -> None:
     run, config = tmp_path / "run", config_of(data={"held_out": 0.1}, train={"steps": 60})
-    line = f"{sys.executable} -m holdfast train {config} --run {run} | head -1; echo ${{PIPESTATUS[0]}}"
+    line = f"{shlex.quote(sys.executable)} -m holdfast train {config} --run {run} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert done.stdout.splitlines()[-1] == "0", done
     assert done.stderr == ""

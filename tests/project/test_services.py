@@ -31,7 +31,7 @@ def script(file: Path, text: str) -> Path:
 
 
 def holdfast_at(file: Path) -> Path:
-    return script(file, f'exec {sys.executable} -m holdfast "$@"')
+    return script(file, f'exec {shlex.quote(sys.executable)} -m holdfast "$@"')
 
 
 def unit_at(home: Path) -> str:

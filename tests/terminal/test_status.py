@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -258,7 +259,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     text = say(run)
     assert "no supervisor watches it" in text
     assert "resume with: holdfast train" in text
-    assert f"resume with: cd {Path.cwd()} && holdfast train" in say(run, cwd=tmp_path)
+    assert f"resume with: cd {shlex.quote(str(Path.cwd()))} && holdfast train" in say(run, cwd=tmp_path)
 
     again = start(*command)
     wait_until(lambda: (run / "events.jsonl").read_text().count("attempt_adopted") == 1)
