@@ -137,8 +137,10 @@ def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> 
 
 
 def _as_one_expert(x: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
-    """Products of tokens [tokens, in], sorted by expert, with their experts' weights [experts, in, out], of which torch knows shapes in bf16
-    alone. Those with the first expert take, keep and multiply as many numbers."""
+    """Products of tokens [tokens, in], sorted by expert, with weights [experts, in, out], of which torch knows shapes in bf16 alone.
+
+    Those with the first expert take, keep and multiply as many numbers.
+    """
     return x.to(weights.dtype) @ weights[0]
 
 

@@ -132,7 +132,7 @@ class JoinedLinear(torch.autograd.Function):
 
 
 def as_rows(out: Tensor, x: Tensor) -> Tensor:
-    """Return `out` [rows, size] in the shape of `x` [*, in], as no view: models add to outputs, and autograd lets none add to a view here."""
+    """Return `out` [rows, size] in the shape of `x` [*, in], as no view: a model may add to it, which autograd forbids of views here."""
     shaped: Tensor = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
     return shaped
 
