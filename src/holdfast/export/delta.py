@@ -79,6 +79,10 @@ class Change:
         return changed
 
 
+class Unplaced(Stop):
+    """A part of the adapter that none of the base's tensors, by their names and shapes in its files, is changed by."""
+
+
 Changes = tuple[Change, Change | None]  # of a module's weight and of its bias
 
 
@@ -134,7 +138,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             changes[place] = replace(changes.get(place, Change()), whole=held)
     if lost:
         text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
-        raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+        raise Unplaced(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     untied = tied is not None and (HEAD in changes or tied in changes)
     return Delta(changes, untied)
 
@@ -157,7 +161,7 @@ def _refuse_other_shape(name: str, held: Held, shape: tuple[int, ...]) -> None:
 
 def _misfit(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> Stop:
     text = f"{name} of the adapter is made for {list(found)}, the base model has {list(shape)}"
-    return Stop(BLOCKED, text, "give the base model it was trained on with --base DIR")
+    return Unplaced(BLOCKED, text, "give the base model it was trained on with --base DIR")
 
 
 def _incomplete(module: str, found: dict[str, Held]) -> Stop:
@@ -262,7 +266,7 @@ def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str |
         found = [one for one in found if shared[one] == max(shared.values())]
     if len(found) > 1:
         text = f"{name} of the adapter may be any of {listed(found, _SHOWN)} of the base model"
-        raise Stop(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+        raise Unplaced(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     return found[0] if found else None
 
 

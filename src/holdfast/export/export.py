@@ -23,7 +23,7 @@ from holdfast.export.card import write_card
 from holdfast.export.child import Found, measure
 from holdfast.export.endings import base_ends, write_companions
 from holdfast.export.learned import lost
-from holdfast.export.merge import merged_tensors, write_merged
+from holdfast.export.merge import merged_bytes, write_merged
 from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
@@ -79,7 +79,7 @@ def _rounded_or_wide(
         return narrow, known
     wider = folder.with_name(f"{folder.name}.wide")
     try:
-        refuse_place(wider, sum(tensor.bytes for tensor in merged_tensors(order.subject, wide=True)[0]))
+        refuse_place(wider, merged_bytes(order.subject, wide=True))
         order.say(f"it differs (NMSE {narrow.figures['nmse']:.1e}); merging it in fp32 to see whether rounding does that")
         wider.mkdir()
         hashes = write_merged_files(replace(order, wide=True), codec, wider)
@@ -118,7 +118,7 @@ def needed_bytes(order: Order) -> int:
     if order.kind == "adapter":
         refuse_whole(order)
         return order.subject.weights.stat().st_size
-    return sum(tensor.bytes for tensor in merged_tensors(order.subject)[0])
+    return merged_bytes(order.subject)
 
 
 def refuse_whole(order: Order) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy.typing as npt
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import write_json
 from holdfast.data.tokens.codec import Codec
-from holdfast.export.delta import HEAD, Change, Delta, read_delta
+from holdfast.export.by_peft import delta_by_peft
+from holdfast.export.delta import HEAD, Change, Delta, Unplaced, read_delta
 from holdfast.export.endings import end_tokens, one_or_all, pad_token, write_companions
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import FLOATS, SHARD_BYTES, Coming, Held, held_tensors, narrow, stretches, write_shards
@@ -29,22 +31,36 @@ def tied_embedding(subject: Subject) -> str | None:
     return next((name for name in shapes if name.endswith(_EMBEDDINGS)), None)
 
 
-def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False) -> tuple[list[Coming], Delta]:
+def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, work: Path | None = None) -> tuple[list[Coming], Delta]:
     """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
 
     adapted: False for the base as it is. wide: what the adapter changes stays in fp32, for who rounds it to
     another type. A model that was trained as a whole keeps the types it was trained in: all of its weights
-    rounded to bf16 are beyond what an export may differ by.
+    rounded to bf16 are beyond what an export may differ by. work: an empty place, where PEFT may merge what is
+    not placed by names, for as long as tensors come; None: that is raised, as Unplaced.
     """
     held = held_tensors((subject.model if adapted else subject.facts).folder)
     _refuse_quantised(subject, held)
     tied = tied_embedding(subject)
     with_adapter = adapted and subject.whole is None
-    delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if with_adapter else Delta()
+    try:
+        delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if with_adapter else Delta()
+    except Unplaced as unplaced:
+        if work is None:
+            raise
+        delta = delta_by_peft(subject, tied, work, unplaced)
     coming = [_coming(name, one, delta.changes.get(name), wide) for name, one in held.items()]
     if delta.untied and tied is not None:
         coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD), wide))
     return coming, delta
+
+
+def merged_bytes(subject: Subject, wide: bool = False) -> int:
+    """What the merged model takes, and what is written on the way to it where PEFT merges. Raises Stop(1) where it cannot be merged."""
+    try:
+        return sum(tensor.bytes for tensor in merged_tensors(subject, wide=wide)[0])
+    except Unplaced:
+        return sum((8 if wide else 6) * math.prod(held.stored.shape) for held in held_tensors(subject.facts.folder).values())
 
 
 def _refuse_quantised(subject: Subject, held: dict[str, Held]) -> None:
@@ -78,8 +94,9 @@ def _written(name: str, held: Held, change: Change | None, dtype: str) -> Iterat
 
 def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD_BYTES, wide: bool = False) -> list[tuple[Path, str]]:
     """Write the merged model to an empty folder; its weight files with their hashes. wide: what was changed in fp32."""
-    tensors, delta = merged_tensors(subject, wide=wide)
-    written = write_shards(folder, tensors, most)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".merging-") as work:
+        tensors, delta = merged_tensors(subject, wide=wide, work=Path(work))
+        written = write_shards(folder, tensors, most)
     config = dict(subject.model.config)
     if delta.untied:
         config["tie_word_embeddings"] = False

@@ -41,6 +41,7 @@ JOBS = {
     "measure": Work("measure", "measure", (Path,)),
     "suite": Work("suite", "suite", (Path,)),
     "serve": Work("serve", "serve", (Path,)),
+    "merge": Work("merge", "merge", (Path,)),
     "widen": Work("widen", "widen", (Path, Path), with_libraries=False),
     "probe": Work("torch_facts", "probe", (), with_libraries=False),
     "probes": Work("probes.host", "probe_functions", (Path, int), with_libraries=False),

@@ -30,7 +30,7 @@ from holdfast.export.gguf.kinds import SIXTEEN
 from holdfast.export.gguf.make import OURS, Job, Tools, converter, run_tool, write_kind, write_model
 from holdfast.export.gguf.modelfile import modelfile
 from holdfast.export.gguf.prove import compare_gguf, need_engine
-from holdfast.export.merge import merged_tensors
+from holdfast.export.merge import merged_bytes
 from holdfast.export.proof import Compared
 from holdfast.export.subject import subject_codec
 
@@ -69,7 +69,7 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
 
 def _needed(order: Order, kinds: list[str], tools: Tools) -> int:
     """About what the files take, with the 16 bits they are made of; what llama.cpp's converter reads is in 32."""
-    whole = sum(tensor.bytes for tensor in merged_tensors(order.subject)[0])
+    whole = merged_bytes(order.subject)
     read = 2 if order.kind == "gguf" and converter(tools) else 0
     return int(whole * (1 + read + sum(_BITS.get(kind, 6.0) for kind in kinds if kind not in SIXTEEN) / 16))
 
