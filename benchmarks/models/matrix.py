@@ -32,7 +32,7 @@ from holdfast.base_model.server_keys import HALF, ignored  # noqa: E402
 from support import forked  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "models.json"
-_VOCABULARY, _ROWS, _STEPS, _PATIENCE = 3584, 24, 3, 240
+_VOCABULARY, _ROWS, _STEPS, _PATIENCE = 3584, 24, 3, 1200
 _MOVES = 1e-4  # of the base's logits: less is a change that nobody will see
 _ALIKE = 0.25  # of that change: a merge into bf16, which is read in fp32
 

@@ -45,8 +45,9 @@ def fill_under(child: subprocess.Popen[str], disk: Path) -> Path:
     os.kill(child.pid, signal.SIGSTOP)
     filler, journal = fill(disk), disk / "run" / "progress.jsonl"
     row = json.dumps({"time": 0, "attempt": 1, "step": 0, "total": None, "source": "test", "more": ""})
-    with journal.open("a") as handle:
-        handle.write(row[:-2] + "x" * (-(journal.stat().st_size + len(row) + 1) % 4096) + row[-2:] + "\n")
+    if (left := -journal.stat().st_size % 4096) > len(row):  # else it may end a page: there is no room for a row
+        with journal.open("a") as handle:
+            handle.write(row[:-2] + "x" * (left - len(row) - 1) + row[-2:] + "\n")
     os.kill(child.pid, signal.SIGCONT)
     return filler
 

@@ -20,7 +20,7 @@ from holdfast.run.sampling.step_table import draw_rows
 from support.report_pages import charts_of_run
 from support.rounding import but_for_rounding
 
-STEPS, EVERY, PATIENCE = 60, 4, 3
+STEPS, EVERY, PATIENCE = 200, 4, 3  # so many steps that three evaluations without improvement come on any processor
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 

@@ -116,7 +116,6 @@ def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: Simpl
                 assert beyond.recv(30).startswith(b"HTTP/1.1 503 ")
         lines[0].close()
         wait_until(lambda: answered(served))
-    assert answer(served)[0] == 200
 
 
 def answered(served: SimpleNamespace) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import write_json
 from holdfast.data.tokens.codec import Codec
-from holdfast.export.by_peft import delta_by_peft
+from holdfast.export.child import ask
 from holdfast.export.delta import HEAD, Change, Delta, Unplaced, read_delta
 from holdfast.export.endings import end_tokens, one_or_all, pad_token, write_companions
 from holdfast.export.subject import Subject
@@ -48,7 +49,7 @@ def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, w
     except Unplaced as unplaced:
         if work is None:
             raise
-        delta = delta_by_peft(subject, tied, work, unplaced)
+        delta = _delta_by_peft(subject, tied, work, unplaced)
     coming = [_coming(name, one, delta.changes.get(name), wide) for name, one in held.items()]
     if delta.untied and tied is not None:
         coming.append(_coming(HEAD, held[tied], delta.changes.get(HEAD), wide))
@@ -106,3 +107,28 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
     write_json(folder / "config.json", config)
     write_companions(codec, subject.facts, folder)
     return written
+
+
+def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unplaced) -> Delta:
+    """The tensors of the base's files that differ once PEFT merged the adapter, whole; they stay in `work` until they are written.
+
+    PEFT holds the model in fp32 in main memory.
+
+    Raises `unplaced` where that does not work either: the adapter is of another model.
+    """
+    try:
+        ask("merge", work, {"model": str(subject.facts.folder), "adapter": str(subject.tuned)}, os.environ)
+    except Stop as stop:
+        raise unplaced from stop
+    base, merged = held_tensors(subject.facts.folder), held_tensors(work / "merged")
+    same = {name: name in base and base[name].stored.shape == held.stored.shape for name, held in merged.items()}
+    if not all(same.values()) or set(base) - set(merged) - {tied}:
+        raise unplaced
+    changes = {name: Change(whole=held) for name, held in merged.items() if not _alike(base[name], held)}
+    if tied in changes:
+        raise unplaced
+    return Delta(changes)
+
+
+def _alike(base: Held, merged: Held) -> bool:
+    return all(np.array_equal(base.rows(first, last), merged.rows(first, last)) for first, last in stretches(base.stored.shape))
