@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import holdfast, write_rows
 from holdfast.config.load import load_config
+from holdfast.experiments.compare import changed
 from holdfast.planning.ladder import Proof, ladder_entry, proof_file, read_proof
 from holdfast.run.timeline import Settings
 
@@ -111,6 +113,25 @@ def test_a_proof_is_used_where_it_was_made_and_nowhere_else(config_of: Callable[
     assert "damaged" in read_proof(config, here)[1]
     file.write_text(proof.model_dump_json())
     file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ([1, 2, 3, 4], []),
+        ([4, 2, 3, 1], ["data: the order of its rows"]),
+        ([1, 2, 3, 9], ["data: rows that the other does not have (1 of 4, 1 of 4)"]),
+        ([1, 2, 3], ["data: rows that the other does not have (1 of 4, 0 of 3)"]),
+        ([1, 2, 3, 4, 4], ["data: how often its rows are there"]),
+        (None, ["data"]),
+    ],
+)
+def test_it_is_said_how_the_rows_of_two_runs_differ(keys: list[int] | None, told: list[str]) -> None:
+    """A file under another name has another hash and the same rows."""
+    facts = {"config": {}, "settings": {}, "machine": {}, "model": None}
+    one = facts | {"data": {"sha256": "a"}, "row_keys": np.array([1, 2, 3, 4])}
+    other = facts | {"data": {"sha256": "b"}, "row_keys": np.array(keys) if keys is not None else None}
+    assert changed(one, other) == told
 
 
 def test_one_thing_that_was_changed_is_named(config_of: Callable[..., Path], tmp_path: Path) -> None:

@@ -8,8 +8,13 @@ from itertools import combinations
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, read_lines
+from holdfast.data.tokens.overlap import keys_of
+from holdfast.data.tokens.token_set import load_tokens
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
 
@@ -19,7 +24,10 @@ _OF_THE_SEED = ("train.seed",)
 
 
 def facts_of(run: RunFolder) -> Json:
-    """What is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown."""
+    """What is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown.
+
+    row_keys: a hash of each row's tokens, in their order, int64 [rows].
+    """
     config = run.config()
     plan, machine, summary = run.plan(), read_json(run.machine_file) or {}, read_json(run.summary_file) or {}
     rows = [row for row in run.steps() if row.get("loss") is not None]
@@ -30,6 +38,7 @@ def facts_of(run: RunFolder) -> Json:
         "config": flat(config.model_dump(mode="json", exclude={"run": True, "faults": True, "data": {"files", "held_out_files"}})),
         "settings": {name: value for name, value in settings.items() if name not in beside} | {"env": flat(settings.get("env") or {})},
         "data": {"sha256": plan.data_sha256, "rows": plan.rows.train, "held_out": plan.rows.held_out},
+        "row_keys": _row_keys(run),
         "model": plan.base.files if plan.base else None,
         "machine": {name: machine.get(name) for name in _MACHINE},
         "steps": rows[-1]["step"] if rows else 0,
@@ -43,6 +52,30 @@ def facts_of(run: RunFolder) -> Json:
         "status": summary.get("status"),
         "artifact_sha256": summary.get("artifact_sha256"),
     }
+
+
+def _row_keys(run: RunFolder) -> npt.NDArray[np.int64] | None:
+    """Return a hash of each row's tokens; None where the rows are gone or are not of texts."""
+    try:
+        tokens = load_tokens(run.data_file)
+        return keys_of(tokens.ids, tokens.learned, tokens.starts).whole
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _rows_differ(one: Json, other: Json) -> str:
+    """Return in words how the data of two runs differ; empty where each row is the same, whatever the files are called."""
+    a, b = one.get("row_keys"), other.get("row_keys")
+    if a is None or b is None:
+        return "data"
+    if np.array_equal(a, b):
+        return ""
+    common = np.intersect1d(a, b)
+    apart = sum(int((~np.isin(keys, common)).sum()) for keys in (a, b))
+    if apart == 0 and np.array_equal(np.sort(a), np.sort(b)):
+        return "data: the order of its rows"
+    only = ", ".join(f"{int((~np.isin(keys, common)).sum()):,} of {len(keys):,}" for keys in (a, b))
+    return f"data: rows that the other does not have ({only})" if apart else "data: how often its rows are there"
 
 
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:
@@ -95,8 +128,9 @@ def seed_band(runs: Sequence[tuple[str, Json]]) -> Json | None:
 def changed(one: Json, other: Json) -> list[str]:
     """What a person or a machine changed between two runs: keys of config, settings that do not follow from them, data, model, machine."""
     found = [key for key in {**one["config"], **other["config"]} if one["config"].get(key) != other["config"].get(key)]
-    if one["data"]["sha256"] != other["data"]["sha256"] and not any(key.startswith("data.") or key == "train.max_tokens" for key in found):
-        found.append("data")
+    told = any(key.startswith("data.") or key == "train.max_tokens" for key in found)
+    if one["data"]["sha256"] != other["data"]["sha256"] and not told and (rows := _rows_differ(one, other)):
+        found.append(rows)
     if one["model"] != other["model"] and "model" not in found:
         found.append("model")
     before, after = flat(one["settings"]), flat(other["settings"])
