@@ -11,10 +11,12 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
+from holdfast.base.errors import Stop
 from holdfast.export.delta import Unplaced
 from holdfast.export.merge import merged_bytes, merged_tensors
 from holdfast.export.subject import read_subject
 from holdfast.export.tensors import held_tensors, write_shards
+from holdfast.trainer.model.trained.saved import with_adapter
 
 SIZES: dict[str, Any] = {
     "vocab_size": 211, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -74,6 +76,14 @@ def test_an_adapter_that_peft_loads_a_part_of_is_refused(tmp_path: Path) -> None
     subject = read_subject(folders("laguna", tmp_path)[1])
     with pytest.raises(Unplaced, match="no tensor for"):
         merged_tensors(subject, work=tmp_path / "work")
+
+
+def test_an_adapter_that_peft_loads_a_part_of_is_not_measured(tmp_path: Path) -> None:
+    base, adapter = folders("laguna", tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    with pytest.raises(Stop, match="PEFT does not find all of this adapter") as stop:
+        with_adapter(model, adapter)
+    assert "shared_experts" in stop.value.message
 
 
 def test_an_adapter_of_another_model_is_still_refused_with_what_it_lacks(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from peft.utils import get_peft_model_state_dict
 from safetensors import safe_open
 from transformers import logging
@@ -17,6 +15,7 @@ from holdfast.base.files import read_json
 from holdfast.base_model.folder import read_model
 from holdfast.run.snapshots.checkpoint import ARTIFACT
 from holdfast.trainer.model.load import loader, read_widened
+from holdfast.trainer.model.trained.saved import load_whole
 
 
 def merge(request: Path) -> int:
@@ -26,9 +25,7 @@ def merge(request: Path) -> int:
     facts = read_model(asked["model"])
     about: Any = {"dtype": torch.float32, "local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     base = loader(facts).from_pretrained(facts.folder, **about, **read_widened(facts))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Found missing adapter keys")  # their modules would stay the base's
-        tuned = PeftModel.from_pretrained(base, asked["adapter"])
+    tuned = load_whole(base, asked["adapter"])
     with safe_open(Path(asked["adapter"]) / ARTIFACT, "pt") as file:
         lost = set(file.keys()) - set(get_peft_model_state_dict(tuned, save_embedding_layers=False))
     if lost:

@@ -1,22 +1,38 @@
-"""A saved adapter on its base model, as PEFT loads it."""
+"""A saved adapter on its base model, as PEFT loads it: all of it."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
 
+from holdfast.base.errors import BLOCKED, Stop
 from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.trained.tokens import use_lean_tokens
 
+_LEFT_OUT = "Found missing adapter keys"  # PEFT's warning, which goes on with the base's weights there
+
+
+def load_whole(base: Any, folder: Path | str) -> Any:
+    """Return `base` with the adapter in `folder`. Raises Stop where PEFT leaves modules of it out, and what PEFT raises."""
+    with warnings.catch_warnings(), without_bitsandbytes():
+        warnings.filterwarnings("error", message=f".*{_LEFT_OUT}")
+        try:
+            return PeftModel.from_pretrained(base, str(folder))
+        except UserWarning as warning:
+            text = f"{folder}: PEFT does not find all of this adapter in its file and would take the base's weights instead"
+            raise Stop(
+                BLOCKED, f"{text}: {str(warning)[:300]}", "give the base model it was trained on, or train with other adapter.targets"
+            ) from None
+
 
 def with_adapter(base: Any, folder: Path | str) -> Any:
-    """`base` with the adapter in `folder`, for inference. Raises what PEFT raises.
+    """Return `base` with the adapter in `folder`, for inference. Raises as load_whole.
 
     The matrices of `base` may be kept narrow (frozen.py): PEFT's own products with trained rows of a table do not know that.
     """
-    with without_bitsandbytes():
-        tuned = PeftModel.from_pretrained(base, str(folder)).eval()
+    tuned = load_whole(base, folder).eval()
     use_lean_tokens(tuned)
     return tuned
