@@ -101,6 +101,11 @@ def test_what_cannot_be_planned_for_is_refused_in_a_sentence(bare: Path, argumen
         ({"vocab_size": "many"}, "vocab_size = 'many' is not a model size"),
         ({"model_type": "warbler"}, "model_type 'warbler' is no causal language model of the installed transformers"),
         ({"model_type": None}, "model_type None is no causal language model"),
+        (
+            {"model_type": "bart", "architectures": ["BartForConditionalGeneration"]},
+            "names BartForConditionalGeneration, an encoder with a decoder",
+        ),
+        ({"model_type": "marian", "architectures": ["MarianMTModel"]}, "names MarianMTModel, an encoder with a decoder"),
         ({"intermediate_size": -5}, "intermediate_size = -5 is not a model size"),
         ({"num_key_value_heads": 0}, "num_key_value_heads = 0 is not a model size"),
         pytest.param({"num_attention_heads": 5}, "the step could not be traced", marks=pytest.mark.long),

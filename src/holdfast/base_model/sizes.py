@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
-from holdfast.base_model.types import loads_as
+from holdfast.base_model.types import loads_as, names_encoder_decoder
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
@@ -26,6 +26,10 @@ def refuse_nonsense(model: ModelFacts) -> None:
     if loads_as(model.config) is None:
         text = f"{file}: model_type {kind!r} is no causal language model of the installed transformers"
         raise Stop(BLOCKED, text, "take config.json from the model's own download; for a new one: pip install --upgrade transformers")
+    if names_encoder_decoder(model.config):
+        named = model.config["architectures"][0]
+        text = f"{file} names {named}, an encoder with a decoder: the decoder alone would be trained, without its input"
+        raise Stop(BLOCKED, text, "take a decoder-only model, as Qwen, Llama, Gemma and SmolLM are")
     for names, bounds in _SIZES.items():
         given = {name: said[name] for name in names if name in said}
         if not given:

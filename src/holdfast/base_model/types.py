@@ -50,6 +50,15 @@ def loads_as(config: Json) -> str | None:
     return CAUSAL if kind in causal else None
 
 
+def names_encoder_decoder(config: Json) -> bool:
+    """Return whether the class that config.json names reads with an encoder, of which a causal language model has the decoder alone."""
+    named, kind = config.get("architectures"), config.get("model_type")
+    if not isinstance(named, list) or not named or not isinstance(kind, str) or "text_config" in config:
+        return False
+    both, causal = (_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {} for name in ("SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM"))
+    return named[0] in both.values() and named[0] != causal.get(kind)
+
+
 def has_text_half(config: Json) -> bool:
     """Whether AutoModelForCausalLM makes another class of it than training has: the language half, whose weights have other names there."""
     kind = str(config.get("model_type"))
