@@ -30,8 +30,15 @@ class Waiting:
 
     def __init__(self) -> None:
         self.left = 0  # answers that were not asked to their end
+        self.asked, self.free = 0, threading.Event()  # it answers while it is free
+        self.free.set()
+        self.refuses = False
 
     def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+        self.asked += 1
+        if self.refuses:
+            raise ConnectionRefusedError(111, "Connection refused")
+        assert self.free.wait(300)
         try:
             yield "word", 1, None
             while wanted.longest > 1:
@@ -121,6 +128,34 @@ def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: Simpl
 def answered(served: SimpleNamespace) -> bool:
     with contextlib.suppress(ConnectionError):
         return answer(served)[0] == 200
+    return False
+
+
+def test_clients_that_have_gone_while_they_waited_for_the_engine_keep_no_place(served: SimpleNamespace) -> None:
+    served.engine.free.clear()
+    body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\nContent-Length: {len(body)}\r\n\r\n"
+    for _ in range(2 * endpoint._CONNECTIONS):
+        before = served.engine.asked
+        with dial(served) as line:
+            line.sendall(head.encode() + body)
+            wait_until(lambda: served.engine.asked > before or before == 2)  # noqa: B023
+    wait_until(lambda: healthy(served))
+    assert served.engine.asked == 2, "the others had gone before it was their turn"
+    served.engine.free.set()
+
+
+def test_an_engine_that_cannot_be_reached_is_told(served: SimpleNamespace) -> None:
+    served.engine.refuses = True
+    status, told = answer(served)
+    assert status >= 500 and "the model's process does not answer" in told
+
+
+def healthy(served: SimpleNamespace) -> bool:
+    """Whether a client that does not ask the engine is answered."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line, contextlib.suppress(ConnectionError):
+        line.request("GET", "/health")
+        return line.getresponse().status == 200
     return False
 
 

@@ -82,6 +82,7 @@ def test_the_headline_says_what_was_learned_and_what_was_lost(learned: str, gene
     answer: dict[str, Any] = {"verdict": learned, "against": "base", "kind": "held_out", "rows": 30, "why": "", "loss": loss, "ab": ab}
     answer |= {"rows_needed": 40 if learned == "cannot_tell" else None, "exact_match": None, "expectations": None, "suite": None}
     answer |= {"forgotten": {"verdict": general, "rows": 60, "loss": loss}, "answers": None, "samples": [], "hashes": {}}
+    answer |= {"grouped_by": ["line", "prompt"], "overlap": None}
     assert told in headline(answer, "it") and is_good(answer) is good
     assert ('class="verdict bad"' in page(answer, "it")) is not good and told.partition(":")[0] in page(answer, "it")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 
@@ -20,6 +21,9 @@ from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, Refused, open_serv
 from holdfast.serve.engines import MODELS, Engine, Wanted
 from holdfast.serve.preferences import CHOICES, Blind
 from holdfast.serve.requests import chat_ids, message_of, until, wanted_of
+
+_AT_ONCE = 2  # answers that are asked of an engine together; the others wait here
+_LOOK_S = 0.1  # how often one that waits looks whether its client is still there
 
 
 @dataclass
@@ -36,6 +40,7 @@ class State:
     requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
     seconds: float = 0.0
+    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(_AT_ONCE))
 
 
 def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
@@ -164,12 +169,34 @@ class Handler(GuardedHandler):
         return self.state.blind
 
 
+@contextlib.contextmanager
+def _turn(state: State, gone: Callable[[], bool]) -> Iterator[None]:
+    """Wait until the engine is free, so that who has gone meanwhile keeps no place. Raises ConnectionError for those."""
+    while not state.turns.acquire(timeout=_LOOK_S):
+        if gone():
+            raise ConnectionResetError("the client has gone")
+    try:
+        if gone():
+            raise ConnectionResetError("the client has gone")
+        yield
+    finally:
+        state.turns.release()
+
+
+def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
+    """What the engine gives. Raises RuntimeError where it cannot be reached: its error is none of the client's, who is to be told."""
+    try:
+        yield from engine.stream(wanted)
+    except OSError as error:
+        raise RuntimeError(f"the model's process does not answer: {error}") from error
+
+
 def counted(state: State, wanted: Wanted, gone: Callable[[], bool]) -> Generator[tuple[str, int, str | None], None, None]:
     """What the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once who asked has gone."""
     began = time.monotonic()
     state.requests[wanted.model] += 1
     try:
-        with contextlib.closing(state.engine.stream(wanted)) as parts:
+        with _turn(state, gone), contextlib.closing(_asked(state.engine, wanted)) as parts:
             for part in until(parts, wanted.stop):
                 state.tokens[wanted.model] += part[1]
                 if gone():
