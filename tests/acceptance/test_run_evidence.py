@@ -72,6 +72,16 @@ def test_what_was_not_seen_is_doubted_where_the_terminal_doubts(tmp_path: Path) 
     assert summary["incomplete"] is None and summary["doubt"] in summary["told"] and "no progress was seen" in summary["doubt"]
 
 
+@pytest.mark.parametrize(("losses", "doubted"), [("nan nan nan nan", True), ("2.1 nan nan nan", True), ("nan nan 2.0 1.9", False)])
+def test_a_training_whose_last_losses_are_no_numbers_has_not_ended_well(tmp_path: Path, losses: str, doubted: bool) -> None:
+    (tmp_path / "script.py").write_text(
+        f"for step, loss in enumerate({losses.split()}, 1):\n    print(f'step {{step}}/4 loss {{loss}}', flush=True)\n"
+    )
+    summary = run(tmp_path, words=[sys.executable, "script.py"])
+    assert ("the loss that it printed last is nan" in (summary["doubt"] or "")) == doubted
+    assert ("ended well" in summary["told"]) != doubted
+
+
 def test_rows_that_are_tokenized_are_no_steps(tmp_path: Path) -> None:
     """Neither in the summary nor while it goes on."""
     summary = run(tmp_path, words=trainer("", "--tokenize", "400"))

@@ -117,6 +117,15 @@ def test_held_out_files_are_told_of_where_they_stand_in_training(assets: SimpleN
     assert told.startswith("! of 3 held-out rows 1 stand in training word for word, 2 with their prompt")
 
 
+def test_held_out_rows_in_another_layout_or_case_are_told_of(assets: SimpleNamespace, tmp_path: Path) -> None:
+    rows = [{"prompt": words(n), "completion": words(n + 1000)} for n in range(20)]
+    held = [{"messages": turns(words(n).upper() + " ", words(n + 1000))} for n in range(4)] + [{"prompt": "other", "completion": "x y"}]
+    files = [write_rows(tmp_path / name, of) for name, of in (("a.jsonl", rows), ("b.jsonl", held))]
+    tokens, config = built(assets.model, files[:1], tmp_path, (files[1],))
+    (told,) = told_of_held_out(held_out_facts(tokens, config.data, SEED), by_file=True)
+    assert told.startswith("! of 5 held-out rows 0 stand in training word for word, 4 with their prompt or much alike"), told
+
+
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60), st.sampled_from([0.0, 0.05, 0.2, 0.5]), st.integers(0, 5))
 @settings(max_examples=200, deadline=None)
 def test_groups_are_whole_and_both_sides_have_rows(labels: list[int], share: float, seed: int) -> None:

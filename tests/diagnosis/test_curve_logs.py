@@ -12,6 +12,7 @@ import pytest
 from holdfast.book import cards_of
 from holdfast.diagnosis.diagnose import diagnose
 from holdfast.diagnosis.logs.curve import curve_readings
+from holdfast.diagnosis.logs.doubts import doubts
 from holdfast.diagnosis.logs.text import Evidence, clean_lines
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.diagnose_run import diagnose_run
@@ -94,6 +95,43 @@ FORMS: dict[str, Callable[[Sequence[tuple[float, float]]], str]] = {
     "a sentence a line": lambda epochs: "\n".join(f"epoch {at}: loss: {loss} - val_loss: {out}" for at, (loss, out) in enumerate(epochs)),
     "ours": lambda epochs: "\n".join(f"loss {loss}\nstep {at}: held-out loss {out:.4f}" for at, (loss, out) in enumerate(epochs)),
 }
+
+
+FALLING = [5.136, 3.578, 2.827, 2.454, 2.273, 2.174]
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "{'train_runtime': 9.1, 'train_samples_per_second': 6.6, 'train_loss': 3.07, 'epoch': 1.0}",
+        "***** train metrics *****\n  epoch = 1.0\n  train_loss = 3.0737\n  train_runtime = 0:00:09",
+        "Recipe finished. average loss: 3.6",
+        "validation: mean loss 3.9",
+        "Evaluation results: loss = 3.9",
+        "final test: loss=3.900",
+        "wandb: train_loss 3.9",
+    ],
+)
+def test_a_loss_that_a_summary_says_once_is_no_step_of_the_course(summary: str) -> None:
+    steps = "\n".join(f"{{'loss': {loss}, 'learning_rate': 0.0001, 'epoch': {at / 6:.2f}}}" for at, loss in enumerate(FALLING))
+    [told] = curve_readings(clean_lines(f"{steps}\n{summary}"))
+    assert told.text == "reading: loss is finite and does not climb (6 values, last 2.17)"
+    first = [line.text for line in curve_readings(clean_lines(f"initial loss: 9.2\n{steps}"))]
+    assert first == [told.text]
+    lost = [line.text for line in curve_readings(clean_lines(f"{steps}\nthe loss nan is no number"))]
+    assert lost == ["reading: loss becomes nan after healthy steps"], "what is not finite is never left out"
+
+
+@pytest.mark.parametrize("values", [["nan"] * 4, [1.0, 2.0, 3.0, "nan"], ["inf"] * 4])
+def test_a_run_whose_held_out_loss_is_not_finite_is_not_called_healthy(values: list[object]) -> None:
+    said = []
+    for at in range(40):
+        said.append(f"{{'loss': {3.0 * 0.95**at:.4f}, 'grad_norm': 1.01, 'learning_rate': 9.0e-05, 'epoch': {(at + 1) / 40:.2f}}}")
+        if at % 10 == 9:
+            said.append(f"{{'eval_loss': {values[at // 10]}, 'eval_runtime': 1.0, 'epoch': {(at + 1) / 40:.2f}}}")
+    lines = clean_lines("\n".join(said))
+    assert diagnose(Evidence(tuple(lines)), BOOK).cause != "healthy"
+    assert any(doubt.seen.startswith("the held-out loss is not finite in") for doubt in doubts(lines))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import holdfast, write_rows
 from holdfast.config.load import load_config
-from holdfast.experiments.compare import changed
+from holdfast.experiments.compare import _likely, changed
 from holdfast.planning.ladder import Proof, ladder_entry, proof_file, read_proof
 from holdfast.run.timeline import Settings
 
@@ -132,6 +132,24 @@ def test_it_is_said_how_the_rows_of_two_runs_differ(keys: list[int] | None, told
     one = facts | {"data": {"sha256": "a"}, "row_keys": np.array([1, 2, 3, 4])}
     other = facts | {"data": {"sha256": "b"}, "row_keys": np.array(keys) if keys is not None else None}
     assert changed(one, other) == told
+
+
+def of_losses(losses: list[float], order: list[int], rate: float) -> dict[str, Any]:
+    facts: dict[str, Any] = {"config": {"train.lr": rate}, "settings": {}, "machine": {}, "model": None, "data": {"sha256": "a"}}
+    facts |= {"artifact_sha256": str(rate), "losses": losses, "order": [[at] for at in order], "steps": len(losses)}
+    return facts | {"quarantined": 0, "incidents": [], "tokens_per_second": None, "row_keys": np.array([1, 2])}
+
+
+def test_losses_of_the_same_batches_are_held_against_each_other_step_by_step() -> None:
+    drawn = [5.0, 6.1, 4.7, 5.6, 5.2, 6.3, 4.9, 5.8]
+    lower = [loss - 0.02 - 0.001 * at for at, loss in enumerate(drawn)]
+    one, two = of_losses(drawn, [*range(8)], 1e-3), of_losses(lower, [*range(8)], 2e-3)
+    [same] = _likely(("one", one), ("two", two))
+    assert same["cause"] == "train.lr" and "noise of the same steps, one by one" in same["evidence"]
+    [drawn_otherwise] = _likely(("one", one), ("two", two | {"order": one["order"][::-1]}))
+    assert drawn_otherwise["cause"] == "noise", "batches differ by more than that"
+    [few] = _likely(("one", of_losses([5.0], [0], 1e-3)), ("two", of_losses([4.0], [0], 2e-3)))
+    assert few["cause"] == "cannot be told" and "one has 1 step, whose noise is unknown" in few["evidence"]
 
 
 def test_one_thing_that_was_changed_is_named(config_of: Callable[..., Path], tmp_path: Path) -> None:

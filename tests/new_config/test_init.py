@@ -166,6 +166,15 @@ def test_an_axolotl_config_is_carried_key_by_key(tmp_path: Path) -> None:
     assert "no such key" in unknown.why
 
 
+@pytest.mark.parametrize("key", ["peft_use_rslora", "peft_use_dora"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_variant_of_lora_is_carried_whichever_key_comes_first(key: str, first: bool, tmp_path: Path) -> None:
+    variant = f"{key}: true\n"
+    draft = made_of(tmp_path, "a.yml", variant + AXOLOTL if first else AXOLOTL + variant)
+    assert draft.tree["adapter.type"] == key.removeprefix("peft_use_")
+    assert fate_of(draft, key) == "carried" and fate_of(draft, "adapter") != "not_carried"
+
+
 def test_a_llama_factory_config_finds_its_rows_in_dataset_info(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dataset_info.json").write_text(json.dumps({"mine": {"file_name": "pairs.json"}}))
@@ -211,6 +220,13 @@ def test_a_script_is_read_and_never_run(tmp_path: Path, monkeypatch: pytest.Monk
     computed = next(row for row in draft.rows if row.theirs == "num_train_epochs")
     assert computed.fate == "not_carried"
     assert "train.epochs" in computed.why
+
+
+@pytest.mark.parametrize("given", ["'tiny-model', args=args", "NAME, args=args", "model='tiny-model', args=args"])
+def test_the_model_is_named_by_place_or_by_keyword(given: str, tmp_path: Path) -> None:
+    text = "from trl import SFTTrainer, SFTConfig\nNAME = 'tiny-model'\nargs = SFTConfig(output_dir='o')\n"
+    draft = made_of(tmp_path, "s.py", f"{text}SFTTrainer({given}, train_dataset=None).train()\n")
+    assert draft.tree["model"] == "tiny-model"
 
 
 def test_a_notebook_is_read_as_its_cells(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_running_run_can_be_shown(config_of: Callable[..., Path], run: Path, t
     copy = tmp_path / "run"
     shutil.copytree(run, copy, symlinks=True)
     (copy / "summary.json").unlink()
-    assert "Running: 6 steps so far." in render(RunFolder(copy))
+    assert "Not finished: 6 steps so far." in render(RunFolder(copy))
 
 
 def test_a_limit_at_the_right_edge_has_its_label_inside() -> None:

@@ -28,7 +28,7 @@ def drawn(rng: Any, effect: float, clusters: int = 40, each: int = 3, shared: fl
 
 def verdict_of(losses: Losses, pairs: Pairs | None = None) -> dict[str, Any]:
     loss, difference = loss_answer(losses)
-    return judge(loss, difference, {"exact_match": pairs_answer(pairs)} if pairs else {}, trained_on=False)
+    return judge(loss, difference, {"exact_match": pairs_answer(pairs)} if pairs else {})
 
 
 @pytest.mark.parametrize(("clusters", "each", "draws"), [(40, 3, 700), (12, 5, 700), (200, 1, 600)])
@@ -103,7 +103,7 @@ def test_the_level_holds_under_skew_from_3_rows_on(null: str, rows: int) -> None
     for moved in NULLS[null](rng, (draws, rows)):
         loss, difference = loss_answer(Losses(ones, ones * 5, ones * 5 + moved, clusters))
         held += loss["interval"] is None or loss["interval"][0] <= 0 <= loss["interval"][1]
-        words.append(judge(loss, difference, {}, trained_on=False)["verdict"])
+        words.append(judge(loss, difference, {})["verdict"])
     error = 4 * math.sqrt(0.05 * 0.95 / draws)
     assert max(words.count("better"), words.count("worse")) / draws <= 0.05 + error
     assert held / draws >= 0.95 - error and (rows >= 5 or set(words) == {"cannot_tell"})
@@ -160,13 +160,13 @@ def test_the_far_tail_of_a_test_is_no_number() -> None:
 
 def test_rows_of_training_prove_nothing() -> None:
     loss, difference = loss_answer(drawn(np.random.default_rng(7), 2.0))
-    assert judge(loss, difference, {}, trained_on=True)["verdict"] == "cannot_tell"
+    assert judge(loss, difference, {}, trained_on="trained on")["verdict"] == "cannot_tell"
 
 
 def test_tests_that_contradict_each_other_cannot_tell() -> None:
     loss, difference = loss_answer(drawn(np.random.default_rng(8), 2.0))
     passed = {"expectations": pairs_answer(Pairs([True] * 40, [False] * 40))}
-    answer = judge(loss, difference, passed, trained_on=False)
+    answer = judge(loss, difference, passed)
     assert answer["verdict"] == "cannot_tell" and "better by loss, worse by expectations" in answer["why"]
 
 

@@ -115,6 +115,9 @@ def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: Simple
     asked = [rows[trained], rows[trained] | {"completion": "perhaps"}, {"prompt": "never asked", "completion": "x y"}]
     found = of_file(write_rows(tmp_path / "asked.jsonl", asked), load_codec(assets.model), 100)
     assert found.overlap is None and against_run(found, run).overlap == (3, 1, 2)
+    assert compare._trained_on(against_run(found, run)) == compare._trained_on(found) == "", "one of three"
+    of_training = of_file(write_rows(tmp_path / "seen.jsonl", [rows[trained], again[trained]]), load_codec(assets.model), 100)
+    assert compare._trained_on(against_run(of_training, run)) == "2 of 2 rows stand in training word for word"
 
 
 def test_expectations_are_counted_by_name_and_pair(made: SimpleNamespace, tmp_path: Path) -> None:

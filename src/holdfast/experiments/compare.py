@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, read_lines
+from holdfast.base.units import counted
 from holdfast.data.tokens.overlap import keys_of
 from holdfast.data.tokens.token_set import load_tokens
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
 
+_FEWEST = 2  # steps: of fewer the noise is unknown
 _ENDS, _SIGMAS, _FASTER = 20, 3.0, 0.1  # last steps that are held against each other; standard errors; share of the speed
 _MACHINE = ("python", "memory_bytes", "torch", "gpus", "cuda", "rocm", "packages")
 _OF_THE_SEED = ("train.seed",)
@@ -26,7 +28,7 @@ _OF_THE_SEED = ("train.seed",)
 def facts_of(run: RunFolder) -> Json:
     """What is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown.
 
-    row_keys: a hash of each row's tokens, in their order, int64 [rows].
+    row_keys: a hash of each row's tokens, in their order, int64 [rows]. order: the samples of the last steps.
     """
     config = run.config()
     plan, machine, summary = run.plan(), read_json(run.machine_file) or {}, read_json(run.summary_file) or {}
@@ -43,6 +45,7 @@ def facts_of(run: RunFolder) -> Json:
         "machine": {name: machine.get(name) for name in _MACHINE},
         "steps": rows[-1]["step"] if rows else 0,
         "losses": [row["loss"] for row in rows],
+        "order": [row.get("samples") for row in rows[-_ENDS:]],
         "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
         "peak_bytes": max((row["peak_bytes"] for row in rows), default=None),
         "loss": {"first": rows[0]["loss"] if rows else None, "last": rows[-1]["loss"] if rows else None}
@@ -157,7 +160,10 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
         yield {"cause": "none", "evidence": f"{pair} end with the same bits ({a['artifact_sha256'][:16]})"}
         return
     apart = _apart(a, b)
-    if apart:
+    if min(len(a["losses"]), len(b["losses"])) < _FEWEST:
+        few = min(len(a["losses"]), len(b["losses"]))
+        yield {"cause": "cannot be told", "evidence": f"{pair}: one has {counted(few, 'step')}, whose noise is unknown; {_told(what)}"}
+    elif apart:
         parted = next((at for at, (x, y) in enumerate(zip(a["losses"], b["losses"], strict=False), 1) if abs(x - y) > 1e-3 * abs(x)), None)
         where = f"; they part at step {parted}" if parted else ""
         yield {"cause": _named(what, a, b), "evidence": f"{pair}: {apart}{where}; {_told(what)}"}
@@ -172,13 +178,18 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
 
 def _apart(a: Json, b: Json) -> str:
     """In words by how much the end losses differ; empty where noise could do that."""
-    if a["quarantined"] != b["quarantined"] or not a["losses"] or not b["losses"]:
-        return "" if not a["losses"] or not b["losses"] else f"{a['quarantined']} and {b['quarantined']} rows were left out"
-    (x, dx), (y, dy) = level(a), level(b)
-    noise = math.hypot(dx, dy)
-    if abs(x - y) <= max(_SIGMAS * noise if math.isfinite(noise) else 0.0, 1e-4 * abs(x)):
+    if min(len(a["losses"]), len(b["losses"])) < _FEWEST:
         return ""
-    return f"end loss {x:.4f} and {y:.4f}, {abs(x - y):.4f} apart (noise of a run's own steps: {noise:.4f})"
+    if a["quarantined"] != b["quarantined"]:
+        return f"{a['quarantined']} and {b['quarantined']} rows were left out"
+    (x, dx), (y, dy) = level(a), level(b)
+    noise, of = math.hypot(dx, dy), "of a run's own steps"
+    pairs = [one - other for one, other in zip(a["losses"][-_ENDS:], b["losses"][-_ENDS:], strict=False)]
+    if a["steps"] == b["steps"] and a.get("order") and a["order"] == b.get("order") and not _rows_differ(a, b):
+        noise, of = stdev(pairs) / math.sqrt(len(pairs)), "of the same steps, one by one"
+    if abs(x - y) <= max(_SIGMAS * noise, 1e-4 * abs(x)):
+        return ""
+    return f"end loss {x:.4f} and {y:.4f}, {abs(x - y):.4f} apart (noise {of}: {noise:.4f})"
 
 
 def _named(what: list[str], a: Json, b: Json) -> str:

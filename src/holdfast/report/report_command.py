@@ -55,7 +55,7 @@ def _subtitle(command: Command, summary: Json) -> str:
 def _verdict(summary: Json, status: str, rows: list[Json]) -> str:
     furthest = max((row["step"] for row in rows), default=None)
     if status not in ("finished", "gave_up", "interrupted"):
-        return "Running" + (f": at step {furthest:,}." if furthest is not None else ".")
+        return "Not finished" + (f": step {furthest:,} was seen." if furthest is not None else ": no step was seen.")
     steps = counted(summary["steps"], "step") if summary["steps"] is not None else "no step that was seen"
     if status == "gave_up":
         return f"Given up after {steps}: {summary['reason']}." + (

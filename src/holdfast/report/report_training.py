@@ -75,7 +75,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     if status == "interrupted":
         return f"Stopped by its user after step {summary['steps']:,}; rerun the same command to resume."
     if status != "finished":
-        return f"Running: {counted(run.committed(), 'step')} so far."
+        return f"Not finished: {counted(run.committed(), 'step')} so far."
     incidents = len(summary["incidents"])
     survived = "without an incident" if not incidents else f"through {counted(incidents, 'incident')}"
     lost = sum(incident["lost_steps"] or 0 for incident in summary["incidents"])

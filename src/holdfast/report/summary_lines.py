@@ -31,7 +31,7 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("held-out loss", f"{loss['eval_base']:.4f} ({words.base}) -> {loss['eval_tuned']:.4f} ({words.tuned}), {change}{on}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
             facts.append(
-                ("", f"on held-out rows the {words.artifact} has gained nothing: look at the curves; try a lower train.lr or more rows")
+                ("", f"on held-out rows the {words.artifact} has gained nothing: what to change: holdfast check CONFIG --only overfit")
             )
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]

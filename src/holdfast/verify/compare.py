@@ -132,7 +132,7 @@ def _answer(
     passed = _passed(asked, texts)
     forgotten_loss, forgotten = loss_answer(general_losses)
     groups = {"groups": _groups(task, losses, request.groups)} if request.groups else {}
-    verdict = judge(loss, difference, passed | paired_tests(suite), trained_on=task.kind == "training")
+    verdict = judge(loss, difference, passed | paired_tests(suite), _trained_on(task))
     return {
         "loads": True,
         "infers": not asked or any(one["ids"] for one in tuned.facts["answers"]),
@@ -146,7 +146,7 @@ def _answer(
         "exact_match": passed.get("exact_match"),
         "expectations": passed.get("expectations"),
         "suite": suite,
-        "forgotten": {"rows": len(general), "loss": forgotten_loss, **judge(forgotten_loss, forgotten, {}, False)},
+        "forgotten": {"rows": len(general), "loss": forgotten_loss, **judge(forgotten_loss, forgotten, {})},
         "answers": {name: _of_answers(one, texts[name]) for name, one in found.items()} if asked else None,
         "noise_floor": floor,
         **verdict,
@@ -163,8 +163,17 @@ def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) ->
     for name in dict.fromkeys(names.tolist()):
         at = names == name
         loss, difference = loss_answer(Losses(losses.tokens[at], losses.base[at], losses.tuned[at], losses.clusters[at]))
-        found[name] = {"rows": int(at.sum()), "loss": loss, **judge(loss, difference, {}, trained_on=False)}
+        found[name] = {"rows": int(at.sum()), "loss": loss, **judge(loss, difference, {})}
     return found
+
+
+def _trained_on(task: Samples) -> str:
+    """Return in words that the rows, or half of them and more, are those of training; empty where they are not."""
+    if task.kind == "training":
+        return "the rows are those it was trained on: no row was held out"
+    if task.overlap is not None and 2 * task.overlap.same >= task.overlap.rows:
+        return f"{task.overlap.same:,} of {task.overlap.rows:,} rows stand in training word for word"
+    return ""
 
 
 def _losses(samples: Samples, base: Found, tuned: Found, first: int) -> Losses:

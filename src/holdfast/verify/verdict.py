@@ -91,10 +91,10 @@ def pairs_answer(pairs: Pairs) -> Json:
     }
 
 
-def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_on: bool) -> Json:
+def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_on: str = "") -> Json:
     """`verdict`, `rows_needed`, `why` and the corrected p-values.
 
-    passed: other paired tests by name. trained_on: the rows are those of training, which can show nothing but memory.
+    passed: other paired tests by name. trained_on: in words, that the rows are those of training, which can show nothing but memory.
     """
     p_values = {name: one["p_value"] for name, one in passed.items() if one["only_base"] + one["only_tuned"]}
     signs = {name: one["only_tuned"] - one["only_base"] for name, one in passed.items()}
@@ -112,9 +112,9 @@ def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_o
     return {"verdict": verdict, "why": why, "rows_needed": needed, "p_values": corrected}
 
 
-def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, float], trained_on: bool) -> tuple[str, str]:
+def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, float], trained_on: str) -> tuple[str, str]:
     if trained_on:
-        return "cannot_tell", "the rows are those it was trained on: no row was held out"
+        return "cannot_tell", trained_on
     if better and worse:
         return "cannot_tell", f"better by {', '.join(sorted(better))}, worse by {', '.join(sorted(worse))}"
     if better or worse:

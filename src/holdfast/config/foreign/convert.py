@@ -113,10 +113,16 @@ def _empty(value: Any) -> bool:
     return value is None or value == "" or value == [] or value == {}
 
 
+_VARIANTS = ("rslora", "dora")  # of LoRA, which theirs name by a key of its own
+
+
 def _row(draft: Draft, key: Key, outcome: Outcome) -> Row:
     fate, why = outcome.fate, outcome.why
     for path, value in outcome.sets.items():
-        if draft.tree.setdefault(path, value) != value:
+        if path == "adapter.type" and draft.tree.get(path) == "lora" and value in _VARIANTS:
+            draft.tree[path] = value
+            draft.reasons.pop(path, None)
+        elif draft.tree.setdefault(path, value) != value and not (value == "lora" and draft.tree[path] in _VARIANTS):
             fate, why = "not_carried", f"{path} is {draft.tree[path]} already, from another key"
         draft.reasons.setdefault(path, key.theirs if why == SAME else f"{key.theirs}: {why}")
     value = key.value.source if isinstance(key.value, Computed) else None if isinstance(key.value, Contents) else key.value

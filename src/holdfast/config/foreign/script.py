@@ -86,7 +86,7 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
     if role == "marks":
         yield Key(name, True, where)
         return
-    positions = _FIRST.get(name, ())
+    positions = ("model",) if name in _TRAINERS else _FIRST.get(name, ())
     given = list(zip(positions, call.args, strict=False)) + [(word.arg, word.value) for word in call.keywords if word.arg]
     for key, node in given:
         is_name = key == "model" and isinstance(node, ast.Name) and isinstance(names.get(node.id), str)

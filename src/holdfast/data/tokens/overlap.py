@@ -52,7 +52,8 @@ def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 class Overlap(NamedTuple):
-    """Of `rows` rows: how many stand among others word for word, and how many have the prompt of one of those, them included."""
+    """Of `rows` rows: how many stand among others word for word, and how many have the prompt of one of those or hang together with one,
+    them included."""
 
     rows: int
     same: int
@@ -63,17 +64,23 @@ class Overlap(NamedTuple):
         return self._asdict()
 
 
-def overlap_of(rows: Keys, others: Keys) -> Overlap:
-    """Return how many of the rows stand among the others."""
+def overlap_of(rows: Keys, others: Keys, kin: npt.NDArray[np.bool_] | None = None) -> Overlap:
+    """Return how many of the rows stand among the others. kin: of which rows is known that they hang together with one of those, [rows]."""
     same = np.isin(rows.whole, others.whole)
     prompt = np.isin(rows.prompt, others.prompt) & (rows.prompt != 0)
-    return Overlap(len(same), int(same.sum()), int((same | prompt).sum()))
+    return Overlap(len(same), int(same.sum()), int((same | prompt | (False if kin is None else kin)).sum()))
 
 
 def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows) -> Overlap:
     """Return how many held-out rows of a token set stand in its training rows."""
     keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
-    return overlap_of(*(Keys(keys.whole[rows], keys.prompt[rows]) for rows in (held_out, training)))
+    kin = None
+    if tokens.group is not None:  # by text, so other spaces, case and layouts count as well
+        trained = np.zeros(len(tokens), bool)
+        trained[tokens.group[training]] = True
+        kin = trained[tokens.group[held_out]]
+    ours, theirs = (Keys(keys.whole[rows], keys.prompt[rows]) for rows in (held_out, training))
+    return overlap_of(ours, theirs, kin)
 
 
 def held_out_facts(tokens: TokenSet, data: Data, seed: int) -> Json:
@@ -98,6 +105,7 @@ def told_of_held_out(facts: Json, by_file: bool) -> list[str]:
         text = f"{facts['grouped']:,} rows hang together by {by}; held out by whole groups: {facts['moved']:,} rows changed sides"
         lines.append(text)
     if facts["same"] or facts["same_prompt"]:
-        told = f"! of {rows:,} held-out rows {facts['same']:,} stand in training word for word, {facts['same_prompt']:,} with their prompt"
+        told = f"! of {rows:,} held-out rows {facts['same']:,} stand in training word for word"
+        told += f", {facts['same_prompt']:,} with their prompt or much alike"
         lines.append(f"{told}; what they show is partly memory" + ("" if by_file else ": most rows hang together"))
     return lines

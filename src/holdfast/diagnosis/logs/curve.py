@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +24,10 @@ _ACCURACY = re.compile(r"token_accuracy['\"]?\s*[:=|]?\s*" + NUMBER, re.I)
 _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
 _COLUMN = re.compile(r"(?<!\s)\s*\|\s*|\t+| {2,}|,(?=\S)")
 _HEAD = re.compile(r"(?:train(?:ing)?[ _/])?loss", re.I)
-_NOT_TRAINING = re.compile(r"\b(?:eval|val|valid|validation|test|dev|held[ _-]?out)[ _/]", re.I)
+_NOT_TRAINING = re.compile(r"\b(?:eval(?:uation)?(?: results?)?|val|valid|validation|test|dev|held[ _-]?out)[ _/:]", re.I)
+_NUMBERS = re.compile(r"[\d.,:%|/=\[\](){}'\"]+")
+_COURSE = 3  # losses of one wording
+_BEFORE = 24  # characters before a loss that may say of what it is
 HUGE = 1000.0  # no cross entropy is that large
 HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by then
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
@@ -43,19 +47,32 @@ class Point:
 
 
 def points(lines: Sequence[Line]) -> list[Point]:
-    """The logged training losses, in order."""
+    """Return the logged training losses, in order; without what a summary says once, of the whole run or of its end."""
     found = [Point(line, value, None, None, None, None) for line, _, value in column_below(lines, _HEAD)]
+    names = ["column"] * len(found)
     for line in lines:
         if "oss" not in line.text and "OSS" not in line.text:
             continue
         match = _LOSS.search(line.text)
         if match is None and not math.isfinite(_value(_NORM, line.text) or 0.0):
             found.append(Point(line, math.nan, math.nan, None, None, None))  # Megatron leaves a loss out that is not finite
-        if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - 12) : match.start() + 5]):
+            names.append("column")
+        if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - _BEFORE) : match.start() + 5]):
             continue
         rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
         found.append(Point(line, float(match[1]), *rest))
-    return found
+        names.append(line.text[: match.start(1)].lower().rpartition("loss")[0][-_BEFORE:])
+    return _without_summaries(found, names)
+
+
+def _without_summaries(found: list[Point], names: list[str]) -> list[Point]:
+    """Leave out a loss whose wording comes once, where another one is a course: the mean at the end, what a run began with."""
+    words = [_NUMBERS.sub("", name).split() for name in names]
+    last = [(name[-1] if name else "") for name in words]
+    count = Counter(last)
+    if max(count.values(), default=0) < _COURSE:
+        return found
+    return [point for point, name in zip(found, last, strict=True) if count[name] > 1 or not math.isfinite(point.loss)]
 
 
 def column_below(lines: Sequence[Line], head: re.Pattern[str]) -> list[tuple[Line, str, float]]:

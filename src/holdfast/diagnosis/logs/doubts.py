@@ -59,7 +59,8 @@ def doubted(against: Sequence[Doubt]) -> Diagnosis:
 
 def lowest(held_out: Sequence[float]) -> int | None:
     """Position of the lowest held-out loss, where those after it are worse beyond what evaluations differ by; else None."""
-    if not held_out or not all(map(math.isfinite, held_out)):
+    held_out = [value if math.isfinite(value) else math.inf for value in held_out]
+    if not held_out or min(held_out) == math.inf:
         return None
     at = min(range(len(held_out)), key=held_out.__getitem__)
     later = held_out[at + 1 :]
@@ -96,6 +97,9 @@ def _held_out(lines: Sequence[Line]) -> dict[str, list[tuple[Line, float]]]:
 
 def _of_held_out(values: list[tuple[Line, float]], course: Sequence[Point]) -> Doubt | None:
     losses = [value for _, value in values]
+    if bad := [line for line, value in values if not math.isfinite(value)]:
+        seen = f"the held-out loss is not finite in {len(bad)} of {len(values)} evaluations"
+        return Doubt(bad[0], seen, "Look at the rows held out, and at whether they have anything to learn: a mean of nothing is nan.")
     at = lowest(losses)
     if at is None:
         return None

@@ -27,6 +27,7 @@ from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.good_end import of_last_losses
 from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.command.standard_input import has_data
@@ -185,6 +186,7 @@ def _write_summary(user: CommandRun, status: str, reason: str, code: int | None,
     if status == "finished":
         doubts += [f"it ended after {known['steps']:,} of the {known['total_steps']:,} steps it spoke of"] if known["incomplete"] else []
         doubts += [] if known["steps"] else [_UNSEEN]
+        doubts += [lost] if told.launches and (lost := of_last_losses(run.attempt(max(told.launches)) / "output.log")) else []
         doubts += [user.left] if user.left else []
     known["doubts"] = doubts + known["doubts"]
     summary = summarise(status, reason, told, known)
