@@ -7,12 +7,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conftest import holdfast
 from holdfast.report.seen_progress import each_step_told
+from holdfast.supervision.command.saved import _interval
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
@@ -226,6 +228,14 @@ def test_a_command_that_saved_nothing_and_is_killed_again_is_told_so(tmp_path: P
     answer = json.loads(holdfast("diagnose", tmp_path / "run", "--json").stdout)
     assert "Nothing was saved" in answer["explanation"]
     assert not any("goes on where it was" in remedy["what"] for remedy in answer["remedies"])
+
+
+def test_how_often_a_trainer_saves_is_said_as_its_default_where_no_argument_says_it() -> None:
+    """A script may set it itself, and may have no such option."""
+    trainer: Any = SimpleNamespace(argv=("python", "train.py"), launcher="transformers-trainer")
+    told = _interval(trainer, 60)
+    assert told == "; where a script says nothing else, transformers saves every 500 steps: save_steps below 60 keeps some"
+    assert "keeps some" not in _interval(trainer, 600)
 
 
 def test_where_it_saves_is_not_claimed_where_nobody_knows(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from holdfast.supervision.foreign_checkpoints.newest import candidates, changed
 _INTERVAL = re.compile(
     r"--?((?:save|ckpt|checkpoint)[-_](?:every|steps|interval|freq\w*)(?:[-_]\w+)?|every[-_]n[-_]train[-_]steps)(?:=(.+))?"
 )
-_TRAINER = "transformers-trainer"
+_TRAINER, _OWN = "transformers-trainer", 500  # steps between two checkpoints, by default
 
 
 def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
@@ -59,11 +59,12 @@ def _interval(command: Command, furthest: int) -> str:
     """How often the command saves, as its arguments say, beside the steps it reached; empty where they do not."""
     name, value = _asked(command.argv)
     if not name and command.launcher == _TRAINER and not any("save_strategy" in word.replace("-", "_") for word in command.argv):
-        name, value = "save_steps", "500, transformers' own"
+        late = 1 < furthest < _OWN
+        below = f": save_steps below {furthest:,} keeps some" if late else ""
+        return f"; where a script says nothing else, transformers saves every {_OWN} steps{below}"
     if not name:
         return ""
-    number = value.partition(",")[0]
-    late = number.isdecimal() and int(number) > furthest > 1
+    late = int(value) > furthest > 1
     return f", and it saves every {value} steps (--{name})" + (f"; --{name} below {furthest:,} keeps some" if late else "")
 
 
