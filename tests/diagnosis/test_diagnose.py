@@ -351,7 +351,13 @@ def test_a_run_folder_explains_itself(tmp_path: Path) -> None:
     [
         ({}, "unknown", "nothing is known of its loss"),
         ({"loss": {"first": None, "last": None}, "steps": 3}, "unknown", "The run is finished, 3 steps; nothing is known of its loss"),
-        ({"loss": {"first": 3.0, "last": 2.0}, "doubt": "checkpoint-8: cut"}, "unknown", "checkpoint is not whole: checkpoint-8: cut"),
+        (
+            {"loss": {"first": 3.0, "last": 2.0}, "doubt": "it ended after 5 of 12 steps"},
+            "unknown",
+            "The run is finished, but it ended after 5 of 12 steps",
+        ),
+        ({"loss": {"first": 3.0, "last": 2.9, "eval_base": 3.1, "eval_tuned": 3.1}}, "unknown", "held-out loss is not lower than before"),
+        ({"loss": {"first": 3.0, "last": 2.9, "eval_base": 3.1, "eval_tuned": 3.0}}, "healthy", "no failure was seen"),
         ({"loss": {"first": 2.0, "last": 3.0}, "steps": 4}, "unknown", "loss 2 -> 3: higher than it began"),
         ({"loss": {"first": 3.0, "last": 2.0}, "steps": 4}, "healthy", "loss 3 -> 2, and no failure was seen"),
         ({"loss": {"first": 3.0, "last": 2.0}, "steps": 40, "health": []}, "healthy", "nothing was odd about its last steps"),

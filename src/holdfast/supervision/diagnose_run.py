@@ -97,7 +97,7 @@ def _finished(summary: Json, folder: RunFolder) -> Diagnosis:
     first, last = loss.get("first"), loss.get("last")
     ended = "the run is finished" + (f", {steps:,} steps" if steps else "")
     if doubt := summary.get("doubt"):
-        return _not_known(f"{ended}, but its newest checkpoint is not whole: {doubt}")
+        return _not_known(f"{ended}, but {doubt}")
     if last is None or not math.isfinite(last):
         return _not_known(f"{ended}; nothing is known of its loss, so nobody can say whether it learned")
     course = f"{ended}, loss {first:.4g} -> {last:.4g}"
@@ -118,12 +118,21 @@ def _doubts(summary: Json, folder: RunFolder) -> list[Doubt]:
     losses = [row["loss"] for row in rows]
     at = lowest(losses)
     if at is None:
-        return []
+        return _of_the_result(summary.get("loss") or {})
     step, steps = rows[at]["step"], [row for row in folder.steps() if row["loss"] is not None]
     before, after = ([row["loss"] for row in steps if (row["step"] <= step) is earlier] for earlier in (True, False))
     kept = summary.get("artifact_step") == step
     where = f"step {step:,}: " + ("what this run leaves is that state" if kept else "evaluate.keep_best leaves that state")
     return [told(losses, at, before, after, "the held-out loss", where)]
+
+
+def _of_the_result(loss: Json) -> list[Doubt]:
+    """What speaks against it where its rows held out were measured at the end alone."""
+    base, tuned = loss.get("eval_base"), loss.get("eval_tuned")
+    if base is None or tuned is None or tuned < base:
+        return []
+    seen = f"the held-out loss is not lower than before the training: {base:.4f} -> {tuned:.4f}"
+    return [Doubt(None, seen, "What is in the way of learning: holdfast check CONFIG --only overfit.")]
 
 
 def _printed(folder: RunFolder) -> list[Line]:
