@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from conftest import wait_until
 from support import forked
 from support.shipped import make_adapter, make_family
 
@@ -134,6 +135,13 @@ def test_an_engine_that_is_killed_in_an_answer_is_started_again(served: Any) -> 
 
 
 def engine_of(served: Any) -> int:
-    """The process that generates, whichever thread has started it."""
-    tasks = Path(f"/proc/{served.pid}/task").glob("*/children")
-    return next(int(child) for task in tasks for child in task.read_text().split())
+    """The process that generates. It is a child of one thread, and of another one once that has ended, which may have been read before."""
+    found: list[int] = []
+
+    def look() -> bool:
+        with contextlib.suppress(OSError):  # a thread that has ended
+            found.extend(int(child) for task in Path(f"/proc/{served.pid}/task").glob("*/children") for child in task.read_text().split())
+        return bool(found)
+
+    wait_until(look)
+    return found[0]
