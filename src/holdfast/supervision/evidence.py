@@ -79,13 +79,17 @@ def free_bytes(folder: Path) -> int:
     return free if written else 0
 
 
-def tail(log: Path) -> tuple[str, ...]:
-    """The last lines of a log, cut to a sane length each."""
+def last_text(log: Path) -> str:
+    """Return the last 64 KiB of a log; empty where it cannot be read."""
     try:
         with open_regular(log) as handle:
             size = handle.seek(0, os.SEEK_END)
             handle.seek(max(0, size - _WINDOW_BYTES))
-            text = handle.read().decode(errors="replace")
+            return handle.read().decode(errors="replace")
     except OSError:
-        return ()
-    return tuple(line[:2000] for line in text.splitlines()[-LINES:])
+        return ""
+
+
+def tail(log: Path) -> tuple[str, ...]:
+    """The last lines of a log, cut to a sane length each."""
+    return tuple(line[:2000] for line in last_text(log).splitlines()[-LINES:])

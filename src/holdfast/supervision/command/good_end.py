@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 from pathlib import Path
 
 from holdfast.base.files import read_json
@@ -13,8 +11,9 @@ from holdfast.diagnosis.logs.text import clean_lines
 from holdfast.processes.attempt import Attempt
 from holdfast.run.types import Ending
 from holdfast.supervision.command.signs import Seen
+from holdfast.supervision.evidence import last_text
 
-_TAIL, _LAST = 1 << 16, 3  # bytes of a log that are read; losses at its end that are looked at
+_LAST = 3  # losses at the end of a log that are looked at
 _EARLY_S = 60.0  # a command that is gone so soon, and left something running, has gone to the background
 
 
@@ -49,11 +48,7 @@ def of_what_was_left(ending: Ending, names: list[str], seen: Seen | None) -> tup
 
 def of_last_losses(log: Path) -> str:
     """Return what is to be doubted of a training whose last printed losses are no numbers; empty where one is, or none was printed."""
-    tail = b""
-    with contextlib.suppress(OSError), log.open("rb") as handle:
-        handle.seek(max(0, handle.seek(0, os.SEEK_END) - _TAIL))
-        tail = handle.read()
-    last = points(clean_lines(tail.decode(errors="replace")))[-_LAST:]
+    last = points(clean_lines(last_text(log)))[-_LAST:]
     if not last or any(math.isfinite(point.loss) for point in last):
         return ""
     return f"the loss that it printed last is {last[-1].loss:g}"
