@@ -27,7 +27,7 @@ PLAIN = ("hf-plain", "trl-plain", "litgpt-plain", "torchtune-plain", "llamafacto
 BEST = ("hf-group", "trl-free", "trl-pack", "trl-group", "torchtune-pack", "llamafactory-pack", "axolotl-pack", "axolotl-group")
 BF16 = ("hf-plain-bf16", "hf-group-bf16", "trl-free-bf16")
 ON_GPU = ("trl-pack-bf16", "trl-pack-liger-bf16", "trl-free-bf16", "axolotl-pack-bf16", "axolotl-pack-liger-bf16")
-ON_GPU += ("torchtune-pack-bf16", "unsloth-free-bf16")
+ON_GPU += ("trl-free-liger-bf16", "torchtune-pack-bf16", "unsloth-free-bf16")
 KINDS: dict[str, dict[str, dict[str, object]]] = {  # what holdfast is told of each
     "lora": {},
     "qlora": {"train": {"frozen": "nf4"}},

@@ -5,7 +5,7 @@
 #   bash FOLDER/first_card.sh A|B|C|D FOLDER RESULTS       on the card's machine, one call after the other; RESULTS: at most eight files
 #   bash FOLDER/first_card.sh STAGE,STAGE FOLDER RESULTS   these stages, several at once; alone:STAGE,STAGE one after the other
 #
-# A: facts, kernels, and all that is not timed, several stages at once.  B: what is timed, alone.  C: 7B.  D: Unsloth.
+# A: facts, kernels, and all that is not timed, several stages at once.  B: what is timed, alone.  C: 7B.  D: beside TRL and Unsloth.
 # MINUTES=6 bounds a call; what has a result is not asked again as long as /tmp/holdfast-card lasts, or its results.jsonl lies in FOLDER.
 set -u
 
@@ -76,9 +76,13 @@ A) { nvidia-smi -L; free -g | head -2; df -h /tmp /dev/shm; ulimit -l
    at_once "${MINUTES:-6}" exact quantised optimizers architectures pressure halves layers full whole shipped tabular lab_row lab_setting lab_illegal waits facts ;;
 B) ask alone "${MINUTES:-8}" waits profile four_bits prices memory planned speed snapshots takeover release gone ;;
 C) ask alone "${MINUTES:-8}" four_bits_7b prices_7b memory_7b takeover_7b speed_7b ;;
-D) python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/unsloth "$CARRIED"/unsloth/*.whl
-   printf '#!/bin/sh\nPYTHONPATH=/tmp/unsloth:%s exec python3 "$@"\n' "$SITE" > /tmp/unsloth-python; chmod +x /tmp/unsloth-python
-   (cd "$WORK/tree" && timeout 500 python3 benchmarks/gpu/run.py --out "$WORK/race" --sizes qwen0.5b --steps 30 --peer unsloth=/tmp/unsloth-python 2>&1 | tail -30 | tee -a "$WORK/said.txt") ;;
+D) [ -e /tmp/unsloth-python ] || { python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/unsloth "$CARRIED"/unsloth/*.whl
+     printf '#!/bin/sh\nUNSLOTH_DISABLE_STATISTICS=1 PYTHONPATH=/tmp/unsloth:%s exec python3 "$@"\n' "$SITE" > /tmp/unsloth-python; chmod +x /tmp/unsloth-python; }
+   mkdir -p "$WORK/race"; [ -e "$WORK/race/models" ] || ln -s "$WORK/models" "$WORK/race/models"
+   for race in ${RACES:-qwen7b:qlora:8 qwen7b:lora:8 qwen0.5b:lora:16}; do IFS=: read -r size kind batch <<< "$race"
+     (cd "$WORK/tree" && timeout "${RACE_S:-240}" python3 benchmarks/gpu/run.py --out "$WORK/race" --sizes "$size" --kind "$kind" --batch "$batch" --steps 30 --timeout 100 \
+       --only unsloth-free-bf16 trl-free-liger-bf16 --peer unsloth=/tmp/unsloth-python 2>&1 | grep -v '^$' | tail -60 | tee -a "$WORK/said.txt")
+   done ;;
 alone:*) s=${CALL#alone:}; ask alone "${MINUTES:-8}" ${s//,/ } ;;
 *) at_once "${MINUTES:-6}" ${CALL//,/ } ;;
 esac

@@ -1,11 +1,12 @@
 """The engine on a GPU: tokens a second, peak bytes of the device and share of the measured matrix rate, beside other trainers.
 
-    python benchmarks/gpu/run.py --out FOLDER [--sizes qwen0.5b qwen7b] [--steps N] [--rounds N] [--peer NAME=PYTHON ...] [--smoke]
+    python benchmarks/gpu/run.py --out FOLDER [--sizes qwen0.5b qwen7b] [--kind lora|qlora] [--only CONTENDER ...] [--batch ROWS]
+        [--steps N] [--rounds N] [--peer NAME=PYTHON ...] [--smoke]
 
 The environment of this python holds holdfast, and those of trl, axolotl, torchtune and unsloth that are to be measured; one that lives
 elsewhere is given as --peer axolotl=/venv/bin/python (trl as hf=...). Who is absent is told and left out; liger-kernel has to be there
-where Liger is to be measured. All train the same rows in the same order with the same LoRA in bf16, dropout 0. Models (random weights,
-bf16) and rows are made in FOLDER. Each size adds its table to FOLDER/tables.md as it is done, so what ran before a cut-off is kept.
+where Liger is to be measured. All train the same rows in the same order with the same LoRA in bf16, dropout 0; `--kind qlora` on
+weights in nf4. Models (random weights, bf16) and rows are made in FOLDER. Each size adds its table to FOLDER/tables.md as it is done, so what ran before a cut-off is kept.
 """
 
 from __future__ import annotations
@@ -70,17 +71,17 @@ def matrix_rate(size: int) -> tuple[str, float]:
     return found["device"], found["flops"]
 
 
-def work_on(size: str, out: Path, steps: int) -> Work:
+def work_on(size: str, out: Path, steps: int, batch: int, kind: str) -> Work:
     """A model of this size and rows for it, made where they are not there yet."""
-    model, rows = out / "models" / size, out / f"rows-{size}.jsonl"
-    if not (model / "config.json").exists():
+    model, rows = out / "models" / size, out / f"rows-{size}-{batch}-{steps}.jsonl"
+    if not (model / "made").exists():
         command = [sys.executable, str(ENGINE / "make_models.py"), str(model), "--size", size, "--stored", "bfloat16"]
         subprocess.run(command, check=True)
-    batch = 16
+        (model / "made").touch()
     chance = random.Random(0)
     Writer(model).write(rows, chance.choices(LENGTHS, WEIGHTS, k=batch * (steps + 4)))
     device = "cuda" if shutil.which("nvidia-smi") or Path("/dev/kfd").exists() else "cpu"
-    return Work(str(model), str(rows), "", steps=steps, batch=batch, max_tokens=2048, pad=pad_token(model), device=device)
+    return Work(str(model), str(rows), "", steps=steps, batch=batch, max_tokens=2048, pad=pad_token(model), device=device, kind=kind)
 
 
 def peers_here(given: list[str]) -> list[str]:
@@ -139,6 +140,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["qwen0.5b", "qwen7b"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16, help="rows of a step")
+    parser.add_argument("--kind", choices=["lora", "qlora"], default="lora")
+    parser.add_argument("--only", nargs="+", metavar="CONTENDER", help="these beside holdfast (default: all that are there)")
     add_arguments(parser)
     given = parser.parse_args()
     if given.smoke:
@@ -150,13 +154,15 @@ def main() -> None:
         race = open_race(given, warmup)
         liger = importlib.util.find_spec("liger_kernel") is not None
         peers = [name for name in contenders.ON_GPU if race.has(name) and (liger or "liger" not in name)]
-        names = ["holdfast", *peers, *VARIANTS]
-        work = work_on(size, given.out, given.steps)
+        peers = [name for name in peers if given.only is None or name in given.only]
+        variants = [name for name in VARIANTS if given.only is None or name in given.only]
+        names = ["holdfast", *peers, *variants]
+        work = work_on(size, given.out, given.steps, given.batch, given.kind)
         results = run_rounds(race, work, names, given.rounds, VARIANTS)
         text = table(COLUMNS, rows_of(race, results, work, rate))
         told = f"{device}: {rate / 1e12:.3g} TFLOP/s in square products of bf16; "
         told += f"{given.steps} steps of {work.batch} rows, the first {warmup} left out."
-        add_to(given.out / "tables.md", f"{size} on a GPU", f"{told}\n\n{text}\n\n{versions(race, ['holdfast', *peers])}")
+        add_to(given.out / "tables.md", f"{size} on a GPU, {given.kind}", f"{told}\n\n{text}\n\n{versions(race, ['holdfast', *peers])}")
 
 
 if __name__ == "__main__":

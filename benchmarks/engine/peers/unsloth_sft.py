@@ -22,7 +22,7 @@ def turns(row):
 
 
 model, tokenizer = FastLanguageModel.from_pretrained(
-    work["model"], max_seq_length=work["max_tokens"], dtype=torch.bfloat16, load_in_4bit=False
+    work["model"], max_seq_length=work["max_tokens"], dtype=torch.bfloat16, load_in_4bit=work["kind"] == "qlora"
 )
 model = FastLanguageModel.get_peft_model(
     model,
@@ -42,6 +42,7 @@ settings = SFTConfig(
     max_steps=work["steps"],
     learning_rate=work["lr"],
     lr_scheduler_type="constant",
+    train_sampling_strategy="sequential",
     optim="adamw_torch",
     max_length=work["max_tokens"],
     padding_free=True,
