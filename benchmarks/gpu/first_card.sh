@@ -16,18 +16,23 @@ pack() {
   get "$1/wheels" pydantic orjson ftfy zstandard wcwidth liger-kernel typing-inspection annotated-types typing-extensions trl datasets dill multiprocess bitsandbytes
   local core; core=$(unzip -p "$1"/wheels/pydantic-2*.whl '*/METADATA' | sed -n 's/^Requires-Dist: pydantic-core==\([0-9.]*\).*/\1/p')
   get "$1/wheels" "pydantic-core==$core"
-  # bitsandbytes: its libraries for other versions of CUDA stay behind
+  get "$1/unsloth" unsloth unsloth_zoo 'trl==1.15.0' 'datasets<5' tyro cut_cross_entropy msgspec torchao structlog json5 nest-asyncio docstring-parser typeguard || echo "Unsloth is left out"
+  # what would not be used there stays behind: bitsandbytes' libraries for other versions of CUDA, Unsloth's page
   python3 - "$1" <<'P'
 import pathlib, sys, zipfile
 folder = pathlib.Path(sys.argv[1])
-for wheel in (folder / "wheels").glob("bitsandbytes-*.whl"):
-    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(folder / "bitsandbytes.zip", "w", zipfile.ZIP_DEFLATED) as kept:
-        for name in whole.namelist():
-            if not name.endswith(".so") or name.endswith(("_cuda130.so", "_cpu.so")):
-                kept.writestr(name, whole.read(name))
-    wheel.unlink()
+unused = {
+    "bitsandbytes": lambda file: file.endswith(".so") and not file.endswith(("_cuda130.so", "_cpu.so")),
+    "unsloth": lambda file: file.startswith("studio/"),
+}
+for name, stays in unused.items():
+    for wheel in folder.glob(f"*/{name}-*.whl"):
+        with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as kept:
+            for file in whole.namelist():
+                if not stays(file):
+                    kept.writestr(file, whole.read(file))
+        wheel.unlink()
 P
-  get "$1/unsloth" unsloth unsloth_zoo 'trl==1.15.0' 'datasets<5' tyro cut_cross_entropy msgspec torchao structlog json5 nest-asyncio docstring-parser typeguard || echo "Unsloth is left out"
   git archive --format=tar.gz -o "$1/tree.tar.gz" HEAD -- src tests scripts benchmarks pyproject.toml
   cp benchmarks/gpu/first_card.sh "$1/"
   du -sh "$1"
@@ -76,7 +81,7 @@ A) { nvidia-smi -L; free -g | head -2; df -h /tmp /dev/shm; ulimit -l
    at_once "${MINUTES:-6}" exact quantised optimizers architectures pressure halves layers full whole shipped tabular lab_row lab_setting lab_illegal waits facts ;;
 B) ask alone "${MINUTES:-8}" waits profile four_bits prices memory planned speed snapshots takeover release gone ;;
 C) ask alone "${MINUTES:-8}" four_bits_7b prices_7b memory_7b takeover_7b speed_7b ;;
-D) [ -e /tmp/unsloth-python ] || { python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/unsloth "$CARRIED"/unsloth/*.whl
+D) [ -e /tmp/unsloth-python ] || { python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/unsloth "$CARRIED"/unsloth/*.whl; python3 -m zipfile -e "$CARRIED/unsloth.zip" /tmp/unsloth
      printf '#!/bin/sh\nUNSLOTH_DISABLE_STATISTICS=1 PYTHONPATH=/tmp/unsloth:%s exec python3 "$@"\n' "$SITE" > /tmp/unsloth-python; chmod +x /tmp/unsloth-python; }
    mkdir -p "$WORK/race"; [ -e "$WORK/race/models" ] || ln -s "$WORK/models" "$WORK/race/models"
    for race in ${RACES:-qwen7b:qlora:8 qwen7b:lora:8 qwen0.5b:lora:16}; do IFS=: read -r size kind batch <<< "$race"
