@@ -146,10 +146,10 @@ def _widen(
     out = _of_widen(packed, scales, codes, shared, up, rows, features, before, kind)
     code, nested, outer, offset = [*codes, *[scales] * (4 - len(codes))]
     width = out.shape[1]
-    kernel.widen[(-(-rows // 8), -(-width // 256))](
+    kernel.widen[(-(-rows // 4), -(-features // 512) + -(-(width - features) // 512))](
         packed, scales, code, nested, outer, offset, scales if up is None else up, out, rows, features, before, width,
         FOUR=bool(codes), NESTED=len(codes) > 1, BLOCK=shared[0], OUTER=shared[1], PADDED=0 if up is None else up.shape[1],
-        BR=8, BC=256, num_warps=4, enable_fp_fusion=False,
+        BR=4, BC=512, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

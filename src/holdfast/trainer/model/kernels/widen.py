@@ -17,8 +17,10 @@ def _scale_of(block, scales, codes, outer, offset, NESTED: tl.constexpr, OUTER: 
     """Return the scales of blocks, in fp32."""
     if NESTED:
         code = tl.load(scales + block, mask=inside, other=0).to(tl.int32)
-        return tl.load(codes + code) * tl.load(outer + block // OUTER, mask=inside, other=0.0) + tl.load(offset)
-    return tl.load(scales + block, mask=inside, other=0.0)
+        scale = tl.load(codes + code) * tl.load(outer + block // OUTER, mask=inside, other=0.0) + tl.load(offset)
+    else:
+        scale = tl.load(scales + block, mask=inside, other=0.0)
+    return scale
 
 
 @triton.jit
@@ -27,21 +29,29 @@ def widen(
     FOUR: tl.constexpr, NESTED: tl.constexpr, BLOCK: tl.constexpr, OUTER: tl.constexpr, PADDED: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out = [W, 0, up]: W [rows, features] widened, `before` columns of zeros, and behind them up [rows, PADDED], where there is one."""
+    """out = [W, 0, up]: W [rows, features] widened, `before` columns of zeros, and behind them up [rows, PADDED], where there is one.
+
+    The programs of a row go over W first and then over what is behind it; in 4 bits features are even, so that a byte is of one row.
+    """
     row = tl.program_id(0).to(tl.int64)[None] * BR + tl.arange(0, BR)
-    column = tl.program_id(1) * BC + tl.arange(0, BC)
-    there = (row[:, None] < rows) & (column[None, :] < width)
-    inside = there & (column[None, :] < features)
-    place = row[:, None] * features + column[None, :]
-    if FOUR:
-        byte = tl.load(packed + place // 2, mask=inside, other=0).to(tl.int32)
-        half = tl.where(place % 2 == 0, byte >> 4, byte & 15)
-        value = tl.load(code + half) * _scale_of(place // BLOCK, scales, codes, outer, offset, NESTED, OUTER, inside)
-    else:
-        value = tl.load(packed + place, mask=inside, other=0).to(tl.float32) * tl.load(scales + row, mask=row < rows, other=0.0)[:, None]
-    if PADDED:
+    part, parts = tl.program_id(1), tl.cdiv(features, BC)
+    if part < parts:
+        column = part * BC + tl.arange(0, BC)
+        inside = (row[:, None] < rows) & (column[None, :] < features)
+        if FOUR:
+            byte = part * (BC // 2) + tl.arange(0, BC // 2)
+            here = (row[:, None] < rows) & (byte[None, :] < features // 2)
+            place = row[:, None] * (features // 2) + byte[None, :]
+            two = tl.load(packed + place, mask=here, other=0).to(tl.int32)
+            scale = _scale_of(place // (BLOCK // 2), scales, codes, outer, offset, NESTED, OUTER, here)
+            value = tl.interleave(tl.load(code + (two >> 4)) * scale, tl.load(code + (two & 15)) * scale)
+        else:
+            scale = tl.load(scales + row, mask=row < rows, other=0.0)
+            value = tl.load(packed + row[:, None] * features + column[None, :], mask=inside, other=0).to(tl.float32) * scale[:, None]
+        tl.store(out + row[:, None] * width + column[None, :], value.to(out.dtype.element_ty), mask=inside)
+    elif PADDED:
+        column = features + (part - parts) * BC + tl.arange(0, BC)
+        there = (row[:, None] < rows) & (column[None, :] < width)
         behind = column - features - before
-        beside = there & (behind[None, :] >= 0)
-        tail = tl.load(up + row[:, None] * PADDED + behind[None, :], mask=beside, other=0.0).to(tl.float32)
-        value = tl.where(column[None, :] < features, value, tail)
-    tl.store(out + row[:, None] * width + column[None, :], value.to(out.dtype.element_ty), mask=there)
+        tail = tl.load(up + row[:, None] * PADDED + behind[None, :], mask=there & (behind[None, :] >= 0), other=0.0)
+        tl.store(out + row[:, None] * width + column[None, :], tail.to(out.dtype.element_ty), mask=there)

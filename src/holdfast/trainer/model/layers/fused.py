@@ -43,7 +43,7 @@ class Fused:
         layers = plain_layers(model)
         context.keep_keys(next(iter(layers[0].lora_A.values())).weight.device if layers else torch.device("cpu"))  # where it computes
         comes_and_goes = near is not everywhere
-        left = {id(layer): layer for layer in layers}
+        left = {id(layer): layer for layer in layers if not _shares_bytes(layer.base_layer)}
         for parent in model.modules():
             for names in _SIBLINGS:
                 found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
@@ -64,6 +64,11 @@ class Fused:
         yield
         for group in self.groups:
             group.alone = False
+
+
+def _shares_bytes(base: Any) -> bool:
+    """Whether a byte of a weight held in 4 bits is of two rows, which the kernel that widens does not take."""
+    return getattr(base.weight, "quant_state", None) is not None and base.in_features % 2 == 1
 
 
 def _alike(layers: list[Any]) -> bool:
