@@ -6,7 +6,8 @@
 The environment of this python holds holdfast, and those of trl, axolotl, torchtune and unsloth that are to be measured; one that lives
 elsewhere is given as --peer axolotl=/venv/bin/python (trl as hf=...). Who is absent is told and left out; liger-kernel has to be there
 where Liger is to be measured. All train the same rows in the same order with the same LoRA in bf16, dropout 0; `--kind qlora` on
-weights in nf4. Models (random weights, bf16) and rows are made in FOLDER. Each size adds its table to FOLDER/tables.md as it is done, so what ran before a cut-off is kept.
+weights in nf4. Models (random weights, bf16) and rows are made in FOLDER. Each size adds its table to FOLDER/tables.md as it is
+done, so what ran before a cut-off is kept.
 """
 
 from __future__ import annotations

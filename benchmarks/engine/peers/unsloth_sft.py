@@ -1,4 +1,4 @@
-"""Unsloth's patched SFTTrainer on prompt and completion, without padding. Argument: the work as JSON. Needs a GPU; it has not run yet."""
+"""Unsloth's patched SFTTrainer on prompt and completion, without padding. Argument: the work as JSON. Needs a GPU."""
 
 # isort: off
 from unsloth import FastLanguageModel  # first: it changes what the others import
@@ -39,6 +39,7 @@ rows = rows.map(turns, remove_columns=rows.column_names)
 settings = SFTConfig(
     work["out"],
     per_device_train_batch_size=work["batch"],
+    gradient_accumulation_steps=1,  # its own default is 2
     max_steps=work["steps"],
     learning_rate=work["lr"],
     lr_scheduler_type="constant",
