@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from holdfast.callback.account import SNAPSHOT, Account
+from holdfast.callback.fingerprints import Fingerprints
 from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, Gate
 from holdfast.callback.packed import Packer, back, random_states, set_random_states, strip, unpack
@@ -40,6 +41,7 @@ class Guard:
         self.account, self.gate = Account(), Gate(drops)
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
         self.packer = Packer(Path(path), str(folder.parents[1])) if path and folder is not None else None
+        self.prints = Fingerprints(folder) if folder is not None else None
         self._at = 0
         self._hooks = [one.register_step_pre_hook(self._look) for one in held if isinstance(one, torch.optim.Optimizer)]
 
@@ -76,11 +78,25 @@ class Guard:
     def step(self, step: int, loss: Any = None) -> None:
         """A step is done, its update included."""
         self._at = step + 1
+        self._fingerprint(self._at)
         self.account.pulse(step=self._at, steps=self.steps, dropped=self.gate.dropped, loss=_number(loss))
         if self.packer is not None and self.packer.due():
             tensors: list[torch.Tensor] = []
             facts = {"held": strip([one.state_dict() for one in self.held], tensors), "rng": strip(random_states(), tensors)}
             self.packer.keep(tensors, facts | {"step": self._at})
+
+    def _fingerprint(self, step: int) -> None:
+        """Note what a step leaves, and the learning rate and random states that the next one begins with."""
+        if self.prints is None:
+            return
+        model = next((one for one in self.held if isinstance(one, torch.nn.Module)), torch.nn.Module())
+        optimizer = next((one for one in self.held if isinstance(one, torch.optim.Optimizer)), None)
+        try:
+            self.prints.begin(step, None, optimizer)
+            self.prints.end(step, model, optimizer)
+        except Exception as error:  # noqa: BLE001  (the loop goes on)
+            self.prints = None
+            self.account.event("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
 
     def done(self) -> None:
         """The loop has come to its end, so that an exit code of 0 means what it says."""

@@ -22,6 +22,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from holdfast.callback.account import RESUME, SNAPSHOT, Account
+from holdfast.callback.fingerprints import Fingerprints
 from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, Gate
 from holdfast.callback.packed import Packer
@@ -60,6 +61,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.account, self.gate = Account(), Gate(drops)
         self.snapshots: Snapshots | None = None
         self.rows: Rows | None = None
+        self.prints: Fingerprints | None = None
         self.beyond = False
         self.stopping = False
         self.loss: float | None = None
@@ -93,6 +95,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self._take_sigterm()
             self._begin_snapshots(args, model, more.get("processing_class"))
             self._begin_rows(args, state, train_dataloader)
+            self._begin_fingerprints(state, model, more.get("optimizer"))
 
     def _prove_resume(self, args: Any, state: Any, model: Any) -> None:
         """End the process where it did not load what the checkpoint holds."""
@@ -142,6 +145,25 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             in_epoch = max(1, -(-self.rows.batches // self.rows.accumulation))
             self.resumed = 0 if args.ignore_data_skip else int(state.global_step) % in_epoch
 
+    def _begin_fingerprints(self, state: Any, model: Any, optimizer: Any) -> None:
+        self.prints = None
+        if self.account.folder is None or model is None:
+            return
+        with contextlib.suppress(OSError):  # a full disk
+            self.prints = Fingerprints(self.account.folder)
+        if state.global_step > 0:
+            self._look(lambda prints: prints.loaded(int(state.global_step), model, optimizer))
+
+    def _look(self, look: Callable[[Fingerprints], None]) -> None:
+        """Note a fingerprint; a disk that takes no more, or a state of a form nobody knows, end the fingerprints alone."""
+        if self.prints is None:
+            return
+        try:
+            look(self.prints)
+        except Exception as error:  # noqa: BLE001  (their training goes on)
+            self.prints = None
+            self._tell("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
+
     @_guarded
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if self.rows is not None:
@@ -153,6 +175,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.beyond = 0 < state.max_steps <= state.global_step  # a Trainer that goes on from its last step computes one more
         if self.rows is not None:
             self._note(self.rows.begin, int(state.global_step) + 1)
+        rows = self.rows.now if self.rows is not None else None
+        self._look(lambda prints: prints.begin(int(state.global_step) + 1, rows, more.get("optimizer")))
 
     def _note(self, write: Callable[[int], None], step: int) -> None:
         """Note which rows a step has, or that it is done; a disk that takes no more, or rows with strange names, end the notes alone."""
@@ -184,6 +208,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             state.global_step = int(state.max_steps)
         if self.rows is not None:
             self._note(self.rows.end, int(state.global_step))
+        self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer")))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
         if self.snapshots is not None:
             try:
@@ -228,6 +253,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.rows is not None:
             self.rows.close()
             self.rows = None
+        self._look(lambda prints: prints.close())
+        self.prints = None
         self.account.pulse(at_once=True, phase="done", step=int(state.global_step), steps=int(state.max_steps))
 
     def _end_stopped(self, state: Any) -> None:

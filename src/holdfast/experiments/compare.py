@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast.base.files import Json, read_json, read_lines
 from holdfast.base.units import counted
 from holdfast.data.tokens.overlap import keys_of
 from holdfast.data.tokens.token_set import load_tokens
+from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
 
@@ -93,6 +95,26 @@ def compare(runs: Sequence[tuple[str, Json]]) -> Json:
         "likely": _once(likely),
         "unknown": _untold(runs, named),
     }
+
+
+def compare_commands(names: dict[Path, str]) -> Json:
+    """`compare` of watched commands by the fingerprints of their steps: each run beside the first one."""
+    (first, name), *others = names.items()
+    looks = {path: read_fingerprints(RunFolder(path)) for path in names}
+    answer: Json = {"runs": list(names.values()), "differences": [], "band": None, "likely": [], "unknown": []}
+    for path, other in others:
+        found = compare_fingerprints(looks[path], looks[first])
+        departs = found["departs"]
+        if departs:
+            values = {name: departs["there"], other: departs["here"]}
+            answer["differences"].append({"what": f"step {departs['step']}: {departs['what']}", "values": values})
+            answer["likely"].append({"cause": departs["what"], "evidence": f"{other}: {in_words(found, name)}"})
+        else:
+            told = in_words(found, name)
+            answer["likely" if found["steps"] else "unknown"].append(
+                {"cause": "none", "evidence": f"{other}: {told}"} if found["steps"] else f"{other}: {told}"
+            )
+    return answer
 
 
 def _differences(runs: Sequence[tuple[str, Json]]) -> Iterable[Json]:

@@ -28,7 +28,8 @@ def line(row: Json) -> str:
     state = "survived" if row["survived"] else "NOT survived"
     count = "1 attempt" if row["attempts"] == 1 else f"{row['attempts']} attempts"
     missed = "" if row.get("struck", True) else "; it ended before it could be struck"
-    return f"{row['name']}: {state}{same}{found}{remedy}; {count}, {row['seconds']:.0f} s{missed}"
+    departs = f" (it departs at {row['departs']})" if row.get("departs") else ""
+    return f"{row['name']}: {state}{same}{departs}{found}{remedy}; {count}, {row['seconds']:.0f} s{missed}"
 
 
 def page(rows: list[Json], told: str) -> str:

@@ -19,6 +19,7 @@ from holdfast.book.kinds.launcher import given
 from holdfast.config.yaml_tree import value_of
 from holdfast.report.words import shown
 from holdfast.run.command import Command, read_command, write_command
+from holdfast.run.fingerprints import read_fingerprints
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.run_to_end import finished_before, free_name, run_command
 from holdfast.supervision.command.standard_input import given_input
@@ -58,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--try", dest="tries", action="store_true", help="if it fails again, try the book's remedies, one at a time")
     parser.add_argument("--callback", action="store_true", help="put holdfast's callback into every transformers Trainer it makes")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="RUN",
+        help="at the end, say at which step this training first departs from that run of the same command",
+    )
     parser.add_argument("--notify", type=Path, metavar="FILE", help="who is told of its turns: YAML with the keys of run.notify")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command, as you would type it")
@@ -69,6 +76,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     stop = StopSignals(ends=True)
     command = _command(arguments)
     notify = notify_in(arguments.notify) if arguments.notify else None
+    beside = _beside(arguments.compare) if arguments.compare else None
     path = _path(arguments, command)
     with held(path) as (folder, _):
         terminal.fall_back_on(folder.supervisor_log)
@@ -79,7 +87,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             terminal.say(f"{path} is finished{doubt}; to run the command again give another --run or --name")
             return DONE, summary
         terminal.say(f"run: {path}  ({known(command)})")
-        return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop, notify)
+        return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop, notify, beside)
 
 
 def _command(arguments: argparse.Namespace) -> Command:
@@ -119,6 +127,17 @@ def _command(arguments: argparse.Namespace) -> Command:
     if command.place is None or goes_on:  # it goes on from what is there: that is its own
         return command
     return replace(command, there=marks(command.place, card.whole if card else "files"))
+
+
+def _beside(path: Path) -> RunFolder:
+    """Return the run that steps are to be held against. Raises Stop(2) where nothing was noted of its steps."""
+    run = RunFolder(path.resolve())
+    if not run.command_file.exists():
+        raise Stop(USAGE, f"--compare {path}: that is no run of holdfast run", "name its run folder, for example runs/train")
+    if not any(not look.loaded for look in read_fingerprints(run)):
+        text = f"--compare {path}: nothing was noted of its steps"
+        raise Stop(USAGE, text, "run it with --callback, on one device: holdfast run --callback --run DIR -- COMMAND")
+    return run
 
 
 def _refuse_what_cannot_start(program: str) -> None:

@@ -25,6 +25,7 @@ from holdfast.report.report import write_report
 from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
+from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import of_last_losses
@@ -48,11 +49,17 @@ _UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
 def run_command(
-    run: RunFolder, command: Command, terminal: Terminal, echo: Echo, stop: StopSignals, notify: Notify | None = None
+    run: RunFolder,
+    command: Command,
+    terminal: Terminal,
+    echo: Echo,
+    stop: StopSignals,
+    notify: Notify | None = None,
+    beside: RunFolder | None = None,
 ) -> tuple[int, Json]:
     """Bring the command to an end; exit code and summary. Raises Stop where it is given up, or its end cannot be written.
 
-    notify: who is told; None: whom the run told before.
+    notify: who is told; None: whom the run told before. beside: a run of the same command, which each step is held against at the end.
     """
     if not run.machine_file.exists():
         place = Place()
@@ -93,7 +100,7 @@ def run_command(
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
         outcome = anchor.going_on(lambda: supervise(user))
         echo.drain()
-        return _conclude(user, outcome, terminal)
+        return _conclude(user, outcome, terminal, beside)
 
 
 def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
@@ -104,12 +111,15 @@ def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
     return f"{why}: the command {ended}, and that cannot be written down", None
 
 
-def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal) -> tuple[int, Json]:
+def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal, beside: RunFolder | None) -> tuple[int, Json]:
     run, command, move, after = user.run, user.command, outcome.move, user.after if outcome.done else None
     doubt = user.states.doubt() if outcome.done else ""
     status = "gave_up" if move else "finished" if outcome.done else "interrupted"
     reason = move.reason if move else after_words(after) or "ended with exit code 0" if outcome.done else "stopped on request"
-    summary = _write_summary(user, status, reason, outcome.ending.code, doubt, after)
+    compared = _compared(run, beside) if beside is not None else None
+    summary = _write_summary(user, status, reason, outcome.ending.code, doubt, after, compared)
+    if compared is not None:
+        (terminal.tell if compared["departs"] else terminal.say)(compared["says"])
     if outcome.done:
         run.event("finished", step=summary["steps"])
         if doubt:
@@ -131,6 +141,12 @@ def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal) -> tuple[i
     write_bytes(run.path / "post-mortem.md", "\n".join(post_mortem).encode() + b"\n")
     _report(run, terminal)
     raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in post_mortem[2:])]), "", summary)
+
+
+def _compared(run: RunFolder, beside: RunFolder) -> Json:
+    """Return how the steps of this run compare with those of another: {with, steps, weights_looked_at, departs, says}."""
+    found = compare_fingerprints(read_fingerprints(run), read_fingerprints(beside))
+    return {"with": str(beside.path), **found, "says": in_words(found, shown(beside.path))}
 
 
 def after_words(after: Json | None) -> str:
@@ -173,7 +189,9 @@ def _well(summary: Json) -> str:
     return f"ended with exit code 0 after {told}{more}" if short else f"ended well: {told}"
 
 
-def _write_summary(user: CommandRun, status: str, reason: str, code: int | None, doubt: str, after: Json | None) -> Json:
+def _write_summary(
+    user: CommandRun, status: str, reason: str, code: int | None, doubt: str, after: Json | None, compared: Json | None
+) -> Json:
     run, command = user.run, user.command
     told = journals_of(run, list(run.progress()))
     known = of_progress(told, {"argv": list(command.argv), "launcher": command.launcher}, code)
@@ -189,7 +207,7 @@ def _write_summary(user: CommandRun, status: str, reason: str, code: int | None,
         doubts += [lost] if told.launches and (lost := of_last_losses(run.attempt(max(told.launches)) / "output.log")) else []
         doubts += [user.left] if user.left else []
     known["doubts"] = doubts + known["doubts"]
-    summary = summarise(status, reason, told, known)
+    summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})
     run.flush_all()
     write_json(run.summary_file, summary)
     return summary

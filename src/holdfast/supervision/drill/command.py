@@ -21,6 +21,8 @@ from holdfast.base.safe_open import open_log
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard, given, with_argument
 from holdfast.processes.tree import below
+from holdfast.run.fingerprints import WORDS, compare_fingerprints, read_fingerprints
+from holdfast.run.folder import RunFolder
 from holdfast.supervision.foreign_checkpoints.newest import candidates
 from holdfast.supervision.policy.resuming import known_by, training_in
 
@@ -99,12 +101,20 @@ def rehearse_command(
             "remedy": None,
             "trials": 0,
             "steps_computed_twice": summary.get("steps_computed_twice"),
+            "departs": _departs(place / "run", folder / "00-undisturbed/run"),
             "seconds": round(time.monotonic() - began, 1),
         }
         if survived and row["identical"] is not False:
             shutil.rmtree(place, ignore_errors=True)
         tell(row)
         yield row
+
+
+def _departs(run: Path, undisturbed: Path) -> str | None:
+    """Return at which step the training departs from the undisturbed one, and what is another there; None: nowhere, or nobody looked."""
+    found = compare_fingerprints(read_fingerprints(RunFolder(run)), read_fingerprints(RunFolder(undisturbed)))
+    departs = found["departs"]
+    return f"step {departs['step']}: {WORDS[departs['what']]}" if departs else None
 
 
 def _run(

@@ -1,0 +1,140 @@
+"""Two trainings of one script are held against each other step by step: where the second departs, and what is another there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import holdfast
+from holdfast.callback.fingerprints import FILE, Fingerprints
+from holdfast.run import fingerprints
+from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
+from holdfast.run.folder import RunFolder
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+STEPS = 9
+
+
+def test_both_sides_mean_the_same_file() -> None:
+    assert fingerprints.FILE == FILE
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
+    """Train the small model in this process as an attempt of a run; every step is looked at, however short it is."""
+    from transformers import TrainingArguments
+
+    from holdfast.hf import HoldfastCallback
+    from support.small_trainer import Ours, build
+
+    monkeypatch.setattr("holdfast.callback.fingerprints.SHARE", 1e9)
+
+    def run(name: str, attempt: int = 1, faults: str = "", resume: int | None = None, **changed: Any) -> RunFolder:
+        place = tmp_path / name
+        (place / f"attempts/{attempt:03}").mkdir(parents=True)
+        (place / "command.json").write_text('{"argv": ["python"], "folder": "/"}')
+        monkeypatch.setenv("HOLDFAST_ATTEMPT", str(place / f"attempts/{attempt:03}"))
+        told: dict[str, Any] = {
+            "output_dir": str(place / "out"), "max_steps": STEPS, "save_steps": 4, "per_device_train_batch_size": 4, "seed": 3,
+            "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True, "warmup_steps": 2,
+        }  # fmt: skip
+        trainer = build(TrainingArguments(**told | changed), Ours(faults))
+        trainer.add_callback(HoldfastCallback(trainer))
+        try:
+            trainer.train(resume_from_checkpoint=str(place / f"out/checkpoint-{resume}") if resume else None)
+        except RuntimeError:
+            assert faults
+        return RunFolder(place)
+
+    return run
+
+
+def beside(run: RunFolder, other: RunFolder) -> Any:
+    return compare_fingerprints(read_fingerprints(run), read_fingerprints(other))
+
+
+def test_a_run_that_died_and_went_on_is_the_undisturbed_one_in_each_step(train: Callable[..., RunFolder], tmp_path: Path) -> None:
+    whole = train("whole")
+    train("died", faults="raise:7:*")
+    died = train("died", attempt=2, resume=4)
+    found = beside(died, whole)
+    assert found == {"steps": STEPS, "weights_looked_at": STEPS, "departs": None}
+    assert "the same rows, learning rates, random states and weights (9 steps of both looked at" in in_words(found, "whole")
+    loaded = [look for look in read_fingerprints(died) if look.loaded]
+    assert [(look.attempt, look.step) for look in loaded] == [(2, 4)]
+    (answer,) = json.loads(holdfast("compare", whole.path, died.path, "--json").stdout)["likely"]
+    assert answer["cause"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("changed", "what", "step"),
+    [
+        ({"ignore_data_skip": True}, "rows", 5),
+        ({"lr_scheduler_type": "constant"}, "lr", 6),
+        ({"seed": 4}, "rows", 5),
+        ({"weights": True}, "weights", 4),
+        ({"optimizer": True}, "optimizer", 4),
+        ({"random": True}, "random", 5),
+    ],
+)
+def test_the_first_step_that_departs_and_what_is_another_there_are_named(
+    changed: dict[str, Any], what: str, step: int, train: Callable[..., RunFolder]
+) -> None:
+    whole = train("whole")
+    died = train("died", faults="raise:7:*")
+    newest = died.path / "out/checkpoint-4"
+    if "weights" in changed:
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(newest / "adapter_model.safetensors")
+        save_file({name: value + 1e-6 for name, value in weights.items()}, newest / "adapter_model.safetensors", {"format": "pt"})
+    if "optimizer" in changed:
+        (newest / "optimizer.pt").unlink()
+    if "random" in changed:
+        (newest / "rng_state.pth").unlink()
+        torch.manual_seed(99)
+    settings = {name: value for name, value in changed.items() if value is not True or name == "ignore_data_skip"}
+    train("died", attempt=2, resume=4, **settings)
+    departs = beside(died, whole)["departs"]
+    assert (departs["what"], departs["step"], departs["attempt"]) == (what, step, 2)
+    assert f"(attempt 2): {fingerprints.WORDS[what]}" in in_words(beside(died, whole), "whole")
+
+
+def test_steps_that_nobody_looked_at_are_not_called_the_same(tmp_path: Path) -> None:
+    empty = RunFolder(tmp_path)
+    assert in_words(beside(empty, empty), "it").startswith("not known whether")
+
+
+def test_looks_grow_apart_where_they_cost_more_than_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(10**6))
+    monkeypatch.setattr("holdfast.callback.fingerprints.time.perf_counter", lambda: float(next(now)))
+    prints = Fingerprints(tmp_path)
+    model = torch.nn.Linear(2, 2)
+    for step in range(1, 3000):
+        prints.begin(step, [step], torch.optim.SGD(model.parameters(), lr=0.1))
+        prints.end(step, model, None)
+    prints.close()
+    looked = [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()]
+    assert looked[:2] == [1, 2] and len(looked) < 60 and all(step % 64 == 0 for step in looked if step > 256)
+
+
+def test_a_command_is_held_against_an_earlier_run_of_it(tmp_path: Path) -> None:
+    from support.small_trainer import __file__ as script
+
+    options = {"output_dir": "out", "max_steps": "6", "save_steps": "2", "report_to": "none", "use_cpu": "true"}
+    words = ["--", sys.executable, script, *(word for name, value in options.items() for word in (f"--{name}", value))]
+    done = holdfast("run", "--callback", "--run", "a", "--json", *words, cwd=tmp_path)
+    assert done.returncode == 0 and "compared" not in json.loads(done.stdout), done.stderr
+    words[words.index("out")] = "other"
+    done = holdfast("run", "--callback", "--run", "b", "--compare", "a", "--json", *words, "--learning_rate", "0.001", cwd=tmp_path)
+    compared = json.loads(done.stdout)["compared"]
+    assert compared["departs"]["what"] == "lr" and compared["says"] in done.stderr
+    refused = holdfast("run", "--callback", "--run", "c", "--compare", "nowhere", *words, cwd=tmp_path)
+    assert refused.returncode == 2 and "that is no run of holdfast run" in refused.stderr
