@@ -28,12 +28,14 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
 STEPS, SAVE = 16, 5
 FAULTS = dict.fromkeys(("kill", "nan", "hang", "term", "disk", "memory", "worker"), 9)  # before which step
 FAULTS |= dict.fromkeys(("tear-weights", "tear-optimizer", "tear-state"), 13)
 WAYS = ("alone", "torchrun", "run", "callback")
-PEERS = ("trainer", "trl-sft", "trl-dpo", "axolotl", "llama-factory")
-VENV = {"trainer": "hf", "trl-sft": "hf", "trl-dpo": "hf", "axolotl": "axolotl", "llama-factory": "llamafactory"}
+TRL = ("trl-sft", "trl-dpo", "trl-kto", "trl-reward", "trl-grpo")
+PEERS = ("trainer", *TRL, "axolotl", "llama-factory")
+VENV = dict.fromkeys(("trainer", *TRL), "hf") | {"axolotl": "axolotl", "llama-factory": "llamafactory"}
 
 
 def main() -> None:
@@ -76,16 +78,19 @@ def make_assets(folder: Path) -> None:
         from make_models import TINY, make_model
 
         make_model(folder / "model", "test", TINY)
-    for name in ("sft", "dpo", "lf"):
+    for name in ("sft", "dpo", "kto", "reward", "grpo", "lf"):
         (folder / name).mkdir(exist_ok=True)
-    sft, dpo = [], []
+    sft, dpo, kto = [], [], []
     for at in range(96):
         question = {"role": "user", "content": f"Count from {at} by {at % 7 + 1}."}
         right, wrong = (" ".join(str(at + n * by) for n in range(6)) for by in (at % 7 + 1, 11))
         answer = {"role": "assistant", "content": right}
         sft.append({"messages": [question, answer]})
         dpo.append({"prompt": [question], "chosen": [answer], "rejected": [{"role": "assistant", "content": wrong}]})
-    for file, rows in ((folder / "sft/train.jsonl", sft), (folder / "dpo/train.jsonl", dpo)):
+        kto.append({"prompt": [question], "completion": [answer], "label": at % 2 == 0})
+    asked = [{"prompt": row["prompt"]} for row in dpo]
+    for name, rows in {"sft": sft, "dpo": dpo, "kto": kto, "reward": dpo, "grpo": asked}.items():
+        file = folder / name / "train.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
     told = {"file_name": str(folder / "sft/train.jsonl"), "formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": tags}
@@ -109,6 +114,9 @@ def command(folder: Path, peers: Path, peer: str, out: Path, way: str, workers: 
         kind = peer.removeprefix("trl-")
         lora = ["--use_peft", "--lora_r", "4", "--lora_dropout", "0.1", "--lora_target_modules", "q_proj", "v_proj", "--bf16", "False"]
         words = ["--model_name_or_path", model, "--dataset_name", str(folder / kind), *lora, *options, "--gradient_checkpointing", "False"]
+        words += (
+            ["--reward_funcs", "matrix_reward.digits", "--num_generations", "2", "--max_completion_length", "12"] if kind == "grpo" else []
+        )
         return [*torchrun, "-m", f"trl.scripts.{kind}", *words] if way == "torchrun" else [str(bin_ / "trl"), kind, *words]
     config = out.parent / "config.yml"
     if peer == "axolotl":
@@ -150,7 +158,8 @@ def case(folder: Path, peers: Path, peer: str, fault: str, way: str, limit_s: fl
         words = [sys.executable, "-m", "holdfast", "run", *options, "--", *words]
     environment = os.environ | {
         "FOREIGN_CASE": str(place), "FOREIGN_FAULT": f"{fault}:{FAULTS[fault]}" if fault in FAULTS else "", "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE / "inside"), os.environ.get("PYTHONPATH", "")]), "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(HERE / "inside"), os.environ.get("PYTHONPATH", "")]),
+        "FOREIGN_SOURCE": str(SOURCE), "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf-home"), "AXOLOTL_DO_NOT_TRACK": "1", "DISABLE_VERSION_CHECK": "1", "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip
     began = time.monotonic()
@@ -190,7 +199,26 @@ def measured(place: Path) -> dict:
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     told = json.loads(end.read_text()) if end.exists() else {}
     twice = len(rows) - len({row["step"] for row in rows})
-    return {"starts": len({row["pid"] for row in rows}), "twice": twice, "steps": told.get("step"), **told}
+    return {"starts": len({row["pid"] for row in rows}), "twice": twice, "steps": told.get("step"), **told, "departs": _departs(place)}
+
+
+def _departs(place: Path) -> dict | None:
+    """Where it first departs from the undisturbed command, by its own fingerprints; None: nowhere, or nobody looked."""
+    sys.path.insert(0, str(SOURCE))
+    from holdfast.base.files import read_lines
+    from holdfast.run.fingerprints import WORDS, Look, compare_fingerprints
+
+    whole = place.parent / _undisturbed(place.name)
+    looks = [
+        [Look(1, row["step"], False, {key: row[key] for key in WORDS if key in row}) for row in read_lines(one / "fingerprints.jsonl")]
+        for one in (place, whole)
+    ]
+    return compare_fingerprints(*looks)["departs"]
+
+
+def _undisturbed(name: str) -> str:
+    peer = next(one for one in sorted(PEERS, key=len, reverse=True) if name.startswith(f"{one}-"))
+    return f"{peer}-none-alone"
 
 
 def table(folder: Path) -> None:
@@ -217,6 +245,8 @@ def _told(row: dict[str, Any] | None, undisturbed: dict[str, Any]) -> str:
         return f"{says}, **NaN in the weights**"
     if row.get("weights") == undisturbed.get("weights"):
         return f"{says}, same bits"
+    if row.get("departs"):
+        return f"{says}, departs at step {row['departs']['step']} ({row['departs']['what']})"
     return f"{says}, finite" if row.get("finite") else says
 
 

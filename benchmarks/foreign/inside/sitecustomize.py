@@ -1,7 +1,8 @@
 """Put on PYTHONPATH by matrix.py: lets one fault happen in whatever Trainer the process makes, and writes down what it computes.
 
-FOREIGN_CASE names the folder of the case: steps.jsonl (each step computed), end.json (hash of the trained weights, whether they are
-finite), struck (there once the fault has happened). FOREIGN_FAULT is KIND:STEP, what happens before that step, once in a case.
+FOREIGN_CASE names the folder of the case: steps.jsonl (each step computed), fingerprints.jsonl (what each was computed from), end.json
+(hash of the trained weights, whether they are finite), struck (there once the fault has happened). FOREIGN_FAULT is KIND:STEP, what
+happens before that step, once in a case. FOREIGN_SOURCE is holdfast's source.
 """
 
 import hashlib
@@ -41,13 +42,18 @@ class Finder(importlib.abc.MetaPathFinder):
 def break_in(trainer):
     from transformers import TrainerCallback
 
+    fingerprints = of_source()
+    fingerprints.SHARE = 1e9  # each step is looked at
+    prints = fingerprints.Fingerprints(Path(PLACE))
+
     class Told(TrainerCallback):
         def on_step_begin(self, args, state, control, **more):
             time.sleep(STEP_S)
             if due(state.global_step + 1) and KIND not in ("hang", "nan"):
                 strike(Path(args.output_dir))
 
-        def on_step_end(self, args, state, control, **more):
+        def on_step_end(self, args, state, control, model=None, optimizer=None, **more):
+            prints.end(state.global_step, model, optimizer)
             with open(f"{PLACE}/steps.jsonl", "a") as file:
                 file.write(json.dumps({"pid": os.getpid(), "step": state.global_step, "time": time.time()}) + "\n")
 
@@ -66,8 +72,10 @@ def break_in(trainer):
         begin(self, *arguments, **keywords)
         self.add_callback(Told())
 
-    def training_step(self, model, *arguments, **keywords):
-        loss = step(self, model, *arguments, **keywords)
+    def training_step(self, model, inputs, *arguments, **keywords):
+        rows = [numbers_of(inputs)]
+        prints.begin(self.state.global_step + 1, rows, self.optimizer)
+        loss = step(self, model, inputs, *arguments, **keywords)
         if KIND == "nan" and due(self.state.global_step + 1):
             struck()
             for one in model.parameters():
@@ -82,6 +90,21 @@ def break_in(trainer):
         return batches(self, *arguments, **keywords)
 
     trainer.__init__, trainer.training_step, trainer.get_batch_samples = __init__, training_step, get_batch_samples
+
+
+def of_source():
+    """The module that makes fingerprints, by its file: this environment need not have holdfast."""
+    spec = importlib.util.spec_from_file_location("fingerprints", Path(os.environ["FOREIGN_SOURCE"], "holdfast/callback/fingerprints.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def numbers_of(inputs):
+    """The tokens of a batch, or the rows it is made of."""
+    if isinstance(inputs, dict):
+        return {name: value.tolist() for name, value in sorted(inputs.items()) if hasattr(value, "tolist") and name.endswith("ids")}
+    return [str(row) for row in inputs]
 
 
 def due(step):
