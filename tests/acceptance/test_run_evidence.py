@@ -72,6 +72,40 @@ def test_an_exit_with_0_before_its_own_end_is_told_to_programs_too(tmp_path: Pat
 def test_what_was_not_seen_is_doubted_where_the_terminal_doubts(tmp_path: Path) -> None:
     summary = run(tmp_path, words=["true"])
     assert summary["incomplete"] is None and summary["doubt"] in summary["told"] and "no progress was seen" in summary["doubt"]
+    assert "ended well" not in summary["told"]
+
+
+CAUGHT = 'Traceback (most recent call last):\\n  File "a.py", line 3, in f\\n    g()\\nKeyError: 7\\n'
+STEPS = "for n in 1 2 3 4; do echo step $n/4; done"
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt", "incomplete"),
+    [
+        ("echo Epoch 1/3", "it ended in epoch 1 of the 3 epochs it spoke of", True),
+        (f"echo 'Epoch [2/3]'; {STEPS}", "it ended in epoch 2 of the 3 epochs it spoke of", True),
+        (f"{STEPS}; printf '{CAUGHT}'", "line 8 of its output: KeyError: 7", False),
+        (f"{STEPS}; : --output_dir out", None, False),
+    ],
+    ids=["epochs alone", "epochs and steps", "a traceback", "nothing"],
+)
+def test_what_speaks_against_a_good_end_is_told_in_its_place(tmp_path: Path, text: str, doubt: str | None, incomplete: bool) -> None:
+    summary = run(tmp_path, words=["sh", "-c", text])
+    assert summary["status"] == "finished" and summary["incomplete"] is incomplete
+    if doubt is None:
+        assert summary["doubt"] is None and "ended well: 4 steps" in summary["told"] and "where it saves is not known" in summary["told"]
+    else:
+        assert doubt in summary["doubt"] and doubt in summary["told"] and "ended well" not in summary["told"]
+        assert "Ended well" not in (tmp_path / "run/report.html").read_text()
+
+
+@pytest.mark.parametrize("written", ["", "log.txt", "final/weights.npz"])
+def test_a_command_that_wrote_no_weights_where_it_saves_has_not_ended_well(tmp_path: Path, written: str) -> None:
+    make = f"mkdir -p out/final; echo x > out/{written}; " if written else ""
+    summary = run(tmp_path, "--checkpoints", "out", words=["sh", "-c", f"{make}{STEPS}"])
+    nothing = "nothing was saved: no file of weights was written in out"
+    assert (nothing in (summary["doubt"] or "")) == ("ended well" not in summary["told"]) == (not written.startswith("final"))
+    assert bool(summary["nothing_saved"]) == bool(summary["doubt"])
 
 
 @pytest.mark.parametrize(("losses", "doubted"), [("nan nan nan nan", True), ("2.1 nan nan nan", True), ("nan nan 2.0 1.9", False)])

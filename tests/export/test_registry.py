@@ -11,7 +11,9 @@ import pytest
 from holdfast.base.errors import Stop
 from holdfast.cli.commands.models import _show
 from holdfast.cli.main import main
-from holdfast.export.registry import promote, read_registry, record_export, record_verdict, rollback, withdraw
+from holdfast.export.registry import name_of, promote, read_registry, record_export, record_verdict, rollback, withdraw
+from holdfast.export.subject import read_subject, settings_of
+from support.shipped import make_adapter
 
 EXPORT = {"kind": "merged", "out": "/somewhere/out", "files": [{"path": "model.safetensors", "bytes": 1, "sha256": "a"}]}
 
@@ -66,6 +68,69 @@ def test_nothing_is_promoted_that_was_not_found_better_than_what_is_in_place(tmp
     assert [m["promoted"] for m in read_registry(file).listed()] == [True, False]
     with pytest.raises(Stop, match="there is none before it"):
         rollback(file, "ops")
+
+
+LORA = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "use_rslora": False, "peft_version": "0.18", "lora_dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"lora_alpha": 0}, False),
+        ({"lora_alpha": 8}, False),
+        ({"use_rslora": True}, False),
+        ({"alpha_pattern": {"q_proj": 1}}, False),
+        ({"target_modules": ["q_proj"]}, False),
+        ({"layer_replication": [[2, 3], [0, 1]]}, False),
+        ({"target_modules": ["v_proj", "q_proj"], "peft_version": "0.19", "lora_dropout": 0.0, "inference_mode": True}, True),
+        ({"a_newer_switch": False, "a_newer_pattern": {}, "a_newer_name": None}, True),
+    ],
+    ids=str,
+)
+def test_what_changes_the_logits_is_part_of_what_a_version_is(changes: dict[str, Any], same: bool) -> None:
+    assert (settings_of(LORA | changes) == settings_of(LORA)) is same
+    assert settings_of({"layer_replication": [[2, 3], [0, 1]]}) != settings_of({"layer_replication": [[0, 1], [2, 3]]})
+
+
+def test_the_same_weights_with_another_scaling_inherit_no_verdict(assets: Any, tmp_path: Path) -> None:
+    file, folder = tmp_path / "models.jsonl", make_adapter(assets.model, tmp_path / "adapter")
+    measured = read_subject(folder).hashes()
+    assert record_verdict(file, "ops", measured, None, "better") == 1
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 0}))
+    copy = read_subject(folder).hashes()
+    assert copy["adapter_sha256"] == measured["adapter_sha256"]
+    assert record_export(file, "ops", copy, EXPORT) == 2
+    with pytest.raises(Stop, match="no verify was asked"):
+        promote(file, "ops", 2, None)
+    promote(file, "ops", 1, None)
+    record_verdict(file, "ops", copy, name_of(copy), "better")
+    with pytest.raises(Stop, match="not found better than ops 1"):
+        promote(file, "ops", 2, None)
+    assert record_verdict(file, "ops", copy, name_of(measured), "better") == 2
+    assert promote(file, "ops", 2, None).promoted
+
+
+def test_entries_from_before_settings_counted_are_known_by_their_run(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    record_verdict(file, "ops", hashes("one"), None, "better")
+    assert record_export(file, "ops", hashes("one") | {"behaviour_sha256": "b", "run": "/runs/a-copy"}, EXPORT) == 2
+    assert record_export(file, "ops", hashes("one") | {"behaviour_sha256": "a"}, EXPORT) == 1
+    assert record_export(file, "ops", hashes("one") | {"behaviour_sha256": "c"}, EXPORT) == 3
+
+
+def test_a_version_that_is_worse_on_general_rows_is_promoted_for_a_reason_alone(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    record_verdict(file, "ops", hashes("one"), None, "better", "worse")
+    with pytest.raises(Stop, match="better than its base on the rows of its task, and worse on general rows") as stop:
+        promote(file, "ops", 1, None)
+    assert "--force" in stop.value.hint
+    promote(file, "ops", 1, "general rows do not matter here")
+    record_verdict(file, "ops", hashes("two"), name_of(hashes("one")), "better", "worse")
+    with pytest.raises(Stop, match="better than ops 1 on the rows of its task, and worse"):
+        promote(file, "ops", 2, None)
+    record_verdict(file, "ops", hashes("two"), name_of(hashes("one")), "better", "cannot_tell")
+    assert promote(file, "ops", 2, None).promoted
 
 
 def test_a_withdrawn_version_is_neither_in_place_nor_comes_back(tmp_path: Path) -> None:

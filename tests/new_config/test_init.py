@@ -409,6 +409,40 @@ def test_the_split_that_is_saved_is_the_one_that_is_trained(text: str, train: st
     assert any("see that data.files are the rows it trains on" in one for one in draft.todo) is asked
 
 
+@pytest.mark.parametrize(
+    ("text", "train", "told"),
+    [
+        ("d = load_dataset('json', data_files='a.jsonl', split='train[:50%]')", "d", ["line 3 of the script: split='train[:50%]'"]),
+        ("d = load_dataset('json', data_files='a.jsonl')\nd = d.filter(len)", "d['train']", ["line 4 of the script", ".filter(len)"]),
+        (
+            "d = load_dataset('o/n')['train'].shuffle(seed=1).select(range(9)).map(f)",
+            "d",
+            [".shuffle(seed=1)", ".select(range(9))", ".map(f)"],
+        ),
+        ("d = load_dataset('o/n', split='train')", "d.take(5)", ["line 4 of the script", ".take(5)"]),
+        (
+            "d = load_dataset('o/n', split='train')\nfor p in m.parameters():\n    p.requires_grad = False",
+            "d",
+            ["line 5 of the script", "p.requires_grad = False"],
+        ),
+        ("d = load_dataset('o/n', split='train')\nm.requires_grad_(False)", "d", ["line 4 of the script", "m.requires_grad_(False)"]),
+        ("d = load_dataset('o/n', split='train')\nt.chat_template = open('x').read()", "d", ["line 4 of the script", "t.chat_template"]),
+        ("class T(SFTTrainer):\n  def compute_loss(self): ...\nd = load_dataset('o/n')['train']", "d", ["line 4", "compute_loss of T"]),
+    ],
+)
+def test_what_a_script_does_on_the_way_to_training_is_named_as_not_carried(text: str, train: str, told: list[str], tmp_path: Path) -> None:
+    draft = rows_of_script(tmp_path, text + "\n", train)
+    todo = [one for one in draft.todo if "not carried over" in one]
+    assert all(any(part in one for one in todo) for part in told), draft.todo
+    steps = [row for row in draft.rows if row.fate == "not_carried" and (row.where.startswith("line") or "[" in str(row.value))]
+    assert len(steps) == len(todo)
+
+
+def test_a_plain_script_leaves_nothing_behind(tmp_path: Path) -> None:
+    plain = "d = load_dataset('json', data_files='a.jsonl', split='train')\nnumbers = list(map(len, ['a']))\nd = d.with_format('torch')\n"
+    assert not [one for one in rows_of_script(tmp_path, plain, "d").todo if "not carried over" in one]
+
+
 def test_rows_that_are_left_out_are_told_with_their_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
     write_rows(rows, [*make_rows(30), *({"query_text": f"q {n}", "reply_text": f"an answer, {n}"} for n in range(12))])

@@ -234,6 +234,9 @@ def test_a_remedy_is_an_argument_of_the_commands_own() -> None:
     assert changed(words, cards["torchtune"], remedies["smaller-micro-batch"]) is None
 
 
+BAR = "{0}/5 [00:01<00:02,  3.20it/s]"
+
+
 @pytest.mark.parametrize(
     ("text", "step", "total"),
     [
@@ -257,6 +260,13 @@ def test_a_remedy_is_an_argument_of_the_commands_own() -> None:
         ("iter: 10\niter: 20\niter: 30\n", 30, None),
         ("step 1/9\nstep 2/9\nstep 3/9\nstep 4/9\n", 4, 9),
         ("step 2/9\nstep 3/9\nstep 4/9\neval step 1/2\n", 4, 9),
+        ("".join(f"{BAR.format(n)}\r" for n in (0, 2, 5)) * 3, 15, 15),
+        ("".join(f"Epoch {e}/3: {BAR.format(n)}\r" for e in (1, 2) for n in (0, 5)), 10, 15),
+        ("".join(f"Epoch {e}/3: {BAR.format(n)}\r" for e in (2, 3) for n in (0, 5)), 15, 15),
+        ("".join(f"Epoch {e}\n" + "".join(f"step {n}/5\n" for n in range(1, 6)) for e in range(3)), 15, 15),
+        ("".join(f"epoch {e} step {n}\n" for e in range(3) for n in range(5)), 14, None),
+        ("".join(f"Epochs: {e}/3 [00:0{e}<00:03, 1.0s/it]\nstep 1/40\r" for e in range(3)), 2, 3),
+        (f"{BAR.format(4)}\r{BAR.format(1)}\r{BAR.format(5)}\r", 5, 5),
     ],
 )
 def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, total: int | None) -> None:
@@ -265,6 +275,35 @@ def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, 
         for at in range(0, len(text), size):
             counter.feed(text[at : at + size])
         assert (counter.step, counter.total) == (step, total)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("Epoch 1/3\n", (1, 3)),
+        ("Epoch [2/3], loss 0.5\n", (2, 3)),
+        ("Epoch 0/3\nepoch: 1 of 3\n", (2, 3)),
+        ("Epoch 0/3\nEpoch 2/3\n", None),
+        ("Epoch 0/2\nEpoch 2/2\n", None),
+        ("Epoch 3/3\nbest epoch: 1/3\n", None),
+        ("Epoch 9/9\nEpoch 1/2\nEpoch 2/2\n", None),
+        ("Epochs:  67%|███| 2/3 [00:01<00:01, 1.0s/it]\n", (2, 3)),
+        ("Epochs: 100%|███| 3/3 [00:01<00:00, 1.0s/it]\n", None),
+        ("{'loss': 2.1, 'epoch': 0.5}\nepoch 1.5/3\n", None),
+    ],
+)
+def test_epochs_that_were_announced_and_not_reached_are_seen(text: str, missing: tuple[int, int] | None) -> None:
+    counter = Counter()
+    counter.feed(text)
+    assert counter.epochs.missing == missing
+
+
+def test_a_count_from_0_is_at_its_end_one_before_its_total() -> None:
+    counter = Counter()
+    counter.feed("".join(f"Epoch {e}/2\n" + "".join(f"step {n}/5\n" for n in range(5)) for e in (1, 2)))
+    assert (counter.step, counter.total) == (9, 10)
+    counter.end()
+    assert (counter.step, counter.total) == (10, 10)
 
 
 def test_a_bar_of_another_length_than_the_better_source_tells_counts_something_else() -> None:

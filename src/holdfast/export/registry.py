@@ -16,7 +16,7 @@ from holdfast.base.files import Json, append_line, cut_torn_line, read_lines
 from holdfast.base.locks import hold
 
 JOURNAL = "models.jsonl"
-_OF_VERSION = ("name", "version", "run", "base", "adapter_sha256", "data_sha256")
+_OF_VERSION = ("name", "version", "run", "base", "adapter_sha256", "behaviour_sha256", "data_sha256")
 
 
 def registry_file(environment: Mapping[str, str]) -> Path:
@@ -35,6 +35,7 @@ class _Made(_Entry):
     run: str | None
     base: str
     adapter_sha256: str
+    behaviour_sha256: str | None = None
     data_sha256: str | None
 
 
@@ -115,8 +116,9 @@ def _take(registry: Registry, entry: Json) -> None:
     """Add what an entry says. Raises LookupError where it puts a version in place that is not there."""
     name, number = entry["name"], entry["version"]
     if "adapter_sha256" in entry:
-        registry.versions.setdefault((name, number), Version({key: entry[key] for key in _OF_VERSION}))
+        registry.versions.setdefault((name, number), Version({key: entry.get(key) for key in _OF_VERSION}))
     version = registry.versions[name, number]
+    version.facts["behaviour_sha256"] = entry.get("behaviour_sha256") or version.facts["behaviour_sha256"]
     if entry["event"] == "exported":
         version.exports.append({key: entry[key] for key in ("kind", "path", "files")})
     elif entry["event"] == "verified":
@@ -169,19 +171,35 @@ def record_export(file: Path, name: str, hashes: Json, answer: Json) -> int:
 
 
 def record_verdict(file: Path, name: str, hashes: Json, against: str | None, verdict: str, general: str | None = None) -> int:
-    """Write a verdict down; against: the hash of the adapter it was compared with, None for the base; general: that on general rows."""
+    """Write a verdict down; against: `name_of` the adapter it was compared with, None for the base; general: that on general rows."""
     return _record(file, name, hashes, {"event": "verified", "against": against, "verdict": verdict, "general": general})
 
 
 def _record(file: Path, name: str, hashes: Json, entry: Json) -> int:
     with _held(file) as registry:
         numbers = {number: version for (one, number), version in registry.versions.items() if one == name}
-        wanted = hashes["adapter_sha256"]
-        known = [number for number, version in numbers.items() if version.facts["adapter_sha256"] == wanted]
+        known = [number for number, version in numbers.items() if _is_of(version.facts, hashes)]
         number = known[0] if known else max(numbers, default=0) + 1
-        facts = {key: hashes.get(key) for key in ("run", "base", "adapter_sha256", "data_sha256")}
+        facts = {key: hashes.get(key) for key in ("run", "base", "adapter_sha256", "behaviour_sha256", "data_sha256")}
         append_line(file, {"time": round(time.time(), 3), "name": name, "version": number, **facts, **entry}, durable=True)
     return number
+
+
+def name_of(facts: Json) -> str:
+    """Return the hash a version is known by: of its weights, its settings and its base; of entries from before that, of its weights."""
+    return str(facts.get("behaviour_sha256") or facts["adapter_sha256"])
+
+
+def is_named(facts: Json, name: str | None) -> bool:
+    """Return whether a hash names this version, as it is written now or was before."""
+    return name is not None and name in (facts.get("behaviour_sha256"), facts["adapter_sha256"])
+
+
+def _is_of(version: Json, hashes: Json) -> bool:
+    """Whether hashes are of a listed version; one whose entries tell weights alone is that of its run."""
+    if version.get("behaviour_sha256") and hashes.get("behaviour_sha256"):
+        return bool(version["behaviour_sha256"] == hashes["behaviour_sha256"])
+    return bool(version["adapter_sha256"] == hashes["adapter_sha256"] and version["run"] == hashes.get("run"))
 
 
 def promote(file: Path, name: str, number: int, reason: str | None) -> Version:
@@ -200,11 +218,14 @@ def promote(file: Path, name: str, number: int, reason: str | None) -> Version:
 
 
 def _gate(name: str, number: int, version: Version, before: Version | None) -> None:
-    against = before.facts["adapter_sha256"] if before else None
-    verdict = version.verdicts.get(against)
+    against = next((one for one in reversed(version.verdicts) if before and is_named(before.facts, one)), "") if before else None
+    verdict, general = version.verdicts.get(against), version.general.get(against)
+    other = f"{name} {before.facts['version']}" if before else "its base"
+    if verdict == "better" and general == "worse":
+        text = f"{name} {number} is better than {other} on the rows of its task, and worse on general rows"
+        raise Stop(BLOCKED, text, "train it with general rows beside (data.mix); or promote it with --force REASON")
     if verdict == "better":
         return
-    other = f"{name} {before.facts['version']}" if before else "its base"
     said = f"verify says {verdict.replace('_', ' ')}" if verdict else "no verify was asked"
     place = (before.facts["run"] or "ADAPTER") if before else None
     command = f"holdfast verify {version.facts['run'] or 'ADAPTER'}" + (f" --against {place}" if place else "")

@@ -20,6 +20,17 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
+# of an adapter_config.json: where it comes from, and what counts in training alone
+_NOTES = (
+    "base_model_name_or_path",
+    "revision",
+    "peft_version",
+    "inference_mode",
+    "task_type",
+    "auto_mapping",
+    "lora_dropout",
+    "runtime_config",
+)
 MODEL = "model"  # the folder that a run without an adapter leaves
 
 
@@ -63,14 +74,33 @@ class Subject:
     def hashes(self) -> Json:
         """What an export, a verdict and the registry say of where they come from."""
         plan = read_plan(self.run.plan_file) if self.run else None
+        weights = _sha256([self.weights] if self.whole is None else weight_files(self.tuned))
+        base = _of_json(identity(self.facts).files)
+        settings = settings_of(self.config) if self.whole is None else identity(self.whole).files
         return {
             "run": str(self.run.path) if self.run else None,
             "adapter": str(self.tuned),
-            "adapter_sha256": _sha256([self.weights] if self.whole is None else weight_files(self.tuned)),
+            "adapter_sha256": weights,
+            "behaviour_sha256": _of_json([weights, base, settings]),
             "base": self.base_name,
-            "base_sha256": hashlib.sha256(orjson.dumps(identity(self.facts).files, option=orjson.OPT_SORT_KEYS)).hexdigest(),
+            "base_sha256": base,
             "data_sha256": plan.data_sha256 if plan else None,
         }
+
+
+def settings_of(config: Json) -> Json:
+    """Return what of an adapter_config.json may change what is computed: all but notes and what is off; names are in order."""
+    found = {key: value for key, value in config.items() if key not in _NOTES and value is not None and value is not False}
+    return {key: _in_order(value) for key, value in found.items() if value not in ([], {}, "")}
+
+
+def _in_order(value: object) -> object:
+    """A list of names in order: PEFT saves sets, in any."""
+    return sorted(value) if isinstance(value, list) and all(isinstance(one, str) for one in value) else value
+
+
+def _of_json(value: object) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def subject_codec(subject: Subject) -> Codec:

@@ -11,7 +11,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
-from holdfast.export.registry import promote, read_registry, record_verdict, registry_file, withdraw
+from holdfast.export.registry import name_of, promote, read_registry, record_verdict, registry_file, withdraw
 from holdfast.export.subject import read_subject
 from holdfast.learn.judge_rows import round_config
 from holdfast.learn.learn import Learner
@@ -110,7 +110,7 @@ def _put_in_place(learner: Learner, run: Path) -> int:
     file, name, hashes = registry_file(os.environ), learner.policy.name, read_subject(run).hashes()
     version = record_verdict(file, name, hashes, None, "cannot_tell")
     current = read_registry(file).current(name)
-    if not current or current.facts["adapter_sha256"] != hashes["adapter_sha256"]:
+    if not current or name_of(current.facts) != name_of(hashes):
         promote(file, name, version, "rows were withdrawn")
     return version
 

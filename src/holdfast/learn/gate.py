@@ -12,6 +12,7 @@ from holdfast.base.files import Json, read_lines, write_bytes
 from holdfast.base.units import counted
 from holdfast.data.files.raw_row import RawRow, Source, json_line
 from holdfast.data.files.read import read_rows
+from holdfast.export.registry import name_of
 from holdfast.export.samples import general_text
 from holdfast.export.subject import read_subject
 from holdfast.learn.policy import Policy
@@ -83,7 +84,7 @@ def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Pa
         "general": {name: general[name] for name in ("rows", "loss", "verdict", "why", "rows_needed")},
         "expectations": answer["expectations"],
         "hashes": answer["hashes"],
-        "against": other.hashes()["adapter_sha256"] if other else None,
+        "against": name_of(other.hashes()) if other else None,
     }
 
 

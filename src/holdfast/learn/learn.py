@@ -14,7 +14,7 @@ from holdfast.base.files import Json, read_json, read_lines, sha256, write_bytes
 from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
-from holdfast.export.registry import promote, read_registry, record_verdict, registry_file
+from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.gate import decide, measure, own_general
 from holdfast.learn.judge_rows import DETAILS, Judged, judge_rows, round_config, seen_keys
 from holdfast.learn.policy import Policy
@@ -161,13 +161,13 @@ class Learner:
         file, name, hashes = registry_file(os.environ), self.policy.name, found["hashes"]
         version = record_verdict(file, name, hashes, found["against"], verdict)
         current = read_registry(file).current(name)
-        there = current.facts["adapter_sha256"] if current else None
-        if promoted and there not in (found["against"], hashes["adapter_sha256"]):
+        there = bool(current and name_of(hashes) == name_of(current.facts))
+        if promoted and not there and (not is_named(current.facts, found["against"]) if current else found["against"] is not None):
             promoted, why = (
                 False,
                 f"another version was put in place meanwhile ({current and current.facts['version']}); it was not measured against it",
             )
-        elif promoted and there != hashes["adapter_sha256"]:
+        elif promoted and not there:
             promote(file, name, version, None)
         facts = {"promoted": promoted, "verdict": verdict, "version": version, "why": why}
         return facts | {"against": found["against"], "adapter_sha256": hashes["adapter_sha256"]}

@@ -67,7 +67,7 @@ def _verdict(summary: Json, status: str, rows: list[Json]) -> str:
             f"{lost}: the same command begins anew." if lost else "rerun the same command to resume."
         )
     incidents = summary["incidents"]
-    how = "Trained to its end" if summary.get("after_training") else "Ended well"
+    how = "Trained to its end" if summary.get("after_training") else "Ended with exit code 0" if summary.get("doubt") else "Ended well"
     text = f"{how}: {steps} " + (f"through {counted(len(incidents), 'incident')}" if incidents else "without an incident")
     if (again := summary["steps_computed_twice"]) is not None and incidents:
         text += f", {computed_again(summary)} {'step' if again == 1 else 'steps'} computed twice"

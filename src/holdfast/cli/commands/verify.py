@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.export.registry import record_verdict, registry_file, remember
+from holdfast.export.registry import name_of, record_verdict, registry_file, remember
 from holdfast.export.subject import Subject, read_subject
 from holdfast.report.pages import write_page
 from holdfast.report.shipped.verdict import page, show, summary
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     environment = measuring_environment(subject.run)
     answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell, suite))
     answer |= summary(answer, subject.name)
-    other = against.hashes()["adapter_sha256"] if against else None
+    other = name_of(against.hashes()) if against else None
     said, general = answer["verdict"], answer["forgotten"]["verdict"]
     remember(lambda: record_verdict(registry_file(os.environ), subject.name, subject.hashes(), other, said, general), tell)
     if arguments.html:

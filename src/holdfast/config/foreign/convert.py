@@ -19,6 +19,10 @@ _OF_TRAINER = {"DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "simpo", "Rewa
 _REFUSED = ("grpo", "ppo", "rloo", "online", "bco", "gkd", "prm", "xpo", "nash", "ebft", "gdpo", "embedding", "distill", "diffusion", "asr")
 _UNREFUSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "UnslothTrainer", "UnslothTrainingArguments", "Seq2SeqTrainingArguments")
 _ADAPTER_KEYS = ("lora_r", "lora_alpha", "target_modules", "lora_dropout", "lora_attn_modules")
+_STEPS = {  # of a script, by how script_changes names them
+    "dataset_step": "the script makes other rows of those it loads, and the config's rows are those of the file",
+    "script_step": "the script changes model, tokens or trainer, and the config does not",
+}
 _ROWS = "data/rows.jsonl"
 
 
@@ -83,6 +87,8 @@ def _is_full(source: Source, given: Mapping[str, Any]) -> bool:
 
 def _outcome(common: str, key: Key, given: dict[str, Any], program: str) -> Outcome:
     rule = _RULES.get(common)
+    if step := _STEPS.get(key.theirs.partition(".")[0]):
+        return left(f"{step}: {key.value.source if isinstance(key.value, Computed) else key.value}")
     if isinstance(key.value, Contents):
         return left("")  # settled by what is in it
     if isinstance(key.value, Computed):
@@ -148,6 +154,11 @@ def _fill(draft: Draft, source: Source, given: dict[str, Any], data: list[str] |
     """What the file does not say: theirs's defaults where ours are others, rows, model, and what cannot be done here."""
     tree = draft.tree
     _refuse(draft, source, given)
+    for row in draft.rows:
+        if row.theirs.partition(".")[0] in _STEPS:
+            draft.todo.append(f"{row.where} of the script is not carried over, do it yourself or see that it does not matter: {row.value}")
+        elif row.fate == "not_carried" and row.theirs.endswith("split") and source.kind == "script":
+            draft.todo.append(f"{row.where} of the script: split={row.value!r} is not carried over: {row.why}")
     objective = str(tree.get("train.objective") or given["_objective"])
     if objective != "sft":
         tree["train.objective"] = objective

@@ -109,6 +109,8 @@ def held_rows(value: Any, given: Given) -> Outcome:
 
 
 def split(value: Any, given: Given) -> Outcome:
+    if "[" in str(value) and not any(one.command for files in given["_row_files"].values() for one in files):
+        return left("a part of the rows there; all of the file's are trained on here (`holdfast data sample` draws some)", "data.files")
     return implied("data.files", "in the command that saves the rows")
 
 

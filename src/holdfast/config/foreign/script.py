@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.config.foreign.keys import Computed, Key, Source, flatten
+from holdfast.config.foreign.script_changes import changes
 from holdfast.config.foreign.script_rows import LOADERS, Origin, Rows, rows_given
 from holdfast.row_sources.splits import judges
 
@@ -47,6 +48,8 @@ def read_script(text: str, file: str = "") -> Source:
         keys += _keys_of_rows(call, name, names, given) if name in LOADERS else _keys_of(call, name, names)
     if not given.known and any(_name(call.func) in LOADERS for call in calls):
         keys.append(Key("train_dataset", Computed(given.unread or "no trainer is given it here"), "trainer"))
+    if keys:
+        keys += changes(tree)
     imports = {part for node in ast.walk(tree) for part in _imported(node)}
     program = "Unsloth" if "unsloth" in imports else "TRL" if "trl" in imports else "transformers"
     if not keys or not (trains or any("get_peft_model" in key.where or "LoraConfig" in key.where for key in keys)):

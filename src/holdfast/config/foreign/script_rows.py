@@ -12,6 +12,7 @@ _SAME_ROWS = {  # methods of a data set that give the same rows, some of them or
     *("rename_column", "rename_columns", "remove_columns", "select_columns", "add_column", "cast", "cast_column", "class_encode_column"),
     *("with_format", "with_transform", "to_iterable_dataset", "repeat"),
 }
+_ROWS_KEPT = {"flatten", "flatten_indices", "with_format", "to_iterable_dataset", "class_encode_column", "batch"}  # of them; the same rows
 _JOINED = ("concatenate_datasets", "interleave_datasets")
 _POSITIONS = {"DPOTrainer": 4}  # of train_dataset among the arguments of a trainer; of eval_dataset one more
 _POSITION, _DEEPEST = 3, 50
@@ -48,10 +49,7 @@ class Rows:
 
 def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> Rows:
     """Return what the trainers of a script are given as train_dataset and eval_dataset."""
-    bound: dict[str, list[Bound]] = {}
-    for node in ast.walk(tree):
-        for name, one in _assigned(node):
-            bound.setdefault(name, []).append(one)
+    bound = _bound_in(tree)
     found = Rows()
     for call in trainers:
         for place, name in enumerate(("train_dataset", "eval_dataset")):
@@ -66,6 +64,26 @@ def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> Rows:
             else:
                 found.learned += origins
     return found
+
+
+def changes_of_rows(tree: ast.AST) -> list[tuple[str, ast.Call]]:
+    """Return the calls that make other rows of a data set the script loads, with the method's name."""
+    bound = _bound_in(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    return [
+        (call.func.attr, call)
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _SAME_ROWS - _ROWS_KEPT and _origins(call, call.lineno, bound)
+    ]
+
+
+def _bound_in(tree: ast.AST) -> dict[str, list[Bound]]:
+    """The assignments of a script, by the name."""
+    bound: dict[str, list[Bound]] = {}
+    for node in ast.walk(tree):
+        for name, one in _assigned(node):
+            bound.setdefault(name, []).append(one)
+    return bound
 
 
 def _called(call: ast.Call) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+from holdfast.diagnosis.logs.epochs import Epochs, Rounds
+
 # tqdm's, with its bar or, where there is no room for one, without; what stands behind the clock holds the unit: 3.20it/s, 800 examples/s
-_BAR = re.compile(r"^([^|%\d]*)(?:\d{1,3}%\|[^|]*\|)? *(\d+)/(\d+) \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
+_BAR = re.compile(r"^([^|%]*?)(?:\d{1,3}%\|[^|]*\|)? *(\d{1,12})/(\d{1,12}) \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
 _UNIT = re.compile(r"([A-Za-z]*) *(?:/ *s\b|$)")  # of 3.20it/s
 _SLOW_UNIT = re.compile(r"s/([A-Za-z]+)")  # of 2.10s/it
 _UNITS_OF_STEPS = re.compile(r"k?(?:it|iter(?:ation)?|step|batch|update|epoch)(?:e?s)?", re.I)
+_OF_EPOCHS = re.compile(r"epochs:?", re.I)  # the name of a bar over epochs; "Epoch 2/3:" is one of an epoch's steps
 _OF_TRAINING = re.compile(r"train|step|epoch|iter", re.I)
 # what is done to rows, files and weights before, between and after steps, though it is called "train dataset"
 _OF_OTHERS = re.compile(
@@ -24,7 +27,8 @@ _LONGEST = 1 << 14  # characters of an unfinished line that are kept
 class Counter:
     """The newest step in a stream of output. `own`: a user's expression, whose first group is the step and whose second the total.
 
-    step, first: the newest and the lowest step above 0; total: of how many. None: not told.
+    step, first: the newest and the lowest step above 0; total: of how many. None: not told. Of a count that begins anew with each epoch
+    they are those of all epochs. epochs: what was said of those.
     """
 
     def __init__(self, own: re.Pattern[str] | None = None) -> None:
@@ -32,6 +36,9 @@ class Counter:
         self.step: int | None = None
         self.first: int | None = None
         self.total: int | None = None
+        self.epochs = Epochs()
+        self._rounds: dict[tuple[str, int], Rounds] = {}  # by the letters before a count, and its total
+        self._longest_word = 0  # total beside a word, of one round
         self._rest = ""
         self._bars = 0  # the longest bar's total, 0: there is none
         self._told: tuple[int, int, int] | None = None  # (number beside a word, how often it grew, the lowest one)
@@ -51,6 +58,8 @@ class Counter:
         """Nothing follows: look at a last line that was not ended, too."""
         self._look(self._rest)
         self._rest = ""
+        if not self._bars and self._told and self._told[2] == 0 and self.step is not None and self.step + 1 == self.total:
+            self.step = self.total  # `step 0/5` to `step 4/5`
 
     def of(self, total: int) -> None:
         """A better source says how many steps there are: what counts up to another number counts something else."""
@@ -65,22 +74,36 @@ class Counter:
         if self.own is not None:
             if found := self.own.search(line):
                 self._take(found[1], found[2] if self.own.groups > 1 else None)
-        elif bar := _BAR.match(line):
+            return
+        bar = _BAR.match(line)
+        if bar and _of_epochs(bar[1], bar[4] or ""):
+            self.epochs.done(int(bar[2]), int(bar[3]))
+            if not self._bars:
+                self.step, self.first, self.total = int(bar[2]), self.first or int(bar[2]) or None, int(bar[3])
+            return
+        self.epochs.look(line)
+        if bar:
             if _counts_steps(bar[1].strip(), bar[4] or ""):
-                self._take_bar(int(bar[2]), int(bar[3]))
+                self._take_bar(bar[1], int(bar[2]), int(bar[3]))
         elif not self._bars and (word := _WORDS.search(line)) and self._fits(int(word[2] or 0), word[2] is not None):
-            self._take_word(int(word[1]), word[2])
+            self._take_word(*self._whole(line[: word.start()], int(word[1]), int(word[2] or 0)), int(word[2] or 0))
 
     def _fits(self, total: int, told: bool) -> bool:
         """Whether a number beside a word may count steps: an evaluation's total is shorter, and a known one is the only one."""
-        return total >= (self.total or 0) and not (told and self._certain and total != self._certain)
+        return total >= self._longest_word and not (told and self._certain and total != self._certain)
 
-    def _take_bar(self, step: int, total: int) -> None:
+    def _whole(self, name: str, step: int, total: int) -> tuple[int, int]:
+        rounds = self._rounds.setdefault((re.sub(r"[^A-Za-z]+", "", name), total), Rounds())
+        return rounds.take(step, total, self.epochs, total != self._certain)
+
+    def _take_bar(self, name: str, step: int, total: int) -> None:
+        of_round = total
+        step, total = self._whole(name, step, total)
         before = self._lengths.get(total)
-        low = min(filter(None, (step, before[1] if before else None)), default=None)
+        low = min(filter(None, (step, before[1] if before else None, self.first if total != of_round else None)), default=None)
         self._lengths[total] = step, low
-        if total == self._certain if self._certain else total >= self._bars:  # an evaluation's is shorter
-            self._bars = total
+        if total == self._certain if self._certain else of_round >= self._bars:  # an evaluation's is shorter
+            self._bars = of_round
             self.step, self.first, self.total = step, low, total
 
     def _take(self, step: str | None, total: str | None) -> None:
@@ -90,7 +113,7 @@ class Counter:
         if total is not None and total.isdecimal():
             self.total = int(total)
 
-    def _take_word(self, number: int, total: str | None) -> None:
+    def _take_word(self, number: int, total: int, of_round: int) -> None:
         last, times, low = self._told or (number, 1, number)
         if number > last:
             times += 1
@@ -98,7 +121,12 @@ class Counter:
         self._told = (number, times, low)
         if times >= _SIGHTINGS:
             self.step, self.first = number, low or None
-            self.total = int(total) if total else self.total
+            self.total, self._longest_word = (total, of_round) if total else (self.total, self._longest_word)
+
+
+def _of_epochs(name: str, rate: str) -> bool:
+    """Whether a bar counts epochs, by its name or its unit."""
+    return bool(_OF_EPOCHS.fullmatch(name.strip()) or re.search(r"epochs?/|/ *epoch", rate, re.I))
 
 
 def _counts_steps(name: str, rate: str) -> bool:

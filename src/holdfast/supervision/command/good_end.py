@@ -6,14 +6,20 @@ import math
 from pathlib import Path
 
 from holdfast.base.files import read_json
+from holdfast.base.safe_open import open_regular
+from holdfast.base.units import counted
 from holdfast.diagnosis.logs.curve import points
+from holdfast.diagnosis.logs.file import read_log
+from holdfast.diagnosis.logs.frames import tracebacks
 from holdfast.diagnosis.logs.text import clean_lines
 from holdfast.processes.attempt import Attempt
 from holdfast.run.types import Ending
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.evidence import last_text
 
+_HEAD = "Traceback (most recent call last)"
 _LAST = 3  # losses at the end of a log that are looked at
+_LONGEST = 200  # characters of an exception that are told
 _EARLY_S = 60.0  # a command that is gone so soon, and left something running, has gone to the background
 
 
@@ -52,3 +58,19 @@ def of_last_losses(log: Path) -> str:
     if not last or any(math.isfinite(point.loss) for point in last):
         return ""
     return f"the loss that it printed last is {last[-1].loss:g}"
+
+
+def of_tracebacks(log: Path) -> str:
+    """Return what is to be doubted of a command that printed a traceback and went on; empty where it printed none."""
+    try:
+        with open_regular(log) as stream:
+            lines = read_log(stream)
+    except OSError:
+        return ""
+    heads = [at for at, line in enumerate(lines) if _HEAD in line.text]
+    said = [at for at in tracebacks(lines).own if heads and at > heads[0]]
+    if not heads:
+        return ""
+    line = lines[said[0]] if said else lines[heads[0]]
+    more = f" (and {counted(len(heads) - 1, 'more traceback')})" if len(heads) > 1 else ""
+    return f"it printed a traceback and went on, line {line.number} of its output: {line.text.strip()[:_LONGEST]}{more}"

@@ -28,8 +28,8 @@ from holdfast.run.command import Command
 from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
-from holdfast.supervision.command.good_end import of_last_losses
-from holdfast.supervision.command.saved import nothing_saved, rerun
+from holdfast.supervision.command.good_end import of_last_losses, of_tracebacks
+from holdfast.supervision.command.saved import nothing_saved, rerun, wrote_nothing
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.command.standard_input import has_data
 from holdfast.supervision.companions.notified import notified, read_notify
@@ -124,7 +124,7 @@ def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal, beside: Ru
         run.event("finished", step=summary["steps"])
         if doubt:
             run.event("checkpoint_doubted", reason=doubt)
-        (terminal.tell if summary["doubt"] and summary["steps"] else terminal.say)(_well(summary))
+        (terminal.tell if summary["doubt"] not in (None, _UNSEEN) else terminal.say)(_well(summary, user.command.place is not None))
         _report(run, terminal)
         return DONE, summary
     if move is None:
@@ -169,12 +169,13 @@ def _report(run: RunFolder, terminal: Terminal) -> None:
         terminal.say(f"report: {shown(page)}")
 
 
-def _well(summary: Json) -> str:
-    """The last word on a command that ended well, with what is not known of it."""
-    short = summary["incomplete"]
-    steps = f"{summary['steps']:,} steps" if summary["steps"] else _UNSEEN
+def _well(summary: Json, where: bool = True) -> str:
+    """The last word on a command that ended well, with what is not known of it. where: whether it is known where it saves."""
+    reached, total = summary["steps"], summary["total_steps"]
+    short = bool(summary["incomplete"] and reached and total and reached < total)
+    steps = f"{reached:,} steps" if reached else "no step was seen"
     if short:  # it may have stopped early, or a pipe hid its exit code
-        steps = f"{summary['steps']:,} of the {summary['total_steps']:,} steps it spoke of"
+        steps = f"{reached:,} of the {total:,} steps it spoke of"
     again = f", {computed_again(summary)} computed twice" if summary["steps_computed_twice"] else ""
     if summary["steps_dropped"]:
         again += f", {summary['steps_dropped']} without an update (their gradients were not finite)"
@@ -183,10 +184,14 @@ def _well(summary: Json) -> str:
     told = f"{steps}{again}, {attempts}{share}"
     if summary["after_training"]:
         return f"{summary['doubt']} ({told})"
-    if summary["doubt"] and not short and summary["steps"]:
+    if summary["doubt"] and not short:
         return f"ended with exit code 0, but {summary['doubt']} ({told})"
     more = f"; {summary['doubt']}" if "; " in (summary["doubt"] or "") else ""
-    return f"ended with exit code 0 after {told}{more}" if short else f"ended well: {told}"
+    if short:
+        return f"ended with exit code 0 after {told}{more}"
+    return f"ended well: {told}" + (
+        "" if where else "; where it saves is not known (--checkpoints DIR tells), so no checkpoint was looked at"
+    )
 
 
 def _write_summary(
@@ -195,22 +200,35 @@ def _write_summary(
     run, command = user.run, user.command
     told = journals_of(run, list(run.progress()))
     known = of_progress(told, {"argv": list(command.argv), "launcher": command.launcher}, code)
-    pulse = read_json(run.attempt(max(told.launches)) / "pulse.json") if told.launches else None
-    if (pulse or {}).get("phase") == "done":
+    newest = run.attempt(max(told.launches)) if told.launches else None
+    over = ((read_json(newest / "pulse.json") if newest else None) or {}).get("phase") == "done"
+    if over:
         known["incomplete"] = False  # stopped early, by its own rule
-    known |= {"after_training": after, "nothing_saved": (nothing_saved(run, command) or None) if status != "finished" else None}
+    lost = nothing_saved(run, command) if status != "finished" else wrote_nothing(run, command, known["steps"] or 0)
+    known |= {"after_training": after, "nothing_saved": lost or None}
     doubts = [after_words(after)] if after else []
     doubts += [f"its newest checkpoint is not whole: {doubt}"] if doubt else []
     if status == "finished":
-        doubts += [f"it ended after {known['steps']:,} of the {known['total_steps']:,} steps it spoke of"] if known["incomplete"] else []
-        doubts += [] if known["steps"] else [_UNSEEN]
-        doubts += [lost] if told.launches and (lost := of_last_losses(run.attempt(max(told.launches)) / "output.log")) else []
-        doubts += [user.left] if user.left else []
-    known["doubts"] = doubts + known["doubts"]
+        short = f"it ended after {known['steps']:,} of the {known['total_steps']:,} steps it spoke of" if known["incomplete"] else ""
+        epochs = "" if over or after else _epochs_missing(user, known)
+        known["incomplete"] = True if epochs else known["incomplete"]
+        log = newest / "output.log" if newest else None
+        doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
+        doubts += [of_last_losses(log), "" if after else of_tracebacks(log)] if log else []
+        doubts += [user.left]
+    known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})
     run.flush_all()
     write_json(run.summary_file, summary)
     return summary
+
+
+def _epochs_missing(user: CommandRun, known: Json) -> str:
+    """That the command ended before the last epoch it announced; empty where its Trainer's own count, or a user's, says that it did not."""
+    if user.seen is None or user.seen.epochs_missing is None or (known["incomplete"] is False and known["progress_from"] != "output"):
+        return ""
+    begun, total = user.seen.epochs_missing
+    return f"it ended in epoch {begun} of the {total} epochs it spoke of"
 
 
 def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Json) -> list[str]:

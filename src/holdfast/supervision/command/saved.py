@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from holdfast.base.units import counted
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.report.words import short
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, read_command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.foreign_checkpoints.newest import candidates, changed
@@ -16,6 +19,7 @@ from holdfast.supervision.foreign_checkpoints.newest import candidates, changed
 _INTERVAL = re.compile(
     r"--?((?:save|ckpt|checkpoint)[-_](?:every|steps|interval|freq\w*)(?:[-_]\w+)?|every[-_]n[-_]train[-_]steps)(?:=(.+))?"
 )
+_NOTES = (".log", ".txt", ".json", ".jsonl", ".csv", ".yaml", ".yml", ".md", ".out", ".err", ".png", ".html")  # no weights are in these
 _TRAINER, _OWN = "transformers-trainer", 500  # steps between two checkpoints, by default
 
 
@@ -39,6 +43,25 @@ def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
     what = f"nothing whole was saved ({counted(aside, 'checkpoint')} set aside)" if aside else "nothing was saved"
     reached = f"step {furthest:,} was the furthest" if furthest else "no step was seen"
     return f"{what}: no checkpoint in {short(place)}, {reached}{_interval(command, furthest)}"
+
+
+def wrote_nothing(run: RunFolder, command: Command, steps: int) -> str:
+    """Return that a command wrote no file that could hold weights where it saves; empty where it did, or that is not known."""
+    place, began = command.place, read_launch_spec(run.attempt(1))
+    if place is None or began is None or not began.started or _written_since(place, began.started):
+        return ""
+    return f"nothing was saved: no file of weights was written in {short(place)}{_interval(command, steps)}"
+
+
+def _written_since(place: Path, since: float) -> bool:
+    for folder, _, names in os.walk(place, followlinks=True):
+        for file in (Path(folder, name) for name in names if not name.endswith(_NOTES) and ".tfevents." not in name):
+            try:
+                if file.stat().st_mtime >= int(since):  # some file systems keep whole seconds
+                    return True
+            except OSError:
+                continue
+    return False
 
 
 def form_of(command: Command, card: LauncherCard | None) -> str:

@@ -28,6 +28,7 @@ class Seen:
     """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look.
 
     first: the lowest step above 0 that this attempt has shown; wrote: lowest and newest step of the checkpoints that it has written.
+    epochs_missing: (epochs begun, epochs announced) where it prints that there are more of them.
     """
 
     step: int | None
@@ -38,6 +39,7 @@ class Seen:
     worked: bool
     first: int | None = None
     wrote: tuple[int, int] | None = None
+    epochs_missing: tuple[int, int] | None = None
 
 
 class Signs:
@@ -71,7 +73,7 @@ class Signs:
         told = printed or self._file_grew() or self._beat != beat
         lowest = (step, self.first, self.counter.first if source == "output" else None)
         self.first = min(filter(None, lowest), default=None)
-        return Seen(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
+        return Seen(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote, self.counter.epochs.missing)
 
     def last(self) -> Seen:
         """What the attempt shows now that it has ended and nothing follows: all of it is looked at once more."""

@@ -1,0 +1,69 @@
+"""Which epoch a program says it is in, and counts of steps that begin anew with each epoch. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_EPOCH = re.compile(r"\bepochs?\b['\"]?\s*[:=#]?\s*[\[(]?\s*(\d{1,6})(?![\d.])(?:\s*(?:/|of)\s*(\d{1,6})\b)?", re.I)
+
+
+class Epochs:
+    """The epochs that lines announce (`Epoch 1/3`); where another number of them is announced, those count from then on."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.newest: int | None = None  # as it was printed
+        self._lowest: int | None = None
+        self._counted = False  # by a bar, which tells how many are done
+
+    def look(self, line: str) -> None:
+        """Look at a line that may announce an epoch."""
+        if found := _EPOCH.search(line):
+            self._take(int(found[1]), int(found[2]) if found[2] else None)
+
+    def done(self, number: int, total: int) -> None:
+        """A bar of epochs says how many are done."""
+        self._counted = True
+        self._take(number, total)
+
+    def _take(self, number: int, total: int | None) -> None:
+        if total is not None and total != self.total:
+            self.total, self.newest, self._lowest = total, number, number
+        self.newest = max(number, self.newest or 0)
+        self._lowest = number if self._lowest is None else min(number, self._lowest)
+
+    @property
+    def before(self) -> int:
+        """Epochs before the newest one."""
+        one = 0 if self._lowest == 0 or self._counted else 1
+        return max(0, (self.newest or 0) - one)
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """(epochs begun, epochs announced) where the last one was not reached; None where it was, or none was announced."""
+        if self.total is None or self.newest is None:
+            return None
+        begun = self.newest + (1 if self._lowest == 0 and not self._counted else 0)
+        return (begun, self.total) if begun < self.total else None
+
+
+class Rounds:
+    """One count of steps over all its rounds: a bar, or a number beside a word, that begins anew with each epoch."""
+
+    def __init__(self) -> None:
+        self._base = self._last = self._epoch = 0
+        self._lowest: int | None = None
+
+    def take(self, step: int, total: int, epochs: Epochs, may_begin_anew: bool) -> tuple[int, int]:
+        """(step, total) over all rounds, of a step of this round; a total of 0 is not known.
+
+        A count begins anew behind its last step, or with another epoch. may_begin_anew: False where the total is known to be of all steps.
+        """
+        ended = (total == self._last and step <= 1) or (total == self._last + 1 and step == 0)
+        if may_begin_anew and step < self._last and (ended or epochs.before > self._epoch):
+            self._base += total or self._last + (self._lowest == 0)
+            self._base = max(self._base, epochs.before * total)
+        self._last, self._epoch = step, epochs.before
+        self._lowest = step if self._lowest is None else min(step, self._lowest)
+        whole = max(self._base + total, (epochs.total or 0) * total) if self._base else total
+        return self._base + step, whole if total else 0
