@@ -1,0 +1,79 @@
+"""What is small and becomes large when it is read: rows, logs, a user's own expression. Bounded work and memory, and a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+from collections import deque
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from holdfast.data.files import stream
+from holdfast.data.files.raw_row import Reject
+from holdfast.data.files.read import read_rows
+from holdfast.diagnosis.logs import file
+from holdfast.diagnosis.logs.file import read_log
+from holdfast.run.command import Command
+from holdfast.supervision.command.signs import Signs
+from support.hostile import bounded
+
+MIB = 1 << 20
+ROW = b'{"prompt": "a", "completion": "b"}\n'
+PACKED = {"gzip": gzip.compress, "zstd": zstandard.compress}
+
+
+def zeros(kind: str, count: int, unit: bytes = bytes(MIB)) -> bytes:
+    """A file of `count` times a unit, packed piece by piece."""
+    return PACKED[kind](ROW) + PACKED[kind](unit) * count
+
+
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("unit", [bytes(MIB), b"\n" * MIB, b'{"a":1}\n' * (MIB // 8)])
+def test_rows_that_unpack_to_far_more_than_text_does_are_damaged_from_there_on(
+    kind: str, unit: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_MOST_UNPACKED", 8 * MIB)
+    rows_file = tmp_path / "rows.jsonl"
+    rows_file.write_bytes(zeros(kind, 1000, unit))
+    with bounded(kind):
+        last = deque(read_rows(str(rows_file)), maxlen=1)[0]
+    assert isinstance(last, Reject) and last.reason == "damaged_file" and "300 times its size" in last.detail
+
+
+def test_text_that_packs_well_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_MOST_UNPACKED", MIB)
+    rows_file = tmp_path / "rows.jsonl"
+    rows = [b'{"prompt": "How much room is left on disk %d?", "completion": "df -h /dev/sd%d"}\n' % (n * 7919, n) for n in range(40_000)]
+    for kind, pack in PACKED.items():
+        rows_file.write_bytes(pack(b"".join(rows)))
+        assert sum(1 for _ in read_rows(str(rows_file))) == len(rows), kind
+
+
+def test_a_log_without_line_ends_is_read_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 MiB with a word of trouble in each, what surrounds the first ones and the end is kept."""
+    pieces: list[int] = []
+    line = (b"x" * (MIB // 2 - 20) + b" RuntimeError: no ") * 128
+    monkeypatch.setattr(file, "_decode", lambda data: pieces.append(len(data)) or data.decode())
+    assert read_log(io.BytesIO(line), chunk=MIB) and sum(pieces) < 8 * MIB
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+$", r"(?:(\d+)|\w|.)*x(\d)", r"(.*.*.*.*.*.*=(\d))"])
+def test_an_expression_that_backtracks_is_left_after_a_while(pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.supervision.command.signs._PATTERN_S", 0.2)
+    log = tmp_path / "output.log"
+    log.write_text("a" * 4000 + "!\n")
+    signs = Signs(Command(("true",), str(tmp_path), progress=pattern), tmp_path, 0.0)
+    with bounded(pattern):
+        assert signs.look(None).step is None and signs.too_slow
+        log.write_text(log.read_text() + "".join(f"step {n}/9\n" for n in range(1, 6)))
+        assert signs.look(None).step == 5
+
+
+def test_an_expression_of_ordinary_cost_is_asked_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "output.log").write_text("".join(f"done {n} of 20000 at last\n" for n in itertools.chain(range(20000))))
+    signs = Signs(Command(("true",), str(tmp_path), progress=r"done (\d+) of (\d+)"), tmp_path, 0.0)
+    seen = signs.look(None)
+    assert (seen.step, seen.total, signs.too_slow) == (19999, 20000, False)
