@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import json
 from collections import deque
 from pathlib import Path
 
@@ -16,9 +17,13 @@ from holdfast.data.files.raw_row import Reject
 from holdfast.data.files.read import read_rows
 from holdfast.diagnosis.logs import file
 from holdfast.diagnosis.logs.file import read_log
+from holdfast.machine.facts import has_bf16
+from holdfast.machine.machine_file import read, training_devices
+from holdfast.machine.sound_facts import sound_facts
+from holdfast.planning.plan import _memory_limit
 from holdfast.run.command import Command
 from holdfast.supervision.command.signs import Signs
-from support.hostile import bounded
+from support.hostile import MACHINE, answers, bounded
 
 MIB = 1 << 20
 ROW = b'{"prompt": "a", "completion": "b"}\n'
@@ -77,3 +82,33 @@ def test_an_expression_of_ordinary_cost_is_asked_to_the_end(tmp_path: Path) -> N
     signs = Signs(Command(("true",), str(tmp_path), progress=r"done (\d+) of (\d+)"), tmp_path, 0.0)
     seen = signs.look(None)
     assert (seen.step, seen.total, signs.too_slow) == (19999, 20000, False)
+
+
+ODD: tuple[object, ...] = (-1, 0, 1e308, 10**40, True, "x", [1], {}, {"a": 1}, [[1]], [None], None)
+CARD_ODD = ("name", "arch", "vendor", "memory_bytes", "integrated")
+
+
+@pytest.mark.parametrize("name", [*("os", "cpu", "gpus", "torch", "env", "memory_bytes", "disk_free_bytes"), *CARD_ODD])
+def test_facts_of_a_wrong_kind_are_unknown_to_a_plan(name: str) -> None:
+    """As doctor takes them: whoever computes with a fact finds one that it can compute with."""
+    card = {"vendor": "amd", "arch": "gfx1201", "memory_bytes": 16 << 30}
+    for odd in ODD:
+        for place in ("gpus", "devices"):
+            cards = [card | ({name: odd} if name in CARD_ODD else {})]
+            facts = MACHINE | {"gpus": cards if place == "gpus" else [], "cpu": {"threads": odd}}
+            facts["torch"] = {"version": "2.9.1", "devices": cards if place == "devices" else odd}
+            facts |= {} if name in CARD_ODD else {name: odd}
+            found = sound_facts(facts)
+            assert not read(found).odd, (name, odd)
+            assert sound_facts(MACHINE) == MACHINE
+            assert (_memory_limit(found) or 1) > 0
+            assert all(has_bf16(gpu["arch"]) in (True, False) for gpu in training_devices(found) if gpu.get("arch"))
+
+
+@pytest.mark.parametrize(
+    "facts", [{"gpus": [{"name": "x"}] * 2000}, {"torch": {"devices": [1] * 2000}}, {"env": {str(n): "x" for n in range(10**5)}}]
+)
+def test_a_machine_of_a_hundred_thousand_parts_is_none(facts: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text(json.dumps(MACHINE | facts))
+    for verb in (("doctor",), ("diagnose", tmp_path / "machine.json")):
+        assert "no machine has more than" in answers("a machine", *verb, "--machine", tmp_path / "machine.json", codes=(2,))

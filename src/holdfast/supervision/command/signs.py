@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
 from holdfast.base.files import Json, read_json
 from holdfast.diagnosis.logs.counters import Counter
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
+from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
 from holdfast.supervision.command.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import states_since
 
