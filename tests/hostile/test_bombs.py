@@ -6,15 +6,20 @@ import gzip
 import io
 import itertools
 import json
+import shutil
 from collections import deque
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.data.files import stream
 from holdfast.data.files.raw_row import Reject
 from holdfast.data.files.read import read_rows
+from holdfast.data.judge.rules import Rules
+from holdfast.data.tokens.codec import load_codec
 from holdfast.diagnosis.logs import file
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.facts import has_bf16
@@ -102,7 +107,7 @@ def test_facts_of_a_wrong_kind_are_unknown_to_a_plan(name: str) -> None:
             assert not read(found).odd, (name, odd)
             assert sound_facts(MACHINE) == MACHINE
             assert (_memory_limit(found) or 1) > 0
-            assert all(has_bf16(gpu["arch"]) in (True, False) for gpu in training_devices(found) if gpu.get("arch"))
+            assert all(isinstance(has_bf16(gpu["arch"]), bool | None) for gpu in training_devices(found) if gpu.get("arch"))
 
 
 @pytest.mark.parametrize(
@@ -112,3 +117,80 @@ def test_a_machine_of_a_hundred_thousand_parts_is_none(facts: dict[str, object],
     (tmp_path / "machine.json").write_text(json.dumps(MACHINE | facts))
     for verb in (("doctor",), ("diagnose", tmp_path / "machine.json")):
         assert "no machine has more than" in answers("a machine", *verb, "--machine", tmp_path / "machine.json", codes=(2,))
+
+
+def replaced(text: str, by: str, kind: str = "String") -> dict[str, object]:
+    return {"type": "Replace", "pattern": {kind: text}, "content": by}
+
+
+def in_order(*parts: dict[str, object]) -> dict[str, object]:
+    return {"type": "Sequence", "normalizers": [*parts]}
+
+
+EMPTY = {"id": 5000, "content": "", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+(b+)+$"}, "behavior": "Isolated", "invert": False}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+TOKENIZERS = {
+    "a normalizer that doubles": ({"normalizer": in_order(*[replaced("a", "aa")] * 40)}, "times as long"),
+    "one that triples each letter": ({"normalizer": in_order(*[replaced("[a-z]", "aaa", "Regex")] * 30)}, "times as long"),
+    "one that writes between all letters": ({"normalizer": replaced("", "x" * 1000)}, "times as long"),
+    "long beginnings": ({"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "times as long"),
+    "one that swallows all": ({"normalizer": replaced(r"[\s\S]+", "", "Regex")}, "makes no token of"),
+    "an added token without text": ({"added_tokens": [EMPTY]}, "without a text"),
+    "tokens around": ({"post_processor": {"type": "TemplateProcessing", "single": [{"a": 1}] * 5000}}, "tokens around each text"),
+    "an expression that backtracks": ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTES]}}, "fails on these rows"),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_that_makes_much_of_little_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    changes, says = TOKENIZERS[name]
+    shutil.copytree(EMBEDDED["tiny"], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with bounded(name), pytest.raises(Stop, match=says) as stop:
+        load_codec(tmp_path).encode([[("a" * 40 + "!", False), ("a" * 40 + "!", True)]], Rules(max_tokens=512))
+    assert stop.value.code == BLOCKED
+
+
+CONFIGS: dict[str, dict[str, object]] = {
+    "a million architectures": {"architectures": ["LlamaForCausalLM"] * 10**6},
+    "a million ends": {"eos_token_id": list(range(10**6))},
+    "a hundred thousand keys": {f"key{n}": n for n in range(10**5)},
+    "layer types of lists": {"layer_types": [["full_attention"]]},
+    "a type that is a list": {"model_type": ["llama"]},
+    "a text model's type": {"text_config": {"model_type": 5}},
+    "a size beyond numbers": {"hidden_size": 10**18},
+}
+INDEXES: tuple[object, ...] = (
+    [],
+    None,
+    "x",
+    {},
+    {"a": 5},
+    {"a": None},
+    {"a": ["b"]},
+    {"a": ""},
+    {"a": "x" * 5000},
+    {"a": "/etc/passwd"},
+    {"a": "../x"},
+)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_of_other_forms_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED["tiny"], tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | CONFIGS[name]))
+    with bounded(name), pytest.raises(Stop, match=r"config\.json") as stop:
+        read_model(str(tmp_path))
+    assert stop.value.code == BLOCKED and len(str(stop.value)) < 500
+
+
+@pytest.mark.parametrize("found", INDEXES, ids=lambda found: str(found)[:20])
+def test_an_index_of_other_forms_is_refused_in_a_sentence(found: object, tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED["tiny"], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": found}))
+    with pytest.raises(Stop, match=r"index\.json names") as stop:
+        read_model(str(tmp_path))
+    assert stop.value.code == BLOCKED and len(str(stop.value)) < 500
