@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,15 @@ import pytest
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.judge.turns import BadRow, Example, Message
+from holdfast.data.templates import budget
 from holdfast.data.templates.chat_template import load_template, pieces
 from holdfast.data.templates.sandbox import sandbox
+from support.hostile import bounded
 
 TURNS = Example(messages=(Message("user", "How much is free?"), Message("assistant", "df -h tells.")))
 ANSWER = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+NESTED = "{% set n = namespace(x=[1]) %}{% for a in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+OTHER = NESTED.replace("n.x", "o.x").replace("set n ", "set o ")
 BOMBS = {
     "centre": "{{ 'x'|center(10**10) }}",
     "centre by a method": "{{ 'x'.center(10**10) }}",
@@ -41,6 +47,48 @@ BOMBS = {
     "division": "{{ 1 / 0 }}",
     "a macro of itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "an index": "{{ messages[99]['content'] }}",
+    "macros of one another": "{% macro a(n) %}{% if n %}{{ b(n - 1) }}{{ b(n - 1) }}{% endif %}{% endmacro %}"
+    "{% macro b(n) %}{% if n %}{{ a(n - 1) }}{{ a(n - 1) }}{% endif %}{% endmacro %}{{ a(90) }}",
+    "a call of itself": "{% macro d(n) %}{% if n %}{{ d(n - 1) }}{{ d(n - 1) }}{% endif %}{% endmacro %}{{ d(60) }}",
+    "nested lists as JSON": NESTED + "{{ n.x|tojson }}",
+    "nested lists written": NESTED + "{{ n.x }}",
+    "nested lists joined to a text": NESTED + "{{ 'a' ~ n.x }}",
+    "nested lists compared": NESTED + OTHER + "{{ n.x == o.x }}",
+    "nested lists asked for in one another": NESTED + "{{ n.x is in [n.x[0], n.x] }}{{ [n.x]|unique|list }}",
+    "nested lists by pprint": NESTED + "{{ n.x|pprint }}",
+    "lists deep in lists": "{% set n = namespace(x=[]) %}{% for a in range(99999) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x|tojson }}",
+    "nested objects as attributes": "{% set x = 'x' * 10**6 %}{{ {'a': [x] * 5000}|xmlattr }}",
+    "attributes that are escaped": "{% set x = '<' * 10**7 %}{{ {'a': x, 'b': x, 'c': x}|xmlattr }}",
+    "sort in loops": "{% for a in range(99999) %}{% set x = range(99999)|sort(reverse=true) %}{% endfor %}",
+    "sort of long texts": "{% set n = namespace(x=[]) %}{% for a in range(5000) %}{% set n.x = n.x + ['x' * 10**6 ~ a] %}"
+    "{% endfor %}{{ n.x|sort }}",
+    "unique in loops": "{% for a in range(99999) %}{{ range(99999)|unique|list|length }}{% endfor %}",
+    "join of much": "{{ range(99999)|join('x' * 10**6) }}",
+    "join of one text": "{{ (['x' * 10**6] * 10**5)|join }}",
+    "join by a method": "{{ ('x' * 10**6).join(['a'] * 10**5) }}",
+    "slices": "{% for a in range(99999) %}{% set x = range(99999)|slice(99999)|list %}{% endfor %}",
+    "very many slices": "{{ [1]|slice(10**9)|list|length }}",
+    "filled batches": "{{ [1]|batch(10**9, 'x')|list|length }}",
+    "copies in a list": "{% set n = namespace(x=[]) %}{% for a in range(999) %}{% set n.x = n.x + ['x' * 10**7 ~ a] %}{% endfor %}",
+    "a date": "{{ strftime_now('%999999999d') }}",
+    "a date with a flag": "{{ strftime_now('%_4000000000Y') }}",
+    "chained selects": "{% for a in range(9999) %}{{ range(99999)" + "|select" * 60 + "|list|length }}{% endfor %}",
+    "a macro in a chain of maps": "{{ range(99999)" + "|map('string')|map('upper')" * 30 + "|list|length }}",
+    "made words": "{{ lipsum(10**6) }}",
+    "numbers doubled": "{% set n = namespace(x=10**4000) %}{% for a in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    "rounding": "{{ 1.5|round(10**8, 'ceil') }}",
+    "bytes filled up": "{{ 'x'.encode().ljust(10**10) }}",
+    "bytes repeated": "{{ 'x'.encode() * 10**10 }}",
+    "bytes of a number": "{{ (5).to_bytes(10**10) }}",
+    "tags stripped": "{{ ('<!---->' * 10**6)|striptags }}",
+    "lines indented": "{{ ('\n' * 10**7)|indent(4000) }}",
+    "lists added up": "{{ ([[1]] * 10**6)|sum(start=[]) }}",
+    "a format of many places": "{{ ('{0}' * 10**6).format('x' * 10**6) }}",
+    "a percent of many places": "{{ ('%(a)s' * 10**6) % {'a': 'x' * 10**6} }}",
+    "letters translated": "{{ ('x' * 10**6).translate({120: 'y' * 10**6}) }}",
+    "slices of a list": "{% set x = [0] * 10**7 %}{% for a in range(99999) %}{% set y = x[:] %}{% endfor %}",
+    "JSON indented in depth": NESTED.replace("60", "18") + "{{ n.x|tojson(indent=4000) }}",
+    "a block of itself": "{% block a %}{% block b %}x{% endblock %}{{ self.a() }}{{ self.a() }}{% endblock %}",
     "an escape": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "an attribute of nothing": "{{ messages.nothing.at.all }}",
 }
@@ -53,11 +101,35 @@ def template_in(folder: Path, source: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_refuses_its_row(name: str, tmp_path: Path) -> None:
+def test_a_bomb_refuses_its_row(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("_TURNS", "_ITEMS"):  # a tenth of the work shows it as well
+        monkeypatch.setattr(budget, bound, getattr(budget, bound) // 10)
     template = load_template(template_in(tmp_path, BOMBS[name]))
-    with pytest.raises(BadRow) as bad:
+    with bounded(name), pytest.raises(BadRow) as bad:
         pieces(TURNS, template)
     assert len(str(bad.value)) < 500
+
+
+def test_a_template_that_is_slow_with_each_row_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are refused one by one while they are few; what each of them costs is not paid for all of a file."""
+    template = load_template(template_in(tmp_path, BOMBS["loops"]))
+    clock = iter(range(0, 10**6, 7))  # each look at the clock is 7 s later
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(clock)))
+    with pytest.raises(Stop, match=r"the chat template took .* s for .* conversations") as stop:
+        for _ in range(9):
+            with contextlib.suppress(BadRow):
+                pieces(TURNS, template)
+    assert stop.value.code == BLOCKED and "data.chat_template" in stop.value.hint
+
+
+def test_no_rendering_goes_on_where_the_command_ends(tmp_path: Path) -> None:
+    template = load_template(template_in(tmp_path, ANSWER + "{% for a in x %}{% endfor %}"))
+    try:
+        budget.ending.set()
+        with pytest.raises(BadRow, match="the command ends"):
+            pieces(TURNS, template)
+    finally:
+        budget.ending.clear()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
+from holdfast.base_model.forms import names_in_index, refuse_odd_config
 from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 
@@ -87,6 +88,7 @@ def read_description(model: str) -> ModelFacts:
     config = read_json(folder / "config.json") if folder.is_dir() else None
     if config is None or any(folder.glob("*.safetensors*")):
         return read_model(model)
+    refuse_odd_config(folder / "config.json", config)
     return ModelFacts(folder, config, {}, 0, _STORED.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")))
 
 
@@ -104,6 +106,7 @@ def read_model(model: str) -> ModelFacts:
         missing = not (folder / "config.json").exists()
         found = "missing" if missing else "not a JSON object"
         raise Stop(BLOCKED, f"{folder}/config.json is {found}", "give a folder in Hugging Face layout")
+    refuse_odd_config(folder / "config.json", config)
     shapes: dict[str, tuple[int, ...]] = {}
     types: set[str] = set()
     size = 0
@@ -158,7 +161,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model. Raises Stop(1) where there are none, or some are missing."""
     index = read_json(folder / "model.safetensors.index.json")
     if index is not None:
-        names = sorted(set(index.get("weight_map", {}).values()))
+        names = names_in_index(folder / "model.safetensors.index.json", index)
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise Stop(

@@ -11,6 +11,8 @@ from holdfast.base.files import Json
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.checkup.machine_report import facts_in
 
+_MOST_CARDS, _MOST_ENTRIES = 1 << 10, 1 << 14
+
 
 def recorded(file: Path) -> Json:
     """The machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
@@ -25,4 +27,16 @@ def recorded(file: Path) -> Json:
     machine = content.get("machine", content) if isinstance(content, dict) else None
     if not isinstance(machine, dict):
         raise Stop(USAGE, f"{file} holds no machine: a JSON object with the keys os, torch, gpus, ... is expected", hint)
+    refuse_long(file, machine)
     return machine
+
+
+def refuse_long(file: Path, machine: Json) -> None:
+    """Raise Stop(2) where a machine file lists more of something than a machine has."""
+    torch = machine.get("torch")
+    found = {"gpus": machine.get("gpus"), "torch.devices": torch.get("devices") if isinstance(torch, dict) else None} | machine
+    for name, value in found.items():
+        most = _MOST_CARDS if name in ("gpus", "torch.devices") else _MOST_ENTRIES
+        if isinstance(value, list | dict) and len(value) > most:
+            text = f"{file} holds no machine: {len(value):,} entries under {name}, no machine has more than {most:,}"
+            raise Stop(USAGE, text, "record one with: holdfast doctor --json > machine.json")

@@ -17,6 +17,7 @@ from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.checkup.examine import examine
+from holdfast.checkup.recorded_machine import refuse_long
 from holdfast.diagnosis.at_hand import at_hand
 from holdfast.diagnosis.collectives.dumps import Dump, read_dump, read_dumps
 from holdfast.diagnosis.collectives.guilty import diagnose_dumps
@@ -116,7 +117,10 @@ def read_machine_file(file: Path) -> Json:
     if not isinstance(tree, dict):
         raise Stop(USAGE, f"--machine {file}: a machine is an object of facts", "give a file that `holdfast doctor --json` has printed")
     inner: Any = tree.get("machine", tree)
-    return inner if isinstance(inner, dict) else {}
+    if not isinstance(inner, dict):
+        return {}
+    refuse_long(file, inner)
+    return inner
 
 
 def _of_a_command(result: Json, folder: RunFolder) -> Json:

@@ -17,6 +17,7 @@ from holdfast.config.load import load_config
 from holdfast.config.rows_elsewhere import with_rows_here
 from holdfast.machine.probes import kept_probes
 from holdfast.machine.read import read_machine
+from holdfast.machine.sound_facts import sound_facts
 from holdfast.planning.plan_table import plan_table
 from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
@@ -114,6 +115,6 @@ def _machine(arguments: argparse.Namespace) -> Json:
     if len(cards) > 1:
         raise Stop(USAGE, f"--card is given {len(cards)} times: {', '.join(cards)}", "a run uses one card; plan for each of them alone")
     if arguments.machine:
-        return recorded(arguments.machine)
+        return sound_facts(recorded(arguments.machine))
     here = read_machine(Path.cwd(), ask_torch=not cards)
     return with_card(here, named_card(cards[0])) if cards else here

@@ -31,7 +31,8 @@ _UTF8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|
 _LATIN_IN_WORD = re.compile(rb"(?<=[A-Za-z ])[\xc0-\xd6\xd8-\xf6\xf8-\xff](?=[A-Za-z ,.])")
 _LATIN_ENOUGH = 3  # letters that speak for Latin-1, with nothing against it
 _CHUNK = 1 << 18
-_PACKED_AT_ONCE = 1 << 12  # bytes of zstd; at worst they unpack to 128 MiB
+_PACKED_AT_ONCE = 1 << 10  # bytes of zstd; at worst they unpack to 32 MiB
+_MOST_UNPACKED, _MOST_TIMES = 1 << 28, 300  # bytes from which on a file's are looked at, and how often its size; rows and logs reach 100
 
 
 class FileHead(NamedTuple):
@@ -133,7 +134,21 @@ def _decompressed(handle: BinaryIO, compression: str) -> _Source:
         opened = bz2.BZ2File(handle)
     elif compression == "zstd":
         opened = _Zstd(handle)
-    return cast(_Source, opened)
+    return cast(_Source, opened) if opened is handle else _Unpacked(cast(_Source, opened), handle)
+
+
+class _Unpacked:
+    """What a compressed file holds, up to the size from which on it is no text that anybody has written."""
+
+    def __init__(self, source: _Source, handle: BinaryIO) -> None:
+        self._source, self._handle, self._given = source, handle, 0
+
+    def read1(self, size: int) -> bytes:
+        data = self._source.read1(size)
+        self._given += len(data)
+        if self._given > _MOST_UNPACKED and self._given > _MOST_TIMES * self._handle.tell():
+            raise OSError(f"it unpacks to more than {_MOST_TIMES} times its size; {self._given >> 20:,} MiB of it were read")
+        return data
 
 
 class _Zstd:

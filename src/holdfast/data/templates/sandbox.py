@@ -1,18 +1,15 @@
 """The environment that chat templates run in: jinja2's immutable sandbox as transformers sets it up, with bounds.
 
-A template is a program that came with a model. The sandbox keeps it from reaching anything; the bounds keep it from taking all time
-and memory: how often its loops turn, how long the texts are that it makes.
+A template is a program that came with a model. The sandbox keeps it from reaching anything; the bounds of budget.py keep it from taking
+all time and memory.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import re
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes
@@ -21,19 +18,20 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from holdfast.data.templates.budget import (
+    DEEPEST,
+    LONGEST,
+    TooMuch,
+    begin,
+    refuse_wide_times,
+    spent,
+    weigh_call,
+    weigh_filter,
+    weigh_format,
+    weigh_operation,
+)
+
 MARK_BEGIN, MARK_END = "\ufdd0", "\ufdd1"  # around what a template says is generated; no characters, so that no text has them
-LONGEST = 1 << 24  # characters of a text that a template makes; of a row there are no more
-_TURNS = 1_000_000  # of all loops of one rendering
-_CPU_S = 10.0  # for one rendering
-_WIDEST = 1 << 12  # columns that a text is filled up to
-_WIDTHS = re.compile(r"\d{5,}|\*|\{[^{}]+\{")  # in a format: wider than that, or by an argument
-_WIDE = ("center", "indent", "wordwrap")  # filters that take one
-_LONG = ("join", "replace", "sum", "batch", "slice", "urlize")  # that make much of little
-_FILLING = {"center", "ljust", "rjust", "zfill", "expandtabs"}  # methods of a text that take a width
-
-
-class TooMuch(jinja2.TemplateRuntimeError):
-    """A template takes more time or memory than any conversation needs."""
 
 
 class Generation(Extension):
@@ -54,55 +52,64 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The tree of a template whose loops count their turns and whose texts are measured where they are joined."""
+        """The tree of a template whose loops count their turns and whose texts are measured where they are joined, compared or written."""
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, "_counted", [], [], None, None, lineno=loop.lineno)
+            loop.iter = _through("_counted", loop.iter)
         for joined in tree.find_all(nodes.Concat):
-            joined.nodes = [nodes.Filter(part, "_measured", [], [], None, None, lineno=joined.lineno) for part in joined.nodes]
+            joined.nodes = [_through("_written", part) for part in joined.nodes]
+        for compared in tree.find_all(nodes.Compare):
+            compared.expr = _through("_compared", compared.expr)
+            for operand in compared.ops:
+                operand.expr = _through("_compared", operand.expr)
+        for part in tree.find_all(nodes.Getitem):
+            if isinstance(part.arg, nodes.Slice):
+                part.node = _through("_sliced", part.node)
         for block in tree.find_all(nodes.AssignBlock):
-            block.filter = nodes.Filter(block.filter, "_measured", [], [], None, None, lineno=block.lineno)
+            block.filter = nodes.Filter(block.filter, "_written", [], [], None, None, lineno=block.lineno)
         return tree
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*" and not _small(left, right):
-            raise TooMuch("it repeats a text or list too often")
-        if operator == "**" and not (abs(left) < _WIDEST and abs(right) < _WIDEST):
-            raise TooMuch("it raises a number to too high a power")
-        if operator == "%" and isinstance(left, str) and _WIDTHS.search(left):
-            raise TooMuch("it formats a text too widely")
-        return _measured(super().call_binop(context, operator, left, right))
+        weigh_operation(operator, left, right)
+        return spent().measured(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if attribute in ("format", "format_map") and isinstance(obj, str) and _WIDTHS.search(obj):
-            raise TooMuch("it formats a text too widely")
-        return super().getattr(obj, attribute)
+        found = super().getattr(obj, attribute)
+        if attribute not in ("format", "format_map") or not isinstance(obj, str):
+            return found
+
+        def formatted(*args: Any, **kwargs: Any) -> Any:
+            weigh_format(obj, (*args, *kwargs.values()))
+            return found(*args, **kwargs)
+
+        return formatted
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
-        if isinstance(owner, str):
-            if name in _FILLING and any(isinstance(value, int) and value > _WIDEST for value in (*args, *kwargs.values())):
-                raise TooMuch(f"it asks {name} for too wide a text")
-            if name == "replace" and len(args) > 1 and len(owner) * (len(str(args[1])) + 1) > LONGEST:
-                raise TooMuch("it replaces too much by too long a text")
-        return _measured(super().call(__context, __obj, *args, **kwargs))
+        weigh_call(getattr(__obj, "__self__", None), getattr(__obj, "__name__", ""), args, kwargs)
+        return spent().measured(super().call(__context, __obj, *args, **kwargs))
+
+
+def _through(name: str, node: Any) -> nodes.Filter:
+    """A part of a template with a filter of ours behind it."""
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 def sandbox() -> Sandbox:
-    """An environment for chat templates, as transformers documents it."""
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], optimized=False)
+    """An environment for chat templates, as transformers documents it, without what writes texts of its own."""
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], optimized=False, finalize=_written)
     environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    plain = dict(environment.filters)
-    environment.filters |= {name: _bounded(name, plain[name]) for name in (*_WIDE, *_LONG, "format")}
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(refuse_wide_times(form))
+    environment.globals.pop("lipsum", None)
     environment.filters["tojson"] = to_json
-    environment.filters["_counted"] = _counted
-    environment.filters["_measured"] = _measured
+    environment.filters = {name: _bounded(name, cast(Any, function)) for name, function in environment.filters.items()}
+    environment.filters |= {"_counted": _counted, "_written": _written, "_compared": _compared, "_sliced": _sliced}
+    environment.tests = {name: _bounded(name, cast(Any, function)) for name, function in environment.tests.items()}
     return environment
 
 
 def bounded_text(parts: Iterable[str]) -> str:
-    """What a template writes, part by part. Raises TooMuch where that is longer than a row may be."""
+    """What a template writes, part by part, within the bounds of one rendering. Raises TooMuch where that is longer than a row may be."""
+    begin()
     found, size = [], 0
     for part in parts:
         found.append(part)
@@ -120,57 +127,45 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """A value as JSON, other letters than ASCII as they are; what may be asked for is what transformers' filter takes."""
-    if isinstance(indent, int) and indent > _WIDEST:
+    wide = (len(indent) if isinstance(indent, str) else indent or 0) + sum(map(len, separators or ()))
+    if wide and spent().items_of((value,))[0] * wide * DEEPEST > 16 * LONGEST:
         raise TooMuch("it indents too far")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-@jinja2.pass_context
-def _counted(context: Context, values: Iterable[Any]) -> Iterable[Any]:
+def _counted(values: Iterable[Any]) -> Iterable[Any]:
     """The values of a loop, counted over all loops of a rendering. Undefined values stay, for jinja2 to say so."""
-    if isinstance(values, jinja2.Undefined):
-        return values
-    return _counting(values, context.vars.setdefault("_spent", _Spent()))
+    return values if isinstance(values, jinja2.Undefined) else spent().counting(values)
 
 
-@dataclass
-class _Spent:
-    turns: int = 0
-    begun_s: float = field(default_factory=time.thread_time)
+def _written(value: Any) -> Any:
+    """A value that is written out, as itself: what lists hold is counted as it will be written."""
+    return _compared(spent().measured(value)) if type(value) in (str, list, tuple, dict, set) else value
 
 
-def _counting(values: Iterable[Any], spent: _Spent) -> Iterator[Any]:
-    for value in values:
-        spent.turns += 1
-        if spent.turns > _TURNS or time.thread_time() - spent.begun_s > _CPU_S:
-            raise TooMuch(f"its loops turn more than {_TURNS:,} times, or for more than {_CPU_S:.0f} s")
-        yield value
-
-
-def _measured(value: Any) -> Any:
-    if type(value) in (str, list, tuple) and len(value) > LONGEST:  # not the marks of skeleton.py, which tell nothing of themselves
-        raise TooMuch("it makes a text of more than 16 million characters")
+def _compared(value: Any) -> Any:
+    """A value that is compared with another: what it holds is counted."""
+    if type(value) in (list, tuple, dict, set):
+        spent().items_of((value,))
     return value
 
 
-def _small(left: Any, right: Any) -> bool:
-    """Whether a product is one of numbers, or no longer than a text may be."""
-    sizes = [len(side) if isinstance(side, (str, list, tuple)) else 0 for side in (left, right)]
-    times = [side for side in (left, right) if isinstance(side, int)]
-    return len(times) != 1 or max(sizes) * times[0] <= LONGEST
+def _sliced(value: Any) -> Any:
+    """A value of which a part is copied: counted as if all of it were."""
+    if type(value) in (str, list, tuple):
+        spent().turn()
+        spent().measured(value)
+    return value
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose result is measured, and its width before; its own marks (what of the context it wants) stay."""
+    """A filter or test that is weighed before and measured behind; its own marks (what of the context it wants) stay."""
 
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        if name in _WIDE and any(isinstance(value, int) and value > _WIDEST for value in (*args, *kwargs.values())):
-            raise TooMuch(f"it asks {name} for too wide a text")
-        if name == "format" and _WIDTHS.search(str(args[0])):
-            raise TooMuch("it formats a text too widely")
-        return _measured(function(*args, **kwargs))
+        weigh_filter(name, args, kwargs)
+        return spent().measured(function(*args, **kwargs))
 
-    for mark, value in vars(function).items():
+    for mark, value in getattr(function, "__dict__", {}).items():
         setattr(bounded, mark, value)
     return bounded
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _READS = {
     for name in ("reasoning_content", "thinking", "reasoning")
 }  # ways a template asks for a field of a turn
 _MARKED = re.compile(r"\{%[-+]?\s*generation\b")
+_SLOW_S, _MOST_SLOW_S = 0.5, 20.0  # of one rendering, and of all slow ones together
 _SHOWN = 300  # characters of what a template says
 
 
@@ -163,6 +165,7 @@ def turns_of(messages: tuple[Message, ...], template: ChatTemplate) -> list[Json
 def _rendered(template: ChatTemplate, turns: list[Json], tools: tuple[Any, ...], open_end: bool) -> str:
     assert template.compiled is not None
     given = dict(template.names) | {"bos_token": template.bos, "eos_token": template.eos}
+    begun_s = time.thread_time()
     try:
         return bounded_text(
             template.compiled.generate(
@@ -177,6 +180,19 @@ def _rendered(template: ChatTemplate, turns: list[Json], tools: tuple[Any, ...],
         raise
     except Exception as error:  # a template is a program of somebody else's
         raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
+    finally:
+        _count_slow(template, time.thread_time() - begun_s)
+
+
+def _count_slow(template: ChatTemplate, took_s: float) -> None:
+    """Add up what renderings take beyond what any needs. Raises Stop(1) where that has become too much for one job."""
+    if took_s < _SLOW_S:
+        return
+    times, seconds = template.known.get("slow", (0, 0.0))
+    template.known["slow"] = times, seconds = times + 1, seconds + took_s
+    if seconds > _MOST_SLOW_S and times > 1:
+        text = f"the chat template took {seconds:.0f} s for {times:,} conversations, far more than any needs"
+        raise Stop(BLOCKED, text, "mend the model's chat template, or give another with data.chat_template")
 
 
 def _turn(message: Message, template: ChatTemplate, as_text: bool) -> Json:

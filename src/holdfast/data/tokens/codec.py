@@ -19,6 +19,7 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
 from holdfast.data.templates.skeleton import Piece
+from holdfast.data.tokens.tokenizer_file import in_words, refuse_growing, refuse_swallowing
 from holdfast.data.tokens.whole import Placed, pieces_of, reads_whole, runs_of, sizes_of, text_of
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_with_space, tokens_of, word_counts
 
@@ -89,7 +90,8 @@ class Codec:
         begin = piece = 0
         for run in self._runs(row):
             text = text_of(run)
-            encoding = self.tokenizer.encode(text, add_special_tokens=False)
+            with in_words(self.folder):
+                encoding = self.tokenizer.encode(text, add_special_tokens=False)
             last = len(encoding.ids) - 1
             for at, (number, (first, end), own) in enumerate(
                 zip(encoding.ids, encoding.offsets, pieces_of(encoding.offsets, run), strict=True)
@@ -125,12 +127,14 @@ class Codec:
 
     @functools.cached_property
     def _words(self) -> WordCounts | None:
-        return word_counts(self.tokenizer, self.template.eos)
+        with in_words(self.folder):
+            return word_counts(self.tokenizer, self.template.eos)
 
     def _sizes(self, texts: list[str]) -> list[int]:
         """Tokens of each text; what stands there more than once is counted once."""
         once = [*dict.fromkeys(texts)]
-        counts = self._words.of(once) if self._words is not None else tokens_of(self.tokenizer, once)
+        with in_words(self.folder):
+            counts = self._words.of(once) if self._words is not None else tokens_of(self.tokenizer, once)
         if len(once) == len(texts):
             return counts
         size_of = dict(zip(once, counts, strict=True))
@@ -153,7 +157,8 @@ class Codec:
         """Of each row its tokens, without its lead, and how many of them each piece has."""
         runs = [self._runs(row) for row in rows]
         encode = self.tokenizer.encode_batch if self.whole else self.tokenizer.encode_batch_fast  # the fast one tells no offsets
-        encoded: Iterator[Encoding] = iter(encode([text_of(run) for row in runs for run in row], add_special_tokens=False))
+        with in_words(self.folder):
+            encoded: Iterator[Encoding] = iter(encode([text_of(run) for row in runs for run in row], add_special_tokens=False))
         for row in runs:
             ids: list[int] = []
             sizes: list[int] = []
@@ -209,6 +214,7 @@ def load_codec(folder: Path, given: str | None = None) -> Codec:
     tokenizer = _load_tokenizer(folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    refuse_swallowing(folder, tokenizer)
     template = _with_tokens(load_template(folder, given), tokenizer)
     pad, reason = _pad_token(folder, tokenizer, template)
     bos = () if template.compiled else _around(tokenizer)[0]
@@ -225,9 +231,12 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     settings = read_json(folder / "tokenizer_config.json") or {}
     try:
         if file.is_file():
+            refuse_growing(file, read_json(file) or {})
             return _as_transformers_reads(Tokenizer.from_file(str(file)), folder, settings)
         if settings.get("tokenizer_class") == "Qwen2Tokenizer" and (folder / "merges.txt").is_file():
             return _of_qwen2(folder, settings)
+    except Stop:
+        raise
     except Exception as error:  # noqa: BLE001  (tokenizers raises plain Exception for a damaged file; it is reported below)
         raise Stop(BLOCKED, f"the tokenizer in {folder} is damaged: {error}", "fetch the model's tokenizer again") from None
     raise Stop(

@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.data.judge.rules import Rules
+from holdfast.data.templates.budget import ending
 from holdfast.data.tokens.codec import Codec, load_codec, plain_codec
 from holdfast.data.tokens.shard import Block, BlockLike, blocks, shard_bytes, tokenise
 
@@ -69,10 +70,13 @@ class _OfThisMachine:
         gc.freeze()  # what is there now stays; looking through it again and again costs a tenth of the time
 
     def __enter__(self: C) -> C:
+        ending.clear()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool:
+            for process in (getattr(self._pool, "_processes", None) or {}).values() if kind else ():
+                process.kill()  # nobody waits for what it is at
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def blocks(self, files: list[str]) -> Iterator[tuple[str, Block]]:
@@ -89,10 +93,12 @@ class Workers(_OfThisMachine):
         self._begun = 0
         self._threads = ThreadPoolExecutor(min(self.count + 1, _MOST_THREADS), "rows") if self.count > 1 else None
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind:
+            ending.set()
         if self._threads:
             self._threads.shutdown(wait=True, cancel_futures=True)
-        super().__exit__()
+        super().__exit__(kind)
 
     def begin(self, block: Block) -> Work:
         """Start on a block."""

@@ -75,7 +75,8 @@ def _chunks(stream: BinaryIO, first: bytes, size: int) -> Iterator[list[_Piece]]
 
 def _last_bytes(tail: list[_Piece]) -> _Piece:
     data = b"".join(piece.data for piece in tail)
-    start = data.find(b"\n", max(0, len(data) - TAIL)) + 1
+    begin = max(0, len(data) - TAIL)
+    start = max(begin, data.find(b"\n", begin) + 1)  # the middle of a line that is longer
     return _Piece(tail[0].start + data.count(b"\n", 0, start), data[start:])
 
 
@@ -89,7 +90,7 @@ def _windows(data: bytes, counts: dict[bytes, int]) -> list[tuple[int, int]]:
             spans.append((max(0, at - BEFORE), min(len(data), at + AFTER)))
             at = data.find(marker, at + AFTER) if counts[marker] < HITS else -1
     merged: list[tuple[int, int]] = []
-    for start, end in sorted((data.rfind(b"\n", 0, start) + 1, _line_end(data, end)) for start, end in spans):
+    for start, end in sorted((_line_start(data, start), _line_end(data, end)) for start, end in spans):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -97,6 +98,11 @@ def _windows(data: bytes, counts: dict[bytes, int]) -> list[tuple[int, int]]:
     return merged
 
 
+def _line_start(data: bytes, at: int) -> int:
+    """Where the line begins that `at` is in, or a place not far before it."""
+    return max(data.rfind(b"\n", max(0, at - SAMPLE), at) + 1, at - SAMPLE, 0)
+
+
 def _line_end(data: bytes, at: int) -> int:
-    end = data.find(b"\n", at)
-    return len(data) if end < 0 else end + 1
+    end = data.find(b"\n", at, at + SAMPLE)
+    return min(len(data), at + SAMPLE) if end < 0 else end + 1

@@ -51,6 +51,7 @@ class CommandRun:
 
     def __init__(self, run: RunFolder, command: Command, view: View[Seen]) -> None:
         self.run, self.command, self.view = run, command, view
+        self._slow_pattern = False
         self.pauses = Pauses(run, view.tell, between=_PAUSES_S)
         cards: dict[str, LauncherCard] = cards_of("launchers")
         self.card = _without(cards.get(command.launcher or ""), command.unknown_option)
@@ -118,6 +119,7 @@ class CommandRun:
 
         def tick(seen: Seen) -> int:
             self.seen = seen
+            self._tell_slow_pattern(signs)
             self._note(attempt, seen, signs)
             self.view.tick(seen)
             return self.view.stop()
@@ -129,6 +131,14 @@ class CommandRun:
         self.command = self.states.learn(attempt)
         self.remedies.settle(attempt, self.states.stands_at())
         return ending
+
+    def _tell_slow_pattern(self, signs: Signs) -> None:
+        """Say once that the user's expression for steps is not used any more."""
+        if signs.too_slow and not self._slow_pattern:
+            self._slow_pattern = True
+            self.run.event("progress_pattern_slow", pattern=self.command.progress)
+            text = f"--progress {self.command.progress!r} took too long on what the command printed: it is not used in this attempt"
+            self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
 
     def _note(self, attempt: Attempt, seen: Seen, signs: Signs, at_once: bool = False) -> None:
         """A row of progress.jsonl where there is a new step; one a second is enough."""

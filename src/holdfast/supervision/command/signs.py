@@ -13,6 +13,7 @@ from holdfast.base.files import Json, read_json
 from holdfast.diagnosis.logs.counters import Counter
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
+from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
 from holdfast.supervision.command.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import states_since
 
@@ -20,6 +21,7 @@ _BUSY = 0.05  # of one core: it computes, if only beside others
 _READING = 1 << 17  # bytes a second: it loads something
 _SELDOM_S = 2.0  # between looks at what costs more than a file's size
 _MOST = 1 << 22  # bytes of new output that are read for its steps; what is before them is passed over
+_PATTERN_S = 2.0  # of the processor, for what was printed since the last look
 _NUMBER = re.compile(rb"(\d{1,12})\D*$")
 
 
@@ -54,6 +56,7 @@ class Signs:
         self.step: int | None = None
         self.first: int | None = None
         self.wrote: tuple[int, int] | None = None
+        self.too_slow = False  # whether the user's expression took too long
         self._at = 0
         self._tail = b""
         self._beat: object = None  # of the callback: when it published last
@@ -78,7 +81,7 @@ class Signs:
     def last(self) -> Seen:
         """What the attempt shows now that it has ended and nothing follows: all of it is looked at once more."""
         self._read_output()
-        self.counter.end()
+        self._count("\n")
         self._seldom = 0.0
         return self.look(None)
 
@@ -145,9 +148,20 @@ class Signs:
             self._at = handle.tell()
             cut = len(data) - next((n for n in (1, 2, 3) if data[-n:][:1] >= b"\xc0"), 0)  # a letter that is not there to its end
             data, self._tail = data[:cut], data[cut:]
-            self.counter.feed(data.decode(errors="replace"))
+            self._count(data.decode(errors="replace"))
             return True
         return False
+
+    def _count(self, text: str) -> None:
+        """Read steps out of new output; an expression of the user's that takes too long is not asked again."""
+        if self.counter.own is None:
+            self.counter.feed(text)
+            return
+        try:
+            with cpu_limit(_PATTERN_S):
+                self.counter.feed(text)
+        except TooSlow:
+            self.too_slow, self.counter = True, Counter()
 
     def _worked(self, pid: int | None) -> bool:
         if pid is None:

@@ -1,0 +1,65 @@
+"""Whether config.json and the index of weights have the forms that those who read them take for granted. Judges no sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
+
+_MOST_ENTRIES = 50_000  # of a config.json, whatever stands in what; names of labels make some 20,000
+_MOST_LAYERS = 1000
+_LARGEST = 1 << 53
+_HINT = "take it from the model's own download"
+
+
+def refuse_odd_config(file: Path, config: Json) -> None:
+    """Raise Stop(1) for a config.json of more entries than any has, of numbers beyond all sizes, or whose names are none."""
+    waiting: list[Any] = [config]
+    count = 0
+    while waiting:
+        value = waiting.pop()
+        if type(value) is int and abs(value) > _LARGEST:
+            raise Stop(BLOCKED, f"{file} holds a number of {len(str(value))} digits, which is no size", _HINT)
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+            count += len(value)
+        if count > _MOST_ENTRIES:
+            raise Stop(BLOCKED, f"{file} holds more than {_MOST_ENTRIES:,} entries, which no model's does", _HINT)
+    for said in (config, config.get("text_config")):
+        if isinstance(said, dict):
+            _refuse_odd_names(file, said)
+
+
+def _refuse_odd_names(file: Path, said: Json) -> None:
+    kind = said.get("model_type")
+    if kind is not None and not isinstance(kind, str):
+        raise Stop(BLOCKED, f"{file}: model_type is {_kind(kind)}, where a name belongs", _HINT)
+    for key in ("architectures", "layer_types"):
+        names = said.get(key)
+        if names is None:
+            continue
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Stop(BLOCKED, f"{file}: {key} is {_kind(names)}, where a list of names belongs", _HINT)
+        if len(names) > _MOST_LAYERS:
+            raise Stop(BLOCKED, f"{file}: {key} has {len(names):,} names, more than {_MOST_LAYERS:,}", _HINT)
+
+
+def _kind(value: Any) -> str:
+    return "a list of other things" if isinstance(value, list) else f"a {type(value).__name__}"
+
+
+def names_in_index(file: Path, index: Json) -> list[str]:
+    """The files that an index of weights names, in order. Raises Stop(1) where it names none, or what is no file beside it."""
+    found = index.get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise Stop(BLOCKED, f"{file} names no weights: weight_map is {_kind(found) if found else 'empty or missing'}", _HINT)
+    odd = [name for name in found.values() if not isinstance(name, str) or not name or len(name) > 255 or _leads_away(name)]
+    if odd:
+        raise Stop(BLOCKED, f"{file} names {str(odd[0])[:80]!r}, which is no file of its folder", _HINT)
+    return sorted(set(found.values()))
+
+
+def _leads_away(name: str) -> bool:
+    return "\0" in name or name.startswith("/") or ".." in name.split("/")
