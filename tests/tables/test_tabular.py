@@ -423,3 +423,43 @@ def test_a_config_of_the_wrong_kind_is_told(name: str, tmp_path: Path, capfd: py
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
     assert main(["train", str(tmp_path / "c.yaml"), "--run", str(tmp_path / "run")]) == 2
     assert told in capfd.readouterr().err
+
+
+def numbers_table(file: Path, rows: list[list[float]]) -> Path:
+    file.write_text("x,z,y\n" + "".join(",".join(f"{value:g}" for value in row) + "\n" for row in rows))
+    return file
+
+
+def random_rows(count: int, seed: int = 0) -> list[list[float]]:
+    return [[float(f"{value:.6g}") for value in row] for row in np.random.default_rng(seed).normal(size=(count, 3))]
+
+
+@pytest.mark.parametrize(("split", "left"), [("row", None), ("file", 30), ("all", 0)])
+def test_held_out_rows_that_stand_in_training_are_told_and_not_counted(split: str, left: int | None, tmp_path: Path) -> None:
+    rows = random_rows(200)
+    file = numbers_table(tmp_path / "t.csv", rows * 2 if split == "row" else rows)
+    more: Tree = {}
+    if split != "row":
+        other = numbers_table(tmp_path / "held.csv", rows[:20] + (random_rows(30, 1) if split == "file" else []))
+        more = {"held_out": 0, "held_out_files": [str(other)]}
+    table, _, told = built(tmp_path, write_config(tmp_path, file, data=more))
+    learned = {tuple(row) for row in np.column_stack([table.inputs, table.target])[table.rows_of(TRAINING)].tolist()}
+    held = [tuple(row) for row in np.column_stack([table.inputs, table.target])[table.rows_of(HELD_OUT)].tolist()]
+    assert not learned & set(held) and told.parts["held_out"] == len(held) and left in (None, len(held))
+    text = next(one.message for one in told.findings if one.id == "held-out-repeated")
+    assert "held-out rows stand in training, the same in every column: they are not counted" in text
+    assert ("none is left to judge by" in text) == (not held)
+
+
+def test_rows_that_are_equal_by_chance_count(tmp_path: Path) -> None:
+    """Of two columns of a few values every row stands in training, and what is measured on them is no memory."""
+    choose = np.random.default_rng(0)
+    file = numbers_table(tmp_path / "t.csv", choose.integers(0, 3, (200, 3)).tolist())
+    _, _, told = built(tmp_path, write_config(tmp_path, file))
+    text = next(one.message for one in told.findings if one.id == "held-out-repeated")
+    assert told.parts["held_out"] == 40 and "they count, because 9 combinations of values" in text
+
+
+def test_rows_of_a_table_without_repeats_all_count(tmp_path: Path) -> None:
+    _, _, told = built(tmp_path, write_config(tmp_path, numbers_table(tmp_path / "t.csv", random_rows(200))))
+    assert told.parts["held_out"] == 40 and not [one for one in told.findings if one.id == "held-out-repeated"]

@@ -35,13 +35,20 @@ class ColumnFacts(BaseModel):
 
 
 class TableFacts(BaseModel):
-    """What was counted of a table. usual_step_s: seconds between most rows; missing_times: places where it is more."""
+    """What was counted of a table. usual_step_s: seconds between most rows; missing_times: places where it is more.
+
+    held_out_repeated: of the held-out rows, those that equal a training row; combinations: of the features' values, where those are so few
+    that rows are equal by chance.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     columns: list[ColumnFacts] = Field(default_factory=list)
     rows: int = 1000
     repeated_rows: int = 0
+    held_out_rows: int = 0
+    held_out_repeated: int = 0
+    combinations: int | None = None
     unordered: int = 0
     repeated_times: int = 0
     unreadable_times: int = 0

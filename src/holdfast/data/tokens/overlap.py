@@ -36,17 +36,18 @@ def keys_of(ids: npt.NDArray[np.int32], learned: npt.NDArray[np.uint8], starts: 
         span, begins = slice(int(starts[first]), int(starts[last])), (starts[first:last] - starts[first]).astype(np.int64)
         lengths = np.diff(starts[first : last + 1])
         place = np.arange(span.stop - span.start) - np.repeat(begins, lengths)
-        mixed = _mixed(ids[span].astype(np.uint64) * _SEEDS[0] + place.astype(np.uint64) * _SEEDS[1])
+        each = mixed(ids[span].astype(np.uint64) * _SEEDS[0] + place.astype(np.uint64) * _SEEDS[1])
         given = np.minimum.reduceat(np.where(learned[span] != 0, place, np.repeat(lengths, lengths)), begins)
-        whole = np.add.reduceat(mixed, begins)
-        prompt = np.add.reduceat(np.where(place < np.repeat(given, lengths), mixed, np.uint64(0)), begins)
+        whole = np.add.reduceat(each, begins)
+        prompt = np.add.reduceat(np.where(place < np.repeat(given, lengths), each, np.uint64(0)), begins)
         prompt[given < _LEAST] = 0
         found.append(np.stack([whole, prompt]).view(np.int64))
         first = last
     return Keys(*np.concatenate(found, axis=1))
 
 
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return numbers whose bits hang on all bits of each: sums of them are hashes."""
     numbers = (numbers ^ (numbers >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     return numbers ^ (numbers >> np.uint64(29))
 

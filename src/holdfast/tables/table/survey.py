@@ -16,10 +16,11 @@ from holdfast.config.config import Config
 from holdfast.config.table import columns_of
 from holdfast.run.types import Finding
 from holdfast.tables.table.intake import Raw
+from holdfast.tables.table.repeats import repeats_of
 from holdfast.tables.table.schema import Schema
 from holdfast.tables.table.split import part_rows
 from holdfast.tables.table.statistics import Moments, chunks, facts_of, in_order, moments
-from holdfast.tables.table.table_set import TRAINING
+from holdfast.tables.table.table_set import TRAINING, UNUSED
 
 Array = npt.NDArray[Any]
 LATE = {"no_future": "no row lies so far ahead", "price_not_positive": "a return needs values above 0, now and ahead"}
@@ -53,7 +54,17 @@ def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
     if not training.any():
         raise Stop(BLOCKED, "no rows left to train on: all of them are held out", "hold out fewer (data.held_out)")
     found = moments(arrays["numbers"], training)
-    return Surveyed(target, late, part, how, purged, found, judge(facts_of(raw, schema, part, target, found, horizon)))
+    again = repeats_of(raw, part, target)
+    facts = facts_of(raw, schema, part, target, found, horizon).model_copy(
+        update={
+            "held_out_rows": again.held_out,
+            "held_out_repeated": len(again.rows),
+            "combinations": again.combinations if again.by_chance else None,
+        }
+    )
+    if not again.by_chance:
+        part[again.rows] = UNUSED
+    return Surveyed(target, late, part, how, purged, found, judge(facts))
 
 
 def judge(facts: TableFacts) -> list[Finding]:
