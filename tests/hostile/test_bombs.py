@@ -15,6 +15,7 @@ import zstandard
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import EMBEDDED, read_model
+from holdfast.config.load import load_config
 from holdfast.data.files import stream
 from holdfast.data.files.raw_row import Reject
 from holdfast.data.files.read import read_rows
@@ -194,3 +195,24 @@ def test_an_index_of_other_forms_is_refused_in_a_sentence(found: object, tmp_pat
     with pytest.raises(Stop, match=r"index\.json names") as stop:
         read_model(str(tmp_path))
     assert stop.value.code == BLOCKED and len(str(stop.value)) < 500
+
+
+LISTED = "model: tiny\ndata: {files: [rows.jsonl]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LISTED + "".join(f"k{n}: {n}\n" for n in range(10**5)), "more than 20,000 keys and values"),
+        (LISTED + "train:\n" + "".join(f"  k{n}: {n}\n" for n in range(10**5)), "more than 20,000 keys and values"),
+        ("model: tiny\ndata: {files: [" + "rows.jsonl," * 10**5 + "]}\n", "more than 20,000 keys and values"),
+        (LISTED + "".join(f"k{n}: {n}\n" for n in range(3000)), "and 2,9"),
+    ],
+    ids=["keys", "keys of a section", "files", "fewer keys"],
+)
+def test_a_config_of_a_hundred_thousand_entries_is_refused_in_a_sentence(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    (tmp_path / "rows.jsonl").write_bytes(ROW)
+    with bounded(says), pytest.raises(Stop) as stop:
+        load_config(tmp_path / "config.yaml")
+    assert says in str(stop.value) and len(str(stop.value)) < 20_000

@@ -28,6 +28,7 @@ _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an 
 _ALIKE = 0.75  # of the letters of a key that may stand elsewhere
 _KEYS = "`holdfast schema` lists every key"
 _OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
+_MOST_TOLD = 100  # problems of a config
 _SHOWN = 60  # characters of a wrong value
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
@@ -160,7 +161,8 @@ def _yaml_value(text: str) -> Any:
 
 def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseModel]) -> list[str]:
     lines = []
-    for problem in error.errors():
+    problems = error.errors()
+    for problem in problems[:_MOST_TOLD]:
         place = [part for part in problem["loc"] if part not in ("str", "list[str]")]
         path = ".".join(str(part) for part in place)
         kind = problem["type"]
@@ -181,7 +183,8 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
             lines.append(f"{path}:{shown} {said}")
         else:
             lines.append(problem["msg"])
-    return list(dict.fromkeys(lines))
+    rest = [f"and {len(problems) - _MOST_TOLD:,} more"] if len(problems) > _MOST_TOLD else []
+    return [*dict.fromkeys(lines), *rest]
 
 
 def _nearest(place: list[Any], model: type[BaseModel]) -> str:

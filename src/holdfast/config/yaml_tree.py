@@ -11,6 +11,7 @@ import yaml
 _SOURCE = re.compile(r' in "<\w+ string>",')  # PyYAML's name for a text that is no file
 _DEEPEST = 64  # mappings and lists inside each other
 _LONGEST_NUMBER = 100  # characters; no number of ours needs more, and making one of thousands takes long
+_MOST_VALUES = 20_000  # keys and values together
 Keys = tuple[str | int, ...]
 
 
@@ -18,6 +19,10 @@ def _number(loader: Any, node: yaml.ScalarNode) -> Any:
     if len(node.value) > _LONGEST_NUMBER:
         raise yaml.constructor.ConstructorError(None, None, f"a number of {len(node.value):,} characters", node.start_mark)
     return yaml.constructor.SafeConstructor.construct_yaml_int(loader, node)
+
+
+class TooManyValues(yaml.composer.ComposerError):
+    """A text of more values than a config has."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -39,6 +44,12 @@ def root_of(text: str, slowly: bool = False) -> tuple[yaml.Node | None, Callable
     for an alias of a list or mapping: a few of them inside each other stand for more values than there is memory.
     """
     loader = _Loader if slowly else LOADER
+    try:
+        _refuse_many(text)
+    except TooManyValues:
+        raise
+    except yaml.YAMLError:
+        pass
     _refuse_bombs(text, loader)
     reader = loader(text)
     try:
@@ -66,6 +77,15 @@ def _values(reader: Any, root: yaml.Node) -> Any:
         return reader.construct_document(root)
     except (ValueError, OverflowError, RecursionError) as error:  # a date such as 2026-99-99; PyYAML lets them through
         raise yaml.YAMLError(str(error)) from None
+
+
+def _refuse_many(text: str) -> None:
+    """Raise TooManyValues, before the slow parser goes through them; what else is wrong is its to say."""
+    count = 0
+    for event in yaml.parse(text, LOADER):
+        count += isinstance(event, yaml.ScalarEvent)
+        if count > _MOST_VALUES:
+            raise TooManyValues(None, None, f"more than {_MOST_VALUES:,} keys and values; many files are named by a folder or a pattern")
 
 
 def _refuse_bombs(text: str, loader: Any) -> None:
