@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
-from support.architectures import ARCHITECTURES, GQA
+from holdfast.base_model.folder import read_model
+from holdfast.planning.trained_size import trainable_parameters, what_learns
+from holdfast.run.plan import Plan
+from holdfast.trainer.jobs.measure import by_token
+from holdfast.trainer.model.plain import load_plain
+from holdfast.trainer.model.unfit import refuse_unfit
+from holdfast.trainer.refuse import Refusal
+from support.architectures import ARCHITECTURES, GQA, SIZES
 from support.stand import Stand, model_folder
 
 KINDS: dict[str, Any] = {
@@ -18,6 +28,14 @@ KINDS: dict[str, Any] = {
     ),
     "jamba": lambda: transformers.JambaConfig(  # multiplies with the weight of a layer beside the layer
         **GQA, attn_layer_period=2, attn_layer_offset=1, num_experts=2, use_mamba_kernels=False, mamba_d_state=8
+    ),
+}
+MAMBA = {"vocab_size": 211, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "pad_token_id": 0}
+MAMBAS: dict[str, Any] = {
+    "mamba": lambda: transformers.MambaConfig(**MAMBA),
+    "mamba2": lambda: transformers.Mamba2Config(**MAMBA, num_heads=4, head_dim=16, n_groups=1),
+    "falcon_h1": lambda: transformers.FalconH1Config(
+        **GQA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1
     ),
 }
 
@@ -50,5 +68,76 @@ def test_a_failure_that_no_width_explains_is_told_as_it_is(tmp_path: Path, monke
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(stand.task.base, "forward", broken)
-    with pytest.raises(RuntimeError, match="no such kernel"):
+    with pytest.raises(Refusal, match="no such kernel"):
         stand.task.prove()
+
+
+def test_a_model_is_measured_with_wide_weights_where_its_code_takes_no_narrow_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_plain(str(folder_of("jamba", tmp_path, monkeypatch)), None, torch.device("cpu"))
+    assert model(input_ids=torch.tensor([[3, 4, 5]]), use_cache=False).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roformer", "electra"])
+def test_a_model_that_sees_the_next_token_is_refused_unless_it_decodes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"bert": transformers.BertConfig, "roformer": transformers.RoFormerConfig, "electra": transformers.ElectraConfig}[kind]
+    for decodes in (False, True):
+        monkeypatch.setitem(ARCHITECTURES, kind, lambda: made(**SIZES, embedding_size=32, is_decoder=decodes))  # noqa: B023
+        stand = Stand(model_folder(tmp_path / str(decodes), kind), settings={"packing": False, "frozen": "fp32"})
+        if decodes:
+            stand.task.prove()
+            assert stand.step(1) > 0
+            continue
+        with pytest.raises(Refusal, match="sees the tokens that it is to predict") as refused:
+            stand.task.prove()
+        assert "set is_decoder to true" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("forward() missing 'pixel_values'"), ValueError("give image_embeds"), IndexError("out of range")]
+)
+def test_a_model_whose_own_code_fails_on_text_is_refused_with_what_it_says(error: Exception) -> None:
+    times = []
+
+    def failing(ids: Any) -> torch.Tensor:
+        times.append(1)
+        if isinstance(error, IndexError) and len(times) > 1:
+            return torch.ones(len(ids), 7)
+        raise error
+
+    stream = np.arange(40, dtype=np.int32)
+    if isinstance(error, IndexError):  # does not come again
+        refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
+        return
+    with pytest.raises(Refusal, match="cannot compute a row of text alone: .*" + re.escape(str(error)[-12:])):
+        refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 have other types"), MemoryError("no room")])
+def test_what_may_be_a_matter_of_the_number_format_or_memory_refuses_no_model(error: Exception) -> None:
+    def failing(_: Any) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(type(error)):
+        refuse_unfit(torch.nn.Linear(2, 2), failing, np.arange(40, dtype=np.int32), torch.float32, True)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 8), (1, 5, 4, 8), (4, 1, 5, 8)])
+def test_hidden_states_are_told_by_token_wherever_streams_stand(shape: tuple[int, ...]) -> None:
+    state = torch.arange(float(np.prod(shape))).reshape(shape)
+    found = by_token(state)
+    assert len(found) == 5
+    assert sorted(found[2].tolist()) == sorted((state[:, 0, 2] if shape[0] == 4 else state[0, 2]).flatten().tolist())
+
+
+def test_layers_that_peft_puts_no_lora_on_are_left_out_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, config in MAMBAS.items():
+        monkeypatch.setitem(ARCHITECTURES, kind, config)
+        stand = Stand(model_folder(tmp_path / kind, kind), settings={"packing": False, "frozen": "fp32"})
+        names = {name.partition(".lora_")[0].rpartition(".")[2] for name in stand.task.trained}
+        facts = read_model(str(tmp_path / kind))
+        assert "in_proj" in names and "out_proj" not in names and not any("embed" in name for name in names)
+        assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+        plan = SimpleNamespace(learns={}, weights_by_part={})
+        told = what_learns(cast(Plan, plan), stand.task.config, facts)
+        assert f"out_proj (PEFT puts no LoRA there: fused code of {facts.config['model_type']} would pass over it)" in told
+        assert "out_proj" not in what_learns(cast(Plan, plan), stand.task.config, read_model("tiny"))

@@ -26,7 +26,7 @@ from holdfast.report.shipped.verdict import headline, is_good, page
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.tasks.text import check_data
 from holdfast.terminal.run_view import Terminal
-from holdfast.trainer.model.greedy import greedy
+from holdfast.trainer.model.greedy import batches, greedy
 from holdfast.verify import compare
 from holdfast.verify.compare import Request, verify
 from holdfast.verify.expectations import read_prompts
@@ -141,6 +141,40 @@ def test_batched_answers_are_those_of_plain_generate(made: SimpleNamespace) -> N
         ended = theirs[-1] in ends
         assert (answer.ids, answer.ended) == (theirs[:-1] if ended else theirs, ended)
         assert len(answer.margins) == len(theirs) and min(answer.margins) >= 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.BartConfig(  # counts the padding as positions
+            vocab_size=300,
+            d_model=32,
+            decoder_layers=2,
+            decoder_attention_heads=4,
+            decoder_ffn_dim=48,
+            is_decoder=True,
+            is_encoder_decoder=False,
+            forced_eos_token_id=None,
+        ),
+        transformers.Mamba2Config(  # keeps its state under another name
+            vocab_size=300, hidden_size=32, num_heads=4, head_dim=16, state_size=8, n_groups=1, num_hidden_layers=2
+        ),
+        transformers.OpenAIGPTConfig(vocab_size=300, n_embd=32, n_layer=2, n_head=4),  # keeps nothing
+    ],
+    ids=lambda config: str(config.model_type),
+)
+def test_answers_of_models_that_take_no_batch_are_those_of_plain_generate(config: Any) -> None:
+    torch.manual_seed(1)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2) if parameter.dim() > 1 else None
+    prompts = [[7, 90, 33], [5, 6, 17, 80, 9, 12, 40], [100, 20]]
+    assert not batches(model, prompts, 0)
+    for prompt, answer in zip(prompts, greedy(model, prompts, 0, [2], 8), strict=True):
+        ids = torch.tensor([prompt])
+        given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False, "eos_token_id": [2], "pad_token_id": 0}
+        theirs = model.generate(ids, **given)[0, len(prompt) :].tolist()
+        assert (answer.ids, answer.ended) == (theirs[:-1], True) if theirs[-1] == 2 else (theirs, False)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,16 @@ from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
+_TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
+
+
+def _is_embedding(name: str) -> bool:
+    """Whether a matrix is a table that is looked up, or the output layer."""
+    return any(part in name for part in _EMBEDDINGS) or _TABLE.fullmatch(name.rpartition(".")[2]) is not None
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class ModelFacts:
 
     def linear(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the weights of linear layers by module name: every matrix but embeddings and the output layer."""
-        return {name: shape for name, shape in self.matrices().items() if not any(part in name for part in _EMBEDDINGS)}
+        return {name: shape for name, shape in self.matrices().items() if not _is_embedding(name)}
 
     def matrices(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all two-dimensional weights by module name."""

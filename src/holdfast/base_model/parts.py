@@ -13,6 +13,8 @@ PARTS = ("attention", "mlp", "experts", "router", "embeddings", "towers", "other
 STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in one
 _APART = re.compile(r"experts\.\d+\.")  # an expert by its number, in files that have each apart
 _EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
+_FUSED_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # model_type
+_PASSED_OVER = ("out_proj", "conv1d")
 _MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "shared_expert")
 
 
@@ -37,6 +39,11 @@ def part_of(name: str, wrapped: bool = False) -> str:
 def is_router(name: str) -> bool:
     """Whether a module or weight, or a pattern of such names, says which experts a token goes to."""
     return any("router" in word or word in ("gate", "shared_expert_gate") for word in name.lower().split("."))
+
+
+def takes_no_lora(model_type: object, name: str) -> bool:
+    """Whether PEFT refuses LoRA on a module of this name: fused code of Mamba layers reads its weight past the module."""
+    return model_type in _FUSED_MAMBA and name.rpartition(".")[2] in _PASSED_OVER
 
 
 def has_experts(names: Iterable[str]) -> bool:

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
-from holdfast.base_model.parts import by_part, has_experts, is_router, part_of
+from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora
 from holdfast.base_model.types import WRAPPED, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
 from holdfast.run.plan import Plan
 
+_LORA = ("LORA", "ADALORA")
 _APART = re.compile(r"experts\.\d+\.")
 _FUSED, _DOWN = ("gate_proj", "up_proj", "w1", "w3"), ("down_proj", "w2")
 _OF_A_LAYER = re.compile(r"\.(\d+)\.")
@@ -43,8 +44,8 @@ def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
     return by_part({name: math.prod(shape) for name, shape in model.shapes.items() if reached(name)}, is_wrapped(model))
 
 
-def what_learns(plan: Plan) -> str:
-    """One line: each part's share of what is trained and of all weights; then the parts that stay as they are."""
+def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
+    """One line: each part's share of what is trained and of all weights; then the parts, and the layers, that stay as they are."""
     sizes = {part: one.parameters for part, one in plan.learns.items() if one.parameters}
     trained, weights = max(1, sum(sizes.values())), max(1, sum(plan.weights_by_part.values()))
 
@@ -53,7 +54,17 @@ def what_learns(plan: Plan) -> str:
 
     learns = [f"{part} {size / trained:.0%} ({share(part)})" for part, size in sizes.items()]
     still = [f"{part} ({share(part)})" for part in plan.weights_by_part if part not in sizes]
+    still += _without_lora(config, model)
     return f"what learns: {', '.join(learns) or 'nothing'}" + (f"; as it was stays: {', '.join(still)}" if still else "")
+
+
+def _without_lora(config: Config, model: ModelFacts) -> list[str]:
+    """What all-linear leaves out because PEFT puts no LoRA on it, and why."""
+    kind = model.config.get("model_type")
+    names = sorted({name.rpartition(".")[2] for name in model.linear() if takes_no_lora(kind, name)})
+    if not names or config.adapter.targets != "all-linear" or config.adapter.kind.peft not in _LORA:
+        return []
+    return [f"{', '.join(names)} (PEFT puts no LoRA there: fused code of {kind} would pass over it)"]
 
 
 def is_wrapped(model: ModelFacts) -> bool:
@@ -126,7 +137,8 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
 
     alone, asked = is_wrapped(model) and not names_tower(targets), names_router(targets) or not has_experts(model.shapes)
     if targets == "all-linear":
-        return _matrices({name: shape for name, shape in model.linear().items() if learns(name)})
+        kind = model.config.get("model_type")
+        return _matrices({name: shape for name, shape in model.linear().items() if learns(name) and not takes_no_lora(kind, name)})
     modules = {name: shape for name, shape in model.matrices().items() if learns(name)}
     if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
         modules["lm_head"] = tied[0]

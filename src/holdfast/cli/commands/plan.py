@@ -20,6 +20,7 @@ from holdfast.machine.read import read_machine
 from holdfast.machine.sound_facts import sound_facts
 from holdfast.planning.plan_table import plan_table
 from holdfast.planning.planning import plan_run, with_card
+from holdfast.planning.trained_size import what_learns
 from holdfast.report.pages import write_in_folder
 from holdfast.report.plan.lines import PlanView
 from holdfast.report.plan.page import plan_page
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     probes = kept_probes(machine, Path.cwd()) if here else None
     planned = plan_run(config, machine, limit, curve=arguments.why is not None, probes=probes)
     plan = planned.plan
-    view.plan(plan, planned.demand, arguments.card[0] if arguments.card else None, arguments.price)
+    learns = what_learns(plan, config, planned.model) if plan.learns else ""
+    view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
     if arguments.why:
         write_in_folder(
             arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"

@@ -8,7 +8,6 @@ from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.units import gib
 from holdfast.planning.memory.demand import Demand
-from holdfast.planning.trained_size import what_learns
 from holdfast.report.words import between, costs
 from holdfast.run.plan import Plan
 
@@ -33,7 +32,7 @@ class PlanView:
         self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
         self.quiet = to_stderr
 
-    def plan(self, plan: Plan, demand: Demand, card: str | None, price: float | None) -> None:
+    def plan(self, plan: Plan, demand: Demand, learns: str, card: str | None, price: float | None) -> None:
         if self.quiet:
             return
         self._say(verdict(plan) + (f"  ({card})" if card else ""))
@@ -43,8 +42,8 @@ class PlanView:
         self._say(f"  {'at the most':<22}{gib(plan.peak_bytes):>12}")
         share = plan.params.trainable / max(1, plan.params.total)
         self._say(f"{plan.params.total:,} parameters, {plan.params.trainable:,} of them trained ({share:.2%})")
-        if plan.learns:
-            self._say(what_learns(plan))
+        if learns:
+            self._say(learns)
         again = f"{plan.checkpointed_layers} of {demand.layers} layers" if plan.checkpointed_layers else "no layer"
         batches = f"{plan.accumulation:,} micro-batch{'' if plan.accumulation == 1 else 'es'} a step"
         self._say(f"{plan.micro_batch_tokens:,} tokens at once, {batches}, {again} computed again in backward")

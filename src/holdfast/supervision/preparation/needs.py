@@ -35,6 +35,6 @@ def refuse_no_held_out(config: Config, rows: int) -> None:
 
 def tell_what_learns(config: Config, model: ModelFacts, plan: Plan, terminal: Terminal) -> None:
     """Say which parts of the model learn, and who will not be able to serve what is about to be trained."""
-    terminal.say(what_learns(plan))
+    terminal.say(what_learns(plan, config, model))
     for line in limits(config, model):
         terminal.say(f"note: {line}")

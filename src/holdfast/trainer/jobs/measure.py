@@ -26,6 +26,7 @@ from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.greedy import greedy
 from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
+from holdfast.trainer.model.unfit import CODE
 
 _NO_MEMORY = "give it a machine with more main memory: the card and the CPU were tried"
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB
@@ -52,7 +53,7 @@ def measure(path: Path) -> int:
                     out / "error.json", {"part": part["name"], "message": f"memory ran out: {error_message(error)}", "hint": _NO_MEMORY}
                 )
                 return BLOCKED
-            if isinstance(error, (OSError, ValueError, KeyError, RuntimeError, AttributeError, TypeError)):  # of another's files
+            if isinstance(error, (OSError, *CODE)):  # of another's files
                 write_json(out / "error.json", {"part": part["name"], "message": error_message(error), "hint": ""})
                 return BLOCKED
             raise
@@ -118,7 +119,10 @@ def _vocabulary(model: Any) -> int:
 
 
 def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device) -> tuple[Any, Any]:
-    """Logits [places, vocabulary] and hidden states [layers + 1, places, width] at (row, position); each row alone, so without padding."""
+    """Logits [places, vocabulary] and hidden states [layers + 1, places, width] at (row, position); each row alone, so without padding.
+
+    Narrower states, of a model that has several streams, are filled up with zeros.
+    """
     logits, hidden = [], []
     for row in dict.fromkeys(row for row, _ in wanted):
         at = [position for one, position in wanted if one == row]
@@ -126,8 +130,16 @@ def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device
         with torch.inference_mode():
             found = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False, output_hidden_states=True)
         logits.append(found.logits[0, -len(ids) :][at].float().cpu().numpy())  # behind those of virtual tokens
-        hidden.append(np.stack([state[0, -len(ids) :][at].float().cpu().numpy() for state in found.hidden_states]))
+        states = [by_token(state)[-len(ids) :][at].float().cpu().numpy() for state in found.hidden_states]
+        widest = max(state.shape[1] for state in states)
+        hidden.append(np.stack([np.pad(state, ((0, 0), (0, widest - state.shape[1]))) for state in states]))
     return np.concatenate(logits), np.concatenate(hidden, axis=1)
+
+
+def by_token(state: torch.Tensor) -> torch.Tensor:
+    """Of one row: [tokens, width]. Streams side by side stand behind the tokens or, where those of the row are apart, before it."""
+    streams_first = state.dim() == 4 and state.shape[1] == 1
+    return (state.movedim(0, 2) if streams_first else state)[0].flatten(1)
 
 
 def _answers(model: Any, part: Json, device: torch.device) -> list[Json]:
@@ -139,16 +151,23 @@ def _answers(model: Any, part: Json, device: torch.device) -> list[Json]:
     ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     answers = []
     for prompt in part["prompts"]:
-        ids = torch.tensor([prompt], device=device)
-        with torch.inference_mode():
-            written = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                generation_config=settings,
-                do_sample=False,
-                max_length=None,
-                max_new_tokens=part["longest"],
-            )[0, len(prompt) :].tolist()
+        written = _generated(model, prompt, settings, part["longest"], device)
         ended = bool(written) and written[-1] in ends
         answers.append({"ids": written[:-1] if ended else written, "ended": ended, "ends": ends, "pad": settings.pad_token_id})
     return answers
+
+
+def _generated(model: Any, prompt: list[int], settings: Any, longest: int, device: torch.device) -> list[int]:
+    """What transformers' generate writes behind a prompt; where its own cache does not fit the model, without one."""
+    ids = torch.tensor([prompt], device=device)
+    asked = {"attention_mask": torch.ones_like(ids), "generation_config": settings, "do_sample": False, "max_new_tokens": longest}
+    asked |= {"max_length": None, "forced_eos_token_id": None}  # where we cut an answer short, the model did not end it
+    with torch.inference_mode():
+        try:
+            found: torch.Tensor = model.generate(input_ids=ids, **asked)
+        except CODE as error:
+            if is_out_of_memory(error):
+                raise
+            found = model.generate(input_ids=ids, **asked, use_cache=False)
+    written: list[int] = found[0, len(prompt) :].tolist()
+    return written

@@ -1,7 +1,8 @@
 """Greedy answers in batches, with the keys and values of what was read kept. Judges nothing.
 
 Prompts of about one length go together, padded on the left; a row that has ended leaves the batch once it is a quarter empty, and
-what is waiting is begun when nothing is left of it.
+what is waiting is begun when nothing is left of it. A model that gives other logits so (one that counts the padding, or keeps its state
+under another name) reads each prompt by itself, and all of it for every token.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.memory.portions import first_of, in_portions
+from holdfast.trainer.model.unfit import CODE
 
 _BATCH = 64
+_SAME = 1e-3  # of the logits' norm: another order of additions
 
 
 class Answer(NamedTuple):
@@ -31,6 +35,8 @@ class Answer(NamedTuple):
 
 def greedy(model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
     """One answer a prompt, in their order, of at most `longest` tokens."""
+    if prompts and not batches(model, prompts, pad):
+        return [_alone(model, prompt, ends, longest) for prompt in prompts]
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found: dict[int, Answer] = {}
     for some, answers in in_portions(
@@ -41,22 +47,82 @@ def greedy(model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequenc
 
 
 @torch.inference_mode()
-def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
-    device = next(model.parameters()).device
+def batches(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> bool:
+    """Whether padded prompts, read in two goes, give the logits that each by itself does, read at once.
+
+    Tried with the longest of them and the shortest of two tokens or more; the answer is no where none is longer than two.
+    """
+    longest = max(prompts, key=len)
+    shortest = min((prompt for prompt in prompts if 1 < len(prompt) < len(longest)), key=len, default=longest[1:])
+    if len(shortest) < 2:
+        return False
+    pair = [longest, shortest]
+    wanted = [_last_logits(model, prompt) for prompt in pair]
+    inner, virtual = _without_virtual(model)
+    try:
+        shown, mask, positions, cache = _begun(inner, [prompt[:-1] for prompt in pair], pad, virtual)
+        _next_logits(inner, shown, mask, positions, cache)
+        cache.batch_select_indices(torch.arange(len(pair), device=mask.device))
+        shown = {"input_ids": torch.tensor([prompt[-1:] for prompt in pair], device=mask.device)}
+        mask = torch.cat([mask, mask.new_ones(len(pair), 1)], dim=1)
+        found = _next_logits(inner, shown, mask, positions[:, -1:] + 1, cache)
+    except CODE as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+    return all(float((one - other).norm()) <= _SAME * float(other.norm()) for one, other in zip(found, wanted, strict=True))
+
+
+@torch.inference_mode()
+def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int) -> Answer:
+    """The answer to one prompt, with nothing kept of what was read."""
+    answer = Answer([], [], False)
+    for _ in range(longest):
+        best = _last_logits(model, [*prompt, *answer.ids]).topk(2)
+        answer.margins.append(float(best.values[0] - best.values[1]))
+        if (number := int(best.indices[0])) in ends:
+            return answer._replace(ended=True)
+        answer.ids.append(number)
+    return answer
+
+
+def _last_logits(model: Any, prompt: Sequence[int]) -> Tensor:
+    """The logits behind the last token of one prompt: [vocabulary]."""
     model, virtual = _without_virtual(model)
+    shown = _begun(model, [prompt], 0, virtual)[0]
+    logits: Tensor = model(**shown, use_cache=False).logits[0, -1].float()
+    return logits
+
+
+def _begun(
+    model: Any, prompts: Sequence[Sequence[int]], pad: int, virtual: Tensor
+) -> tuple[dict[str, Tensor], Tensor, Tensor, DynamicCache]:
+    """What a model is shown of prompts padded on the left, the mask of it, its positions, and an empty cache."""
+    device = next(model.parameters()).device
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * (len(virtual) + len(prompt)) for prompt in prompts], device=device)
     shown = {"inputs_embeds": _embedded(model, ids, [*map(len, prompts)], virtual)} if len(virtual) else {"input_ids": ids}
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    cache = DynamicCache(config=model.config)
+    return shown, mask, (mask.cumsum(1) - 1).clamp(min=0), DynamicCache(config=model.config)
+
+
+def _next_logits(model: Any, shown: dict[str, Tensor], mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
+    """The logits behind the last token of each row: [rows, vocabulary]."""
+    given = {"position_ids": positions} if _takes_positions(model) else {}
+    found = model(**shown, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given)
+    logits: Tensor = found.logits[:, -1].float()
+    return logits
+
+
+@torch.inference_mode()
+def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
+    model, virtual = _without_virtual(model)
+    shown, mask, positions, cache = _begun(model, prompts, pad, virtual)
     answers = [Answer([], [], False) for _ in prompts]
     rows = list(range(len(prompts)))  # which prompt each row of the batch is; None once it has ended
     alive = torch.ones(len(rows), dtype=torch.bool)
     for _ in range(longest):
-        given = {"position_ids": positions} if _takes_positions(model) else {}
-        logits = model(**shown, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given).logits[:, -1]
-        best = logits.float().topk(2)
+        best = _next_logits(model, shown, mask, positions, cache).topk(2)
         chosen, ahead = best.indices[:, 0].tolist(), (best.values[:, 0] - best.values[:, 1]).tolist()
         for at, (number, margin) in enumerate(zip(chosen, ahead, strict=True)):
             if not alive[at]:

@@ -234,7 +234,8 @@ def without_attention_dropout(model: Any) -> list[str]:
             notes.append(f"{name} {getattr(model.config, name)} -> 0.0: dropped attention weights would need eager attention everywhere")
             setattr(model.config, name, 0.0)
     for module in model.modules():
-        for name in ("attention_dropout", "attn_dropout"):
+        of_shares = ("dropout",) if hasattr(module, "query") and hasattr(module, "key") else ()  # as BERT's kind calls it
+        for name in ("attention_dropout", "attn_dropout", *of_shares):
             value = getattr(module, name, None)
             if isinstance(value, float):
                 setattr(module, name, 0.0)

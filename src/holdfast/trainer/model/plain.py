@@ -15,6 +15,7 @@ from transformers import logging
 
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.packed import packed_as
+from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
 from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
@@ -27,13 +28,36 @@ def load_plain(folder: str, adapter: str | None, device: torch.device, layers_aw
     """The model in `folder`, with a PEFT adapter on it where one is named. Raises what transformers and PEFT raise.
 
     layers_away: they stay in main memory and come to the card for their part of a pass. Raises DoesNotFit, Refusal.
+    Where a model's own code does not compute with weights in 16 bits beside values in fp32, all of it is widened.
     """
+    place = Place(device, layers_away)
+    model, narrow = _loaded(folder, adapter, place)
+    if narrow and not _computes(model, device):
+        del model
+        model, _ = _loaded(folder, adapter, place, wide=True)
+    return model
+
+
+def _computes(model: Any, device: torch.device) -> bool:
+    """Whether it takes two tokens. Raises where memory ran out."""
+    try:
+        with torch.inference_mode():
+            model(input_ids=torch.tensor([[0, 1]], device=device), use_cache=False)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+def _loaded(folder: str, adapter: str | None, place: Place, wide: bool = False) -> tuple[Any, bool]:
+    """The model with the adapter where it belongs, and whether weights of its own stay in 16 bits."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     facts, cpu = read_model(folder), torch.device("cpu")
     packed = packed_as(facts.config)
-    halves = None if packed else HALVES.get(facts.stored or "")
+    halves = None if packed or wide else HALVES.get(facts.stored or "")
     model, found = loader(facts).from_pretrained(
         facts.folder,
         dtype=halves or torch.float32,
@@ -50,11 +74,11 @@ def load_plain(folder: str, adapter: str | None, device: torch.device, layers_aw
         raise ValueError("; ".join(told))
     if packed:
         given = unpack(model, packed, torch.float32, widen=False)
-        hold_quantised(model, facts.folder, packed, torch.float32, device, cpu, given=given)
+        hold_quantised(model, facts.folder, packed, torch.float32, place.device, cpu, given=given)
         widen_constants(model, facts)
         widen_rest(model)  # what was never packed is loaded in the type of bitsandbytes' arithmetic
     elif halves:
         widen_constants(model, facts)
         keep_narrow(model, halves, torch.float32)
     whole = model.eval() if adapter is None else with_adapter(model, Path(adapter).resolve())
-    return put(whole, model, Place(device, layers_away))
+    return put(whole, model, place), halves is not None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.base.files import Json
 from holdfast.base_model.folder import folder_of, hub_name
 from holdfast.base_model.gguf_file import is_gguf
-from holdfast.base_model.parts import has_experts, is_router
+from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
@@ -72,6 +72,9 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         wanted.exclude_modules = _beside(model, text)
     if not names_router(adapter.targets):
         _leave_routers_out(model, wanted)
+    if adapter.targets == "all-linear":
+        kind = getattr(model.config, "model_type", None)
+        _leave_out(wanted, [name for name, _ in model.named_modules() if takes_no_lora(kind, name)])
     _refuse_tokens_twice(model, adapter)
     _refuse_unknown_parameters(model, adapter)
     if adapter.trainable_token_indices:
@@ -110,11 +113,16 @@ def _leave_routers_out(model: nn.Module, wanted: Any) -> None:
     routers = [name for name, _ in model.named_modules() if is_router(name)]
     if not routers or not has_experts(name for name, _ in model.named_modules()):
         return
-    pattern = "|".join(rf"{re.escape(name)}(\..*)?" for name in routers)
-    wanted.exclude_modules = f"{wanted.exclude_modules}|{pattern}" if wanted.exclude_modules else pattern
+    _leave_out(wanted, routers)
     convert_peft_config_for_transformers(wanted, model, None)
     if named := getattr(wanted, "target_parameters", None):
         wanted.target_parameters = {name for name in named if not is_router(name)}
+
+
+def _leave_out(wanted: Any, names: list[str]) -> None:
+    """Add these modules, and what is in them, to those that PEFT puts nothing on."""
+    pattern = "|".join(rf"{re.escape(name)}(\..*)?" for name in names)
+    wanted.exclude_modules = "|".join(one for one in (getattr(wanted, "exclude_modules", None), pattern) if one) or None
 
 
 def _refuse_unknown_parameters(model: nn.Module, adapter: Adapter) -> None:

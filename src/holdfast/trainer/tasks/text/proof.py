@@ -21,6 +21,7 @@ from holdfast.config.settings import PartialSettings
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
+from holdfast.trainer.model.unfit import refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble
 from holdfast.trainer.tasks.text.text_model import TextModel, inputs
 
@@ -42,9 +43,14 @@ _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
 def differences(task: TextModel) -> tuple[PartialSettings, str]:
-    """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight."""
+    """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight.
+
+    Raises Refusal where the model cannot learn next tokens from text.
+    """
     found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
     try:
+        narrow = task.dtype != torch.float32 or task.frozen in ("auto", "half")
+        refuse_unfit(task.base, lambda ids: _entered_logits(task, ids), task.tokens.ids, task.dtype, narrow)
         return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
     except RuntimeError as error:
         return _wider(task, error)
@@ -162,6 +168,12 @@ def _own_logits(task: TextModel, ids: Ids) -> Tensor:
     with task.own_attention():
         logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
     return logits
+
+
+def _entered_logits(task: TextModel, ids: Ids) -> Tensor:
+    """The same with dropout told which sample it is."""
+    task.enter(batch_of(task, [ids], packed=False), 1)
+    return _own_logits(task, ids)
 
 
 def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:

@@ -171,7 +171,8 @@ class LabelLoss:
         self.prefix = prefix
         found = text_decoder(model)
         self.decoder = None if found is model else found
-        self.head = None if own_head or self.decoder is None else OutputHead(model, fused)
+        apart = self.decoder is not None and model.get_output_embeddings() is not None
+        self.head = OutputHead(model, fused) if apart and not own_head else None
 
     def __call__(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         losses, right = self.each(batch)

@@ -1,0 +1,75 @@
+"""Refuse a model that cannot learn next tokens from text: its own code fails, or sees the tokens it is to predict. Moves no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from torch import Tensor
+
+from holdfast.base.errors import error_message
+from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.refuse import Refusal
+
+CODE = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)  # what a model's own code raises
+_MOVED = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: no other order of additions does that
+_LENGTH = 24
+_FRESH = "then start afresh with --run DIR"
+Ids = npt.NDArray[np.int32]
+Logits = Callable[[Ids], Tensor]
+
+
+def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, narrow: bool) -> None:
+    """Raise Refusal where `model` cannot compute a row of text, as it is or in training, or where a later token moves earlier logits.
+
+    logits: of one sample by the model as transformers runs it, [tokens, vocabulary]; stream: tokens of the data; dtype: of products;
+    narrow: weights are in 16 bits. Raises RuntimeError where it may be about these, or about a card.
+    """
+    ids = np.resize(stream[:_LENGTH], _LENGTH)
+    other = ids.copy()
+    other[-1] = next(number for number in (*ids, 0, 1) if number != ids[-1])
+    device = next(model.parameters()).device
+    try:
+        try:
+            moved = _moved(model, logits, ids, other)
+        except CODE as error:
+            _raise_others(error, narrow or device.type != "cpu")
+            moved = _moved(model, logits, ids, other)  # what does not come again is no fact about the model
+    except CODE as error:
+        _raise_others(error, narrow or device.type != "cpu")
+        raise _unable(model, error) from error
+    if moved > _MOVED[dtype]:
+        raise _sees_ahead(model, moved)
+
+
+@torch.no_grad()
+def _moved(model: Any, logits: Logits, ids: Ids, other: Ids) -> float:
+    """How far another last token moves the logits before it, as a share of the largest. Raises what the model's own code raises."""
+    model.eval()
+    once, again = (logits(one)[:-1] for one in (ids, other))
+    model.train()
+    logits(ids)  # some refuse in training what they take else
+    return float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
+
+
+def _raise_others(error: Exception, beside: bool) -> None:
+    """Raise an error that says nothing of the model itself: one of memory or, `beside` it, of a card or a number format."""
+    if is_out_of_memory(error) or (beside and isinstance(error, RuntimeError)):
+        raise error
+
+
+def _unable(model: Any, error: Exception) -> Refusal:
+    own = f"{type(model).__name__} of transformers {transformers.__version__}"
+    text = f"{own} cannot compute a row of text alone: {error_message(error)}"
+    return Refusal("launch_misconfigured", text, f"give a language model that takes text alone, {_FRESH}")
+
+
+def _sees_ahead(model: Any, moved: float) -> Refusal:
+    text = f"{type(model).__name__} sees the tokens that it is to predict: another last token moves the logits before it by"
+    decodes = getattr(model.config.get_text_config(), "is_decoder", None)
+    hint = "set is_decoder to true in the model's config.json" if decodes is False else "give a causal language model"
+    return Refusal("launch_misconfigured", f"{text} {moved:.1e} of the largest, so it would learn to copy", f"{hint}, {_FRESH}")
