@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.run.types import Finding
 
 __version__ = "0.1.0"
+NATIVE_WINDOWS = "native Windows is not supported: use WSL 2, which runs what is made for Linux; in PowerShell: wsl --install"
 __all__ = ["Checkup", "Finding", "Run", "Stop", "doctor", "train"]
 
 _PLACES = {

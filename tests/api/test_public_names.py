@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import holdfast
 
 PUBLIC = {"Checkup", "Finding", "Run", "Stop", "doctor", "train"}
@@ -39,3 +41,23 @@ def test_importing_holdfast_imports_nothing_else() -> None:
 def test_no_public_name_is_that_of_a_module() -> None:
     """Importing the module would put it in the name's place."""
     assert not {name for name in holdfast.__all__ if importlib.util.find_spec(f"holdfast.{name}")}
+
+
+ON_WINDOWS = """
+import importlib.metadata, sys, typing
+sys.platform, sys.modules["fcntl"], sys.argv = "win32", None, ["holdfast", "doctor"]
+"""
+
+
+@pytest.mark.parametrize(
+    "start", ["from holdfast.cli import entry; entry()", "import runpy; runpy.run_module('holdfast', run_name='__main__')"]
+)
+def test_native_windows_gets_one_line_that_says_where_to_go(start: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_WINDOWS + start], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"holdfast: {holdfast.NATIVE_WINDOWS}\n")
+
+
+@pytest.mark.parametrize("start", ["import holdfast; holdfast.train", "import holdfast.base.files"])
+def test_native_windows_is_named_where_python_imports_what_needs_linux(start: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_WINDOWS + start], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == f"ImportError: {holdfast.NATIVE_WINDOWS}"

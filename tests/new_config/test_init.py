@@ -295,6 +295,9 @@ def test_rows_decide_the_objective(tmp_path: Path) -> None:
         (["init", "--from", "launch.yaml", "--out", "x.yaml"], "launcher"),
         (["init", "--from", "plain.py", "--out", "x.yaml"], "holdfast run --callback"),
         (["init", "--model", "./no-folder", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder"),
+        (["init", "--model", "nope", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder; a hub name has its owner: OWNER/nope"),
+        (["init", "--model", "modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
+        (["init", "--model", "models-7b/qwen", "--data", "rows.jsonl", "--out", "x.yaml"], "--model models-7b/qwen: no such folder"),
         (["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "x.txt"], "x.txt.yaml"),
         (["init", "--model", "tiny", "--data", "rows.jsonl", "--card", "RTX 9999", "--out", "x.yaml"], "--memory"),
     ],
@@ -306,6 +309,7 @@ def test_what_is_missing_is_told(
     write_rows(tmp_path / "rows.jsonl", make_rows(5))
     (tmp_path / "launch.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
     (tmp_path / "plain.py").write_text("print(1)\n")
+    (tmp_path / "models-7b").mkdir()
     assert _main(words) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "x.yaml").exists()
@@ -451,9 +455,11 @@ def test_rows_that_are_left_out_are_told_with_their_number(tmp_path: Path, capsy
     said = capsys.readouterr().out
     assert f"! to do: 12 of 42 rows are not trained on: missing_field 12; the first, {rows}:31: fields ['query_text', 'reply_text']" in said
     assert "--field" in said
+    assert f"rows: {rows}: 42 rows = 30 kept + 0 mended + 12 rejected (missing_field 12); read as alpaca" in said
     named = tmp_path / "named.yaml"
     assert _main([*asked, str(named), "--field", "query=query_text", "--field", "response=reply_text", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
+    assert [(file["kept"], file["rejected"]) for file in answer["rows"]] == [(42, 0)]
     assert not answer["todo"] and load_config(named).data.fields == {"query": "query_text", "response": "reply_text"}
 
 

@@ -87,3 +87,8 @@ NAMES = ("T4", "V100-32GB", "RX 6800", "RX 6900 XT", "MI25", "MI50-16GB", "MI50 
 @pytest.mark.parametrize("name", NAMES)
 def test_cards_of_newcomers_are_known(name: str) -> None:
     assert named_card(name)["memory_bytes"] >= 16 << 30
+
+
+def test_the_list_of_recipes_names_each_with_its_own_first_line() -> None:
+    rows = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", (FOLDER / "README.md").read_text(), re.M))
+    assert rows == {recipe.name: recipe.read_text().splitlines()[0].removeprefix("# ") for recipe in RECIPES}

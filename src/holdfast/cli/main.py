@@ -12,7 +12,7 @@ import traceback
 import orjson
 
 from holdfast import __version__
-from holdfast.base.errors import INTERRUPTED, OUR_BUG, USAGE, Stop
+from holdfast.base.errors import INTERRUPTED, OUR_BUG, Stop
 from holdfast.base.file_errors import file_error
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
@@ -108,7 +108,4 @@ def _untold(code: int, error: str, hint: str) -> Json:
 
 def entry() -> None:
     """What the console script calls."""
-    if sys.platform == "win32":
-        print("holdfast: native Windows is not supported; use WSL 2, which runs what is made for Linux", file=sys.stderr)
-        raise SystemExit(USAGE)
     raise SystemExit(main())

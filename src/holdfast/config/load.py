@@ -261,7 +261,7 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
             if path is None and elsewhere(name, folder):
                 continue
             if path is None:
-                problems.append(f"data.{key}[{number}]: {name}: no such file{_near_text(folder / name)}")
+                problems.append(f"data.{key}[{number}]: {name}: no such file{near_text(folder / name)}")
             elif path.is_dir():
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
             elif not path.is_file():
@@ -272,10 +272,10 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     adapter = tree.get("adapter")
     start = adapter.get("start") if isinstance(adapter, dict) else None
     if isinstance(start, str) and find_path(start, folder) is None:
-        problems.append(f"adapter.start: {start}: no such folder{_near_text(folder / start)}")
+        problems.append(f"adapter.start: {start}: no such folder{near_text(folder / start)}")
     model = tree.get("model")
     if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
-        problems.append(f"model: {model}: no such {'file' if is_gguf(model) else 'folder'}{_near_text(folder / model)}")
+        problems.append(f"model: {model}: no such {'file' if is_gguf(model) else 'folder'}{near_text(folder / model)}")
     return problems
 
 
@@ -304,11 +304,12 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
 
 
 def _near(path: Path) -> str:
-    text = _near_text(path)
+    text = near_text(path)
     return text.strip("; ") or f"the current folder is {Path.cwd()}"
 
 
-def _near_text(path: Path) -> str:
+def near_text(path: Path) -> str:
+    """Return which name beside a missing path is most like it, as the end of a sentence; empty where none is."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:

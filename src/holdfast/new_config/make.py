@@ -17,11 +17,11 @@ from holdfast.config.config import Config
 from holdfast.config.foreign.convert import convert
 from holdfast.config.foreign.keys import Draft
 from holdfast.config.foreign.read import read_foreign
-from holdfast.config.load import looks_local
+from holdfast.config.load import looks_local, near_text
 from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.paths import expand
 from holdfast.new_config.choose import choose, choose_table, size_in_name
-from holdfast.new_config.rows import Fields, look_at_rows
+from holdfast.new_config.rows import Fields, InFile, look_at_rows
 from holdfast.new_config.write import as_yaml
 
 Say = Callable[[str], None]
@@ -38,6 +38,8 @@ class Made:
     todo: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     program: str = ""
+    files: tuple[InFile, ...] = ()
+    fields: Fields = ()
 
     def text(self) -> str:
         return as_yaml(self.tree, self.reasons, self.head)
@@ -67,6 +69,7 @@ def from_answers(model: str | None, data: list[str], goal: str, fields: Fields =
     files = expand(data)
     if not files:
         raise Stop(USAGE, "no rows are named", "holdfast init --model MODEL --data rows.jsonl --out my-run.yaml")
+    params, positions = _size(model) if model else (None, None)
     rows = look_at_rows(files, model, fields)
     if rows.kind == "table" and not model:
         choice = choose_table(files, rows, goal)
@@ -80,14 +83,13 @@ def from_answers(model: str | None, data: list[str], goal: str, fields: Fields =
         if rows.rows == 0:
             why = f" ({rows.why})" if rows.why else ""
             raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on{why}", f"holdfast data check {' '.join(files)}")
-        params, positions = _size(model)
         choice = choose(model, params, files, rows, goal, positions)
         for ours, theirs in fields:
             choice.set(f"data.fields.{ours}", theirs, "--field")
     if any(map(elsewhere, data)):
         choice.tree["data.files"] = data
     head = ["Made by `holdfast init`.", *([f"Goal: {goal}"] if goal else []), *(f"To do: {one}" for one in choice.todo)]
-    return Made(choice.tree, choice.reasons, head, todo=choice.todo)
+    return Made(choice.tree, choice.reasons, head, todo=choice.todo, files=rows.files, fields=fields)
 
 
 def _size(model: str) -> tuple[int | None, int | None]:
@@ -95,8 +97,10 @@ def _size(model: str) -> tuple[int | None, int | None]:
     if model in EMBEDDED or Path(model).expanduser().is_dir() or (is_gguf(model) and Path(model).expanduser().is_file()):
         facts = read_description(str(Path(model).expanduser()) if model not in EMBEDDED else model)
         return facts.parameters() or size_in_name(model), facts.positions
-    if looks_local(model):
-        raise Stop(USAGE, f"--model {model}: no such folder", f"the current folder is {Path.cwd()}")
+    if looks_local(model) or "/" not in model or Path(model).parent.is_dir():
+        kind = "file" if is_gguf(model) else "folder"
+        hub = "" if looks_local(model) or "/" in model else f"; a hub name has its owner: OWNER/{model}"
+        raise Stop(USAGE, f"--model {model}: no such {kind}{near_text(Path(model))}{hub}", f"the current folder is {Path.cwd()}")
     return size_in_name(model), None
 
 

@@ -30,6 +30,26 @@ _TEXTS = {"text", "messages", "conversations"} | {name for pair in PAIRS for nam
 
 
 @dataclass(frozen=True)
+class InFile:
+    """What becomes of the rows of one file, how many for each reason, and as what layouts they are read."""
+
+    name: str
+    kept: int
+    mended: int
+    rejected: int
+    by_reason: dict[str, int]
+    layouts: list[str]
+
+    def told(self) -> str:
+        """The line about it, as `train` says it of all rows."""
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.by_reason.items())
+        rows = self.kept + self.mended + self.rejected
+        counts = f"{rows:,} rows = {self.kept:,} kept + {self.mended:,} mended + {self.rejected:,} rejected"
+        layouts = " and ".join(self.layouts)
+        return f"{self.name}: {counts}{f' ({reasons})' if reasons else ''}{f'; read as {layouts}' if layouts else ''}"
+
+
+@dataclass(frozen=True)
 class LookedAt:
     """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts.
 
@@ -45,6 +65,7 @@ class LookedAt:
     bytes: int
     total_tokens: int | None = None
     why: str = ""
+    files: tuple[InFile, ...] = ()
 
 
 def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> LookedAt:
@@ -69,7 +90,13 @@ def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> Lo
     found = findings.as_json()
     tokens = found["tokens"]
     kept = found["kept"] + found["mended"]
-    return LookedAt(kind, columns, kept, found["rejected"], tokens.get("max"), tokens.get("p99"), size, tokens.get("total"), _why(found))
+    longest, p99, total = tokens.get("max"), tokens.get("p99"), tokens.get("total")
+    return LookedAt(kind, columns, kept, found["rejected"], longest, p99, size, total, _why(found), tuple(_by_file(findings)))
+
+
+def _by_file(findings: Findings) -> Iterator[InFile]:
+    for name, found in findings.files.items():
+        yield InFile(name, found.kept, found.mended, found.rejected, dict(found.by_reason.most_common()), list(findings.layouts[name]))
 
 
 def _why(found: Json) -> str:

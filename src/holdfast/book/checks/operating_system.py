@@ -12,7 +12,7 @@ def look(case: Case) -> Iterator[Finding]:
     if "windows" in named and not machine.wsl:
         yield block("native Windows is not supported", "use WSL 2, which runs what is made for Linux", _WSL)
     elif "darwin" in named or "macos" in named:
-        yield info("macOS is supported on the CPU as far as it goes; it is not tested", "", _MPS)
+        yield info("macOS is not tested; what runs there runs on the CPU", "", _MPS)
 
 
 _WSL = "https://learn.microsoft.com/windows/wsl/install"

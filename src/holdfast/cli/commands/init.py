@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     out = _place(arguments)
     data = [part for one in arguments.data for part in ([one] if Path(one).exists() else one.split(","))]
     fields = asked_fields(arguments.field)
+    tell: Callable[[str], None] = (lambda text: None) if arguments.json else say
+    tell(f"looking at {arguments.source or 'the rows of ' + ', '.join(data)}")
     if arguments.source:
         made = from_file(arguments.source, data, arguments.model, arguments.goal, fields)
     else:
@@ -77,7 +81,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         )
     config = checked(made)
     card = named_card(arguments.card) if arguments.card else None
+    for file in made.files:
+        tell(f"rows: {file.told()}")
+    if made.fields:
+        tell(f"fields: {', '.join(f'{ours} is {theirs}' for ours, theirs in made.fields)} (--field)")
     write_in_folder(out, made.text(), "choose another place with --out")
+    tell("looking at the machine, and planning the run: some seconds, a minute or more for a large model")
     plan, why = _plan(out, card, config.task)
     if plan:
         write_json(out.with_suffix(".plan.json"), plan.model_dump(mode="json"))
@@ -130,6 +139,7 @@ def _account(made: Made, out: Path) -> Json:
         "counts": counts,
         "values": made.sections(),
         "todo": made.todo,
+        "rows": [asdict(file) for file in made.files],
     }
 
 

@@ -87,6 +87,7 @@ class Findings:
 
     drop: frozenset[str] = frozenset()
     verdicts: Verdicts = field(default_factory=Verdicts)
+    files: dict[str, Verdicts] = field(default_factory=dict)
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     scripts: Counter[str] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)
@@ -102,6 +103,7 @@ class Findings:
     def take(self, file: str, block: BlockLike, survey: Survey) -> tuple[list[Json], Mask]:
         """Count a block; its rejects in the order of the lines, and which of the survey's rows are left."""
         self.verdicts.add(survey.verdicts)
+        self.files.setdefault(file, Verdicts()).add(survey.verdicts)
         self.layouts.setdefault(file, Counter()).update(survey.layouts)
         self.scripts.update(survey.scripts)
         self.languages.update(survey.languages)
