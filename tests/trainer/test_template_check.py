@@ -16,6 +16,7 @@ from holdfast.data.templates.chat_template import learned_by, write
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.text.template_check import difference, refuse_other_rendering
 from support.chat_templates import SHAPES, codec_with
+from support.other_prompts import OTHER_PROMPTS
 
 ASK, TELL = {"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Nineteen."}
 CALL = {
@@ -33,15 +34,19 @@ ROWS: Mapping[str, Any] = {
     "a call": {"messages": [ASK, CALL, {"role": "tool", "name": "stock", "content": "19"}, TELL], "tools": TOOLS},
     "an instruction": {"instruction": "How many?", "output": "Nineteen."},
 }
+CALLED = {
+    name: {"messages": [ASK, CALL | beside, {"role": "tool", "name": "stock", "content": "19"}, TELL]}
+    for name, beside in (("content beside a call", {"content": "I look."}), ("a thought at a call", {"reasoning_content": "Count."}))
+}
 
 
 @pytest.mark.parametrize("learns", ["assistant", "last", "all"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, *OTHER_PROMPTS])
 def test_rows_of_every_shape_are_written_as_transformers_writes_them(shape: str, learns: Any, tmp_path: Path) -> None:
-    template = codec_with(tmp_path, SHAPES[shape]).template
+    template = codec_with(tmp_path, (SHAPES | OTHER_PROMPTS)[shape]).template
     special = dict(template.names) | {"bos_token": template.bos, "eos_token": template.eos}
     compared = 0
-    for name, row in ROWS.items():
+    for name, row in (ROWS | CALLED).items():
         example = parse_example(row, "auto")
         try:
             written = learned_by(write(example, template), learns)

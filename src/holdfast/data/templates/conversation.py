@@ -11,10 +11,11 @@ import re
 from typing import Any, NamedTuple
 
 from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.templates.another_prompt import behind_another_prompt, shared, thought_of
 from holdfast.data.templates.owners import owners
 from holdfast.data.templates.sandbox import MARK_BEGIN, MARK_END
 from holdfast.data.templates.skeleton import Piece
-from holdfast.data.templates.template import ChatTemplate, placed_thinking, render
+from holdfast.data.templates.template import ChatTemplate, render
 
 Note = tuple[str, str]  # reason and detail
 _MOST_RENDERED = 4_000_000  # turns of all renderings of a row
@@ -60,15 +61,21 @@ def _turn_by_turn(
     messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate
 ) -> tuple[list[list[Piece]], list[tuple[int, int]], dict[str, str]]:
     """Sequences in which each answer stands behind its own generation prompt; of each answer its sequence and its piece; notes."""
+
+    def asked(turns: tuple[Message, ...]) -> str:
+        return render(template, turns, tools, True)
+
+    def told(turns: tuple[Message, ...]) -> str:
+        return render(template, turns, tools, False)
+
     sequences: list[list[Piece]] = []
     placed: list[tuple[int, int]] = []
     notes: dict[str, str] = {}
     done = ""
     for at in answers:
-        before = render(template, messages[:at], tools, True)
-        after = render(template, messages[: at + 1], tools, False)
+        before, after = asked(messages[:at]), told(messages[: at + 1])
         if not after.startswith(before):
-            before, after = _behind_another_prompt(before, after, messages, at, template, notes)
+            before, after = behind_another_prompt(asked, told, messages, at, template, notes)
         if template.always_opens:
             after = _without_opening(before, after, template)
         if sequences:
@@ -80,36 +87,6 @@ def _turn_by_turn(
         placed.append((len(sequences) - 1, len(sequences[-1]) - 1))
         done = after
     return sequences, placed, notes
-
-
-def _behind_another_prompt(
-    before: str, after: str, messages: tuple[Message, ...], at: int, template: ChatTemplate, notes: dict[str, str]
-) -> tuple[str, str]:
-    """Prompt and text of an answer that the template does not write behind its own generation prompt. Raises BadRow.
-
-    What both have in common is given, if that is all up to the prompt. A prompt that opens a thought is kept where the turn has one.
-    """
-    common = _shared(before, after)
-    while common and before[common - 1] not in ">]:\n":
-        common -= 1
-    asked = "".join((messages[at - 1].content, "")) if at else ""
-    if not common or (asked.strip() and asked.strip() in before[common:]) or before[common:].count("\n") > 3:
-        raise BadRow("template_refuses", "the chat template does not write an answer behind its own generation prompt")
-    thought = _thought_of(messages[at], template)
-    if thought and before[common:].strip() == "<think>":
-        return before, f"{before}{thought}\n</think>\n\n{after[common:].lstrip()}"
-    told = f"its generation prompt ends with {before[common:]!r}, which its own writing of an answer has not: a server's prompt differs"
-    notes["prompt_differs"] = f"the chat template's prompt is not what stands before this answer: {told}"
-    return before[:common], after
-
-
-def _thought_of(message: Message, template: ChatTemplate) -> str:
-    """The reasoning of a turn, apart or in its text."""
-    if message.thinking or type(message.content) is not str:
-        return message.thinking.strip()
-    if placed := placed_thinking(message, template):
-        return placed[0]
-    return message.content.split("</think>")[0].rpartition("<think>")[2].strip() if "</think>" in message.content else ""
 
 
 def _without_opening(before: str, after: str, template: ChatTemplate) -> str:
@@ -127,7 +104,7 @@ def _common_end(done: str, before: str, sequence: list[Piece], template: ChatTem
         return done
     text = sequence[-1][0]
     begin = len(done) - len(text)
-    common = _shared(done, before)
+    common = shared(done, before)
     end = done.rfind(template.end, begin, common)
     if end < 0:
         return done
@@ -197,7 +174,7 @@ class _Judged:
             self.calls += 1
             told = f"turn {at} calls {gone[0]}, for which the chat template has no place: the call is left out"
             self.notes.setdefault("tool_calls_left_out", told)
-        thought = _thought_of(message, self.template)
+        thought = thought_of(message, self.template)
         kept_thought = bool(thought) and _probe(thought) in text
         if thought and not kept_thought:
             self.thoughts += 1
@@ -206,6 +183,9 @@ class _Judged:
             told = "the chat template has no place for reasoning: it is written as <think>...</think> before the answer"
             self.notes.setdefault("no_place_for_reasoning", told)
         said = message.content.strip()
+        if said and names and not gone and _probe(said) not in text:
+            told = f"the chat template keeps nothing of what turn {at} says beside its call"
+            self.notes.setdefault("content_left_out", told)
         kept = kept_thought or len(gone) < len(names) or (bool(said) and _probe(said) in text)
         kept = kept or (bool(said) and bool(text.replace(self.template.end or "\0", "").strip()))  # the template writes it otherwise
         if not kept and not gone:
@@ -231,12 +211,3 @@ class _Judged:
 def _probe(text: str) -> str:
     """A text's last line, or what of it is looked for."""
     return text.strip().rpartition("\n")[2].strip()[-_PROBE:]
-
-
-def _shared(one: str, two: str) -> int:
-    """How many characters both begin with."""
-    low, high = 0, min(len(one), len(two))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[low:middle] == two[low:middle] else (low, middle - 1)
-    return low

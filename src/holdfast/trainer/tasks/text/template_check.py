@@ -60,7 +60,8 @@ def refuse_other_rendering(config: Config, codec: Codec, special: Mapping[str, A
 def difference(written: Written, example: Example, template: ChatTemplate, special: Mapping[str, Any]) -> Difference | None:
     """How a sequence of ours is no beginning of what transformers writes of the turns up to one of the answers; None where each is.
 
-    An answer with a thought behind a prompt that opens one is right if its prompt is transformers' own.
+    An answer with a thought behind a prompt that opens one, or one that stands in the whole text behind other turns, is right if its prompt
+    is transformers' own.
     """
     turns = turns_of(example.messages, template)
     answers = [at for at, turn in enumerate(turns) if turn["role"] == "assistant"]
@@ -75,7 +76,8 @@ def difference(written: Written, example: Example, template: ChatTemplate, speci
             continue
         last = max((at for at, (_, learned) in enumerate(pieces) if learned), default=0)
         prompt = "".join(text for text, _ in pieces[:last])
-        if "</think>" in pieces[last][0] and any(theirs(at, True) == prompt for at in answers):
+        said = pieces[last][0]
+        if any(("</think>" in said or said in text) and theirs(at, True) == prompt for at, text in zip(answers, whole, strict=True)):
             continue
         nearest = max(whole, key=lambda text: _common(ours, text))
         begin = max(0, _common(ours, nearest) - _BEFORE)
