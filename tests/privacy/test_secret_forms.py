@@ -230,6 +230,45 @@ def test_a_pgp_key_goes_whole_and_so_do_the_ids_of_keys() -> None:
         assert number not in (text := Scrubber(Person()).text(line)).lower() and "geheim" not in text, text
 
 
+MANY_TONGUES = [
+    *(
+        "Passwort: {}",
+        "Kennwort = {}",
+        "Mot de passe : {}",
+        "mdp={}",
+        "MOT_DE_PASSE={}",
+        "motdepasse={}",
+        "contraseña: {}",
+        "wachtwoord: {}",
+    ),
+    *("senha: {}", "пароль: {}", "密码：{}", "Zugangsdaten: {}", "Das Passwort lautet {}", "le mot de passe est {}", "Kennwort ist {}"),
+    *("--passwort {}", "--kennwort={}", "login me kennwort {}", "password: !!str {}", "password: &a {}", "PASSWORD_1={}", "key_id: {}"),
+    *("<password>{}</password>", "client_secret: >-\n\n  {}", "password: 'x\n  {}'", "client_secret:\n  - {}", 'secret: "\\\n  {}"'),
+    *(
+        "ldapsearch -w {} -D cn=x",
+        "openssl enc -k {}",
+        "smbclient -U me%{} //x",
+        "htpasswd -b f me {}",
+        "gpg --recv-keys 0xABCDEF0123456789",
+    ),
+]
+
+
+@pytest.mark.parametrize("form", MANY_TONGUES)
+def test_a_secret_goes_in_whatever_tongue_and_place_it_is_told(form: str) -> None:
+    for secret in ("k7Hq2mZ9wLp4", "Zx-81.qRt_55u"):
+        text = Scrubber(Person()).text(form.format(secret))
+        assert secret not in text and "0123456789" not in text, text
+
+
+@pytest.mark.parametrize("kind", ["ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256", "sk-ssh-ed25519@openssh.com"])
+@pytest.mark.parametrize("comment", ["jo.doe@laptop", "jo.doe", "Jo Doe, home"])
+def test_the_comment_of_a_public_key_goes(kind: str, comment: str) -> None:
+    text = Scrubber(Person()).text(f"{kind} AAAAC3NzaC1lZDI1NTE5AAAAIGvbqajkkk {comment}\nnext: 1")
+    assert comment not in text and text.endswith("\nnext: 1")
+    assert "doe" not in Scrubber(Person()).text("uid  Jo <jo.doe@laptop>")
+
+
 def test_there_are_enough_of_both() -> None:
     assert len(PLANTED) >= 60 and len(INNOCENT) >= 40
 

@@ -165,6 +165,8 @@ def test_a_tracker_that_fails_is_told_at_once_and_the_others_go_on(config_of: Ca
     output, _ = child.communicate()
     assert child.returncode == 0, output
     (failed,) = events(run, "tracking_failed")
+    assert "wandb failed (exit code 1)" in output and "wandb failed, and may lack steps" in output
+    assert json.loads((run / "summary.json").read_text())["trackers_failed"] == ["wandb"]
     assert failed["tracker"] == "wandb" and "no such project" in (run / "track.log").read_text()
     steps = lines(run / "steps.jsonl")[-1]["step"]
     assert json.loads((run / "tracked-tensorboard.json").read_text())["step"] == steps

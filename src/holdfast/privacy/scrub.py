@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PLACED_FORMS
+from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PASSWORD_WORDS, PLACED_FORMS
 
 # An address as it stands in the texts of rows; no part of a URL or a path.
 ADDRESS_FORM = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
@@ -22,20 +22,26 @@ _LOOSE_FORMS = re.compile(
     r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{16,}"
 )  # cut or newer ones
 _SECRET_NAME = (
-    r"[\w.-]*(?:password|passwd|passphrase|passwort|kennwort|secret|credentials?|(?:api|access|private)[_-]?key(?:[_-]?id)?|authorization"
-    r"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))"
+    rf"[\w.-]*(?:{PASSWORD_WORDS}|secret|credentials?|(?:api|access|private)[_-]?key|key[_-]?id|authorization"
+    r"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))(?:[_-]?id)?(?:[_-]?\d{1,3})?"
 )
+_TAG = r"(?:[!&][\w!.-]{0,40} +){0,2}"  # of YAML, before a value
 _QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
 _VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}}\]]+)"""
-_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?: *[:=] *| +(?=["'])))""" + _VALUE, re.I)
+_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?: *[:=：] *{_TAG}| +(?=["'])))""" + _VALUE, re.I)
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
-_OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:password|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
+_OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:{PASSWORD_WORDS}|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
 _ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic) )([A-Za-z0-9._~+/=-]{12,})")
 _IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@:\"']*:[^\s/@\"']+|[A-Za-z0-9_-]{16,})(?=@)")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:token|key|signature|secret|sig|credential|password))=)([^\s&\"']+)", re.I)
 _NOTHING = re.compile(r"""["']?(?:null|none|true|false|unset|not set|\d{1,3}|\[secret\]|\*+|<[\w ]*>|)["']?""", re.I)
 _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
+_MAILBOX = re.compile(r"(?<=<)[\w.+-]{1,80}@[\w.-]{1,80}(?=>)")
+_KEY_COMMENT = re.compile(  # of a public key of ssh: whose it is
+    r"((?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-[\w-]{1,30}|sk-(?:ssh|ecdsa)-[\w@.-]{1,60}) AAAA[A-Za-z0-9+/]{8,}={0,3}[ \t]+)"
+    r"([^\n\"']{1,200})"
+)
 _ADDRESS = re.compile(
     r"(?<![\d.])(?:192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.]*\d)"
     r"|(?<=[<\[@/(])10\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|(?<![\d.=])10\.\d{1,3}\.\d{1,3}\.\d{1,3}(?=[:<])"
@@ -101,7 +107,9 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """The text without them."""
-        text = self._replace("email", _EMAIL, self.secrets(text), "[email]")
+        text = _KEY_COMMENT.sub(self._comment, self.secrets(text))
+        text = self._replace("email", _EMAIL, text, "[email]")
+        text = self._replace("email", _MAILBOX, text, "[email]")
         text = self._path.sub(self._path_name, text) if self._path else text
         for names in (self._host, self._domain, _INNER_HOST):
             text = self._replace("host", names, text, "[host]")
@@ -146,6 +154,10 @@ class Scrubber:
         self.taken["secret"] += 1
         start = match.start("it") - match.start()
         return f"{match[0][:start]}[secret]{match[0][start + len(secret) :]}"
+
+    def _comment(self, match: re.Match[str]) -> str:
+        self.taken["user"] += 1
+        return f"{match[1]}[user]"
 
     def _path_name(self, match: re.Match[str]) -> str:
         self.taken["path"] += 1

@@ -23,13 +23,23 @@ KEY_FORMS = re.compile(
     r"|shp(?:ss|ca|pa)_[0-9a-f]{32}\b|glc_[A-Za-z0-9+/=]{30,}|dt0c01\.[A-Z0-9.]{60,})"
     r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
 )
+# What a password is called; mdp is the French short form.
+PASSWORD_WORDS = (
+    r"password|passwd|passphrase|passwort|kennwort|kennsatz|zugangsdaten|geheimnis|mots?[ _-]?de[ _-]?passe"
+    r"|(?<![A-Za-z])mdp|contrase(?:ñ|n)a|wachtwoord|senha|parola|пароль|密码|密碼|パスワード"
+)
+_NAMED = rf"(?:{PASSWORD_WORDS}|secret|token|credentials?|(?:api|access|private|secret)[_-]?key)(?:[_-]?id)?"
 _MIXED = r"(?=[A-Za-z0-9/+_-]{0,199}[A-Z])(?=[A-Za-z0-9/+_-]{0,199}[a-z])(?=[A-Za-z0-9/+_-]{0,199}\d)"
 # The group `it` is the secret, what stands around it tells that it is one.
 BLOCK_FORMS = (  # to be looked for before the value behind a name is: that is a mere | or > here
     re.compile(
-        r"(?im)^(?P<in>[ \t]*)(?:- )?[\"']?[\w.-]{0,40}(?:password|passwd|passphrase|passwort|secret|token|credentials?"
-        r"|(?:api|access|private|secret)[_-]?key)(?:[_-]?id)?[\"']?[ \t]*:[ \t]*[|>][+\d-]{0,2}[ \t]*(?:#[^\n]*)?\n"
+        rf"(?im)^(?P<in>[ \t]*)(?:- )?[\"']?[\w.-]{{0,40}}{_NAMED}[\"']?[ \t]*:[ \t]*(?:[!&][\w!.-]{{0,40}}[ \t]+)?"
+        r"[|>][+\d-]{0,2}[ \t]*(?:#[^\n]*)?\n(?:[ \t]*\n){0,5}"
         r"(?P<it>(?P=in)[ \t]+\S[^\n]*(?:\n(?:[ \t]*|(?P=in)[ \t]+\S[^\n]*)(?=\n|\Z)){0,200})"
+    ),
+    re.compile(  # in quotes, over several lines
+        rf"(?im)^[ \t]*(?:- )?[\"']?[\w.-]{{0,40}}{_NAMED}[\"']?[ \t]*:"
+        r"[ \t]*(?P<quote>[\"'])(?P<it>[^\"'\n]{0,200}\n[^\"']{1,2000})(?P=quote)"
     ),
 )
 _NO_PORT = r"(?![\d.:/-]+(?:/(?:tcp|udp))?(?:\s|$))(?![/.~-])"  # what else stands behind -p: a port, a folder
@@ -41,6 +51,8 @@ PLACED_FORMS = (
         r"|\b(?:docker|podman|nerdctl|buildah|registry)\s{1,4}login\b[^\n|;]{0,400}?\s-p\s{0,4}"
         r"|\b(?:zip|unzip|sqlcmd|ipmitool)\b[^\n|;]{0,200}?\s(?-i:-P)\s{0,4}|\b7za?\b[^\n|;]{0,200}?\s(?-i:-p)(?=\S)"
         r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)"
+        r"|\bldap(?:search|add|modify|delete|whoami)\b[^\n|;]{0,200}?\s(?-i:-w)\s{1,4}|\bopenssl\b[^\n|;]{0,200}?\s(?-i:-k)\s{1,4}"
+        r"|\bsmbclient\b[^\n|;]{0,200}?\s(?-i:-U)\s{0,4}[^\s%]{1,80}%|\bhtpasswd\b[^\n|;]{0,80}?\s-[A-Za-z]{0,4}b[A-Za-z]{0,4}\s{1,4}\S{1,200}\s{1,4}\S{1,80}\s{1,4}"
         r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
     ),
     re.compile(  # -p beside a user's name, or of a program whose -p it is
@@ -52,6 +64,8 @@ PLACED_FORMS = (
         r"(?=[^\n|;]{0,200}?\s(?:-u|--user(?:-?name)?)[= ])"
     ),
     re.compile(r"(?i)\b(?:gpg|pgp)\b[^\n]{0,80}?\bkey(?:[ -]?id)?[:= ]\s{0,4}(?:0x)?(?P<it>[0-9A-F]{8,40})\b"),
+    re.compile(r"(?i)\b(?:gpg|pgp)2?\b[^\n]{0,80}?\s--[a-z-]{0,20}(?:keys?|user)[= ]\s{0,4}(?:0x)?(?P<it>[0-9A-F]{8,40})\b"),
+    re.compile(rf"(?i)<(?P<name>[\w.:-]{{0,40}}(?:{PASSWORD_WORDS}|secret))>(?P<it>[^<\n]{{3,200}})</(?P=name)>"),
     re.compile(  # fed to a program that reads it
         r"(?i)\becho\s{1,4}(?:-n\s{1,4})?[\"']?(?P<it>[^\s\"'|)]{4,})[\"']?\s{0,4}\|"
         r"[^\n|]{0,200}?(?:-stdin\b|\bsudo\b[^\n|]{0,20}-S|--with-token|\blogin\b)"
@@ -67,7 +81,7 @@ PLACED_FORMS = (
         r"(?P<it>(?=[^\s/]{0,80}\d)(?=[^\s/]{0,80}[A-Za-z])[^\s/\"',;\\]{8,80})(?![\w/])"
     ),
     re.compile(
-        r"(?i)\bpass(?:word|phrase)[ \t]+(?:is|was|for[ \t]+\S{1,80}(?<!:))[: \t][ \t]{0,4}[\"']?"
+        rf"(?i)\b(?:{PASSWORD_WORDS})[ \t]+(?:is|was|lautet|ist|war|est|es|for[ \t]+\S{{1,80}}(?<!:))[: \t][ \t]{{0,4}}[\"']?"
         r"(?P<it>(?=[^\s]{0,80}\d)(?=[^\s]{0,80}[A-Za-z])[^\s\"',;\\]{6,80})"
     ),
     re.compile(r"(?i)\bpass(?:word|phrase)[ \t]{1,4}(?P<quote>\\{0,7}[\"'])(?P<it>[^\s\"'\\]{4,80})(?P=quote)"),
@@ -82,7 +96,7 @@ PLACED_FORMS = (
     re.compile(r"(?i)\b(?:AccountKey|SharedAccessKey|SharedAccessSignature)=(?P<it>[^\s;\"']{8,})"),
     re.compile(r"(?i)\"(?:auth|identitytoken|registrytoken)\"\s{0,8}:\s{0,8}\"(?P<it>[^\s\"]{8,})\""),
     re.compile(r"(?i)(?<![A-Za-z0-9])_(?:auth|authToken|password) {0,4}= {0,4}(?P<it>[^\s\"']{6,})"),
-    re.compile(r"(?i)\blogin[ \t]+\S{1,80}\s{1,8}password[ \t]+(?P<it>\S{3,})"),
+    re.compile(rf"(?i)\blogin[ \t]+\S{{1,80}}\s{{1,8}}(?:{PASSWORD_WORDS})[ \t]+(?P<it>\S{{3,}})"),
     re.compile(r"(?im)^[ \t]*password[ \t]+(?P<it>\S{4,})[ \t]*$"),
     re.compile(r"(?i)\b(?:set-)?cookie[\"']?\s{0,4}:\s{0,4}[\"']?(?P<it>[\w.-]{1,80}=[^\n\"']{4,})"),
     re.compile(r"(?i)\bwandb(?:\.login\(| +login\b)[^\n]{0,40}?(?P<it>\b[0-9a-f]{40}\b)"),
@@ -90,7 +104,7 @@ PLACED_FORMS = (
     re.compile(  # a secret on the line below its name
         r"(?im)^[ \t]*[\"']?(?:[\w.-]{1,40} ){0,3}[\w.-]{0,40}(?:password|passphrase|secret|token|api[_ -]?key|access[_ -]?key)[\"']?"
         r"[ \t]*[:=]?[ \t]*[|>]?-?[ \t]*\n"
-        r"[ \t]*[\"']?(?P<it>(?=[^\s\"']{0,80}\d)(?=[^\s\"']{0,80}[a-z])[^\s\"'/:]{12,})[\"']?[ \t]*$"
+        r"[ \t]*(?:- )?[\"']?(?P<it>(?=[^\s\"']{0,80}\d)(?=[^\s\"']{0,80}[a-z])[^\s\"'/:]{12,})[\"']?[ \t]*$"
     ),
     re.compile(rf"(?<![\w/+=.-]){_MIXED}(?!(?:[A-Za-z0-9+]{{0,40}}/){{3}})(?P<it>[A-Za-z0-9/+]{{40}})(?![\w/+=.-])"),  # AWS
     re.compile(  # with a short name of its maker before it

@@ -48,5 +48,7 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         kind = run.artifact.resolve().name if run.artifact.is_symlink() else "adapter"
         origin = artifact_origin(summary)
         facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
+    if failed := summary.get("trackers_failed"):
+        facts.append(("trackers", f"{', '.join(failed)} failed, and may lack steps: {run.path / 'track.log'} says why"))
     facts.append(("report", str(run.path / "report.html")))
     return facts

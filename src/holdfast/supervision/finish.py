@@ -250,7 +250,8 @@ def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkp
         until=_goals(run),
         learns=plan.model_dump(include={"learns"})["learns"] if (plan := read_plan(run.plan_file)) else {},
     )
-    return summarise(status, reason, told, known)
+    failed = sorted({str(event.get("tracker")) for event in told.events if event["event"] == "tracking_failed"})
+    return summarise(status, reason, told, known) | ({"trackers_failed": failed} if failed else {})
 
 
 def _goals(run: RunFolder) -> Json | None:

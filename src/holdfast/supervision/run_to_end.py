@@ -70,7 +70,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
             view = View(tick, terminal.tell, stop.wish)
             run.summary_file.unlink(missing_ok=True)
             beside, told = attended(folder, config.run.hang_s, terminal.tell), notified(folder, config.run.notify)
-            with beside, sampled(folder), told, tracked(folder, config), sending(folder, config, terminal.tell):
+            with beside, sampled(folder), told, tracked(folder, config, terminal.tell), sending(folder, config, terminal.tell):
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
                     outcome = anchor.going_on(lambda: supervise(user))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.units import span
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.companions.watched import Helper, looking
@@ -26,8 +27,9 @@ def refuse_missing_trackers(config: Config) -> None:
 class Tracked:
     """The process that passes steps on to one tracker. Its failure is an event, and the others go on; one that hangs begins again."""
 
-    def __init__(self, run: RunFolder, name: str, hang_s: float) -> None:
+    def __init__(self, run: RunFolder, name: str, hang_s: float, tell: Callable[[str], None]) -> None:
         self._run, self._name, self._log, self._told = run, name, run.path / "track.log", False
+        self._say = tell
         self._helper = Helper(module_command("holdfast.report.track", run.path, name), self._log, hang_s, self._hung)
 
     def look(self) -> None:
@@ -46,17 +48,20 @@ class Tracked:
 
     def _hung(self, silent: float) -> None:
         self._run.event("tracking_failed", tracker=self._name, code=None, log=str(self._log), silent_s=round(silent, 1))
+        self._say(f"{self._name} gave no sign of life for {span(silent)}: its process was ended; the run goes on; see {self._log}")
 
     def _tell(self, code: int | None) -> None:
         if not self._told:
             self._told = True
             self._run.event("tracking_failed", tracker=self._name, code=code, log=str(self._log))
+            ended = "did not end in time" if code is None else f"failed (exit code {code})"
+            self._say(f"{self._name} {ended}: it gets no more steps of this start; the run itself is whole; {self._log} says why")
 
 
 @contextlib.contextmanager
-def tracked(run: RunFolder, config: Config) -> Iterator[None]:
-    """Have the run tracked while this lasts. A tracker that fails or hangs is an event at once, and its log says why."""
-    trackers = [Tracked(run, name, config.run.hang_s) for name in config.run.track]
+def tracked(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Iterator[None]:
+    """Have the run tracked while this lasts. A tracker that fails or hangs is told and an event at once, and its log says why."""
+    trackers = [Tracked(run, name, config.run.hang_s, tell) for name in config.run.track]
 
     def look() -> None:
         for tracker in trackers:
