@@ -89,6 +89,9 @@ _PLACES = [
     "image_start_token_id",
     "image_end_token_id",
 ]
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_FLORENCE = {"embed_dim": [32, 64], "num_heads": [2, 4], "num_groups": [2, 4], "patch_prenorm": [False, True]}
+_INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 64, "indexer_compress_ratio": 4}
 OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 1},
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": (16, 48)},
@@ -103,6 +106,34 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "hunyuan_v1_moe": {"head_dim": 16},
     "ministral": {"head_dim": 16},
     "glm5_next": {"num_key_value_heads": 4},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
+    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": _ROPE}}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"]}},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
+    "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "deepseek_v3": {"first_k_dense_replace": 1},
+    "deepseek_v32": {"first_k_dense_replace": 1},
+    "glm_moe_dsa": {"first_k_dense_replace": 1},
+    "dots3_note_text": {"swa_head_dim": 32, "head_dim": 32},
+    "dots3_note": {"text_config": {"swa_head_dim": 32, "head_dim": 32}},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
+    "florence2": {"vision_config": {"depths": [1, 1], "patch_size": [7, 3], "patch_stride": [4, 2], "patch_padding": [3, 1], **_FLORENCE}},
+    "hunyuan_vl": {"text_config": {"head_dim": 16, "rope_parameters": {**_ROPE, "mrope_section": [2, 2, 2, 2]}}},
+    "janus": {"vq_config": {"num_embeddings": 256, "base_channels": 32, "image_token_embed_dim": 64}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [-1, -2]}},
+    "qwen4_exp_text": _INDEXER,
+    "qwen4_exp": {"text_config": _INDEXER},
+    "zamba": {"num_hidden_layers": 12, "layers_block_type": None, "attention_hidden_size": 128, "attention_head_dim": 32},
+    "longcat_flash": {"head_dim": 16},
+    "step3p7": {"text_config": {"sliding_window": 64}},
+    "zamba2": {"mamba_headdim": 16, "mamba_expand": 2, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
+    "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}}},
+    "hrm_text": {"num_layers_per_stack": 2, "num_hidden_layers": 16},
+    "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1], "downsample_rate": "1/2"},
+    "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_size": [3, 4]},
+    "xmod": {"default_language": "en_XX"},
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default", "mrope_section": [2, 2, 4]}}},
 }
 
 
@@ -122,7 +153,16 @@ def tiny_config(kind: str, vocabulary: int) -> PretrainedConfig:
         small["text_config"]["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
     for at, name in enumerate(name for name in _PLACES if small.get(name) is not None):
         small[name] = 20 + at
-    return transformers.CONFIG_MAPPING[kind](**{name: value for name, value in (small | OWN.get(kind, {})).items() if name != "model_type"})
+    small = _deeper(small, OWN.get(kind, {}))
+    return transformers.CONFIG_MAPPING[kind](**{name: value for name, value in small.items() if name != "model_type"})
+
+
+def _deeper(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """`one` with the values of `other`; parts that end in _config are joined."""
+    parts = {
+        name: _deeper(one[name], value) for name, value in other.items() if name.endswith("_config") and isinstance(one.get(name), dict)
+    }
+    return one | other | parts
 
 
 def shrunk(usual: dict[str, Any], vocabulary: int) -> dict[str, Any]:

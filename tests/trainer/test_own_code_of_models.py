@@ -141,3 +141,12 @@ def test_layers_that_peft_puts_no_lora_on_are_left_out_and_told(tmp_path: Path, 
         told = what_learns(cast(Plan, plan), stand.task.config, facts)
         assert f"out_proj (PEFT puts no LoRA there: fused code of {facts.config['model_type']} would pass over it)" in told
         assert "out_proj" not in what_learns(cast(Plan, plan), stand.task.config, read_model("tiny"))
+
+
+def test_an_output_layer_behind_another_layer_is_left_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"input_embedding_size": 32, "output_embedding_size": 64, "is_decoder": True}
+    monkeypatch.setitem(ARCHITECTURES, "rembert", lambda: transformers.RemBertConfig(**SIZES, **config))
+    stand = Stand(model_folder(tmp_path / "model", "rembert"), settings={"packing": False, "frozen": "fp32"})
+    changes, why = stand.task.prove()
+    assert changes == {"own_head": True} and "takes 64 numbers and not the 32" in why
+    assert Stand(tmp_path / "model", settings={"packing": False, "frozen": "fp32"} | changes).step(1) > 0

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import learned_by, write
 from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.tasks.text import tokenizer_check
 from holdfast.trainer.tasks.text.template_check import difference, refuse_other_rendering
+from support.architectures import tokens_of
 from support.chat_templates import SHAPES, codec_with
 from support.other_prompts import OTHER_PROMPTS
 
@@ -68,3 +72,33 @@ def test_a_row_that_transformers_writes_otherwise_is_refused_with_both_texts(beg
     with pytest.raises(Refusal, match=r"rows\.jsonl:[23]: transformers writes this row otherwise") as told:
         refuse_other_rendering(config, codec, special | {"bos_token": begins + "<s>"})
     assert f"transformers: '{begins}<s><|im_start|>user" in str(told.value) and "How many?" in str(told.value)
+
+
+class OtherCuts:
+    """A tokenizer like another, which cuts texts with a word in them otherwise."""
+
+    special_tokens_map: Mapping[str, str] = {}
+
+    def __init__(self, tokenizer: Any, word: str) -> None:
+        self.tokenizer, self.word = tokenizer, word
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return {"input_ids": [*ids[:3], 7, *ids[3:]] if self.word in text else ids}
+
+
+@pytest.mark.parametrize("rare", ["a system turn", "two turns", "an instruction"])
+@pytest.mark.parametrize("template", [SHAPES["plain"], None])
+def test_ids_of_a_rare_shape_are_compared_too(rare: str, template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = codec_with(tmp_path / "model", template)
+    odd = json.dumps(ROWS[rare]).replace("How many", "x")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(f"{json.dumps(ROWS['a thought'])}\n" * 99 + odd)
+    config = Config.model_validate({"model": str(tmp_path / "model"), "data": {"files": [str(rows)]}})
+    monkeypatch.setattr(tokenizer_check, "read_model", lambda _: SimpleNamespace(folder=tmp_path / "model"))
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: OtherCuts(codec.tokenizer, "no such word"))
+    assert tokenizer_check.compare_readers(config, tokens_of((4, 4))) is None
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: OtherCuts(codec.tokenizer, "x?"))
+    with pytest.raises(Refusal, match=r"tokenizer\.json says \[.*AutoTokenizer says \[7, ") as refused:
+        tokenizer_check.compare_readers(config, tokens_of((4, 4)))
+    assert "rows.jsonl" in str(refused.value) and "100" in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,40 +25,43 @@ Logits = Callable[[Ids], Tensor]
 
 
 def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, narrow: bool) -> None:
-    """Raise Refusal where `model` cannot compute a row of text, as it is or in training, or where a later token moves earlier logits.
+    """Raise Refusal where `model` cannot compute a row of text, or where a later token moves earlier logits.
 
     logits: of one sample by the model as transformers runs it, [tokens, vocabulary]; stream: tokens of the data; dtype: of products;
     narrow: weights are in 16 bits. Raises RuntimeError where it may be about these, or about a card.
     """
-    ids = np.resize(stream[:_LENGTH], _LENGTH)
+    ids = beginning(stream)
     other = ids.copy()
     other[-1] = next(number for number in (*ids, 0, 1) if number != ids[-1])
-    device = next(model.parameters()).device
-    try:
-        try:
-            moved = _moved(model, logits, ids, other)
-        except CODE as error:
-            _raise_others(error, narrow or device.type != "cpu")
-            moved = _moved(model, logits, ids, other)  # what does not come again is no fact about the model
-    except CODE as error:
-        _raise_others(error, narrow or device.type != "cpu")
-        raise _unable(model, error) from error
+    model.eval()
+    once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
+    moved = float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
     if moved > _MOVED[dtype]:
         raise _sees_ahead(model, moved)
 
 
+def beginning(stream: Ids) -> Ids:
+    """A short sample of the data's tokens."""
+    return np.resize(stream[:_LENGTH], _LENGTH)
+
+
 @torch.no_grad()
-def _moved(model: Any, logits: Logits, ids: Ids, other: Ids) -> float:
-    """How far another last token moves the logits before it, as a share of the largest. Raises what the model's own code raises."""
-    model.eval()
-    once, again = (logits(one)[:-1] for one in (ids, other))
-    model.train()
-    logits(ids)  # some refuse in training what they take else
-    return float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
+def of_its_code(model: Any, work: Callable[[], Tensor], narrow: bool) -> Tensor:
+    """What `work` gives of the model. Raises Refusal where the model's own code fails twice; errors of other things as they are."""
+    try:
+        try:
+            return work()
+        except CODE as error:
+            _raise_others(model, error, narrow)
+            return work()  # what does not come again is no fact about the model
+    except CODE as error:
+        _raise_others(model, error, narrow)
+        raise _unable(model, error) from error
 
 
-def _raise_others(error: Exception, beside: bool) -> None:
-    """Raise an error that says nothing of the model itself: one of memory or, `beside` it, of a card or a number format."""
+def _raise_others(model: Any, error: Exception, narrow: bool) -> None:
+    """Raise an error that may say nothing of the model itself: one of memory, of a card, or of a number format."""
+    beside = narrow or next(model.parameters()).device.type != "cpu"
     if is_out_of_memory(error) or (beside and isinstance(error, RuntimeError)):
         raise error
 

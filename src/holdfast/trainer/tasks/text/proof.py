@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from holdfast.config.settings import PartialSettings
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
-from holdfast.trainer.model.unfit import refuse_unfit
+from holdfast.trainer.model.unfit import beginning, of_its_code, refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble
 from holdfast.trainer.tasks.text.text_model import TextModel, inputs
 
@@ -48,10 +49,14 @@ def differences(task: TextModel) -> tuple[PartialSettings, str]:
     Raises Refusal where the model cannot learn next tokens from text.
     """
     found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
+    narrow = task.dtype != torch.float32 or task.frozen in ("auto", "half")
     try:
-        narrow = task.dtype != torch.float32 or task.frozen in ("auto", "half")
-        refuse_unfit(task.base, lambda ids: _entered_logits(task, ids), task.tokens.ids, task.dtype, narrow)
-        return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
+        refuse_unfit(task.base, partial(_own_logits, task), task.tokens.ids, task.dtype, narrow)
+        proven = next(((changes, reason) for changes, reason in found if changes), ({}, ""))
+        if not proven[0]:
+            task.model.train()
+            of_its_code(task.base, partial(_own_loss, task, beginning(task.tokens.ids)), narrow)
+        return proven
     except RuntimeError as error:
         return _wider(task, error)
 
@@ -170,16 +175,21 @@ def _own_logits(task: TextModel, ids: Ids) -> Tensor:
     return logits
 
 
-def _entered_logits(task: TextModel, ids: Ids) -> Tensor:
-    """The same with dropout told which sample it is."""
-    task.enter(batch_of(task, [ids], packed=False), 1)
-    return _own_logits(task, ids)
+def _own_loss(task: TextModel, ids: Ids) -> Tensor:
+    """The sum of the losses of one sample, by itself and with the model's own attention."""
+    batch = batch_of(task, [ids], packed=False)
+    task.enter(batch, 1)
+    with task.own_attention():
+        return task.losses(batch)[0]
 
 
 def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:
     assert task.losses.head is not None
     with task.own_attention():
         hidden = task.losses.hidden(batch_of(task, [ids], packed=False))
+        taken, size = getattr(task.losses.head.layer, "in_features", None), hidden.shape[-1]
+        if taken not in (None, size):
+            return f"the output layer takes {taken} numbers and not the {size} of a hidden state: the model computes its logits itself"
         ours = task.losses.head.logits(hidden)
         wanted = torch.from_numpy(ids[1:]).long().to(task.device)
         loss, _ = task.losses.head.loss_sum(hidden[:-1], wanted)

@@ -46,7 +46,7 @@ def refuse_other_rendering(config: Config, codec: Codec, special: Mapping[str, A
     if codec.template.source is None:
         return
     learns = rules_of(config, NO_LIMIT).learns
-    for source, example, written in _one_of_each_shape(config, codec):
+    for source, example, written in one_of_each_shape(config, codec):
         found = difference(written, example, codec.template, special)
         for _ in range(_TRIES if found else 0):
             found = found and difference(learned_by(write(example, codec.template), learns), example, codec.template, special)
@@ -97,7 +97,7 @@ def _common(one: str, two: str) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def _one_of_each_shape(config: Config, codec: Codec) -> Iterator[tuple[Source, Example, Written]]:
+def one_of_each_shape(config: Config, codec: Codec) -> Iterator[tuple[Source, Example, Written]]:
     """Of the first rows of the first files the shortest conversation of each shape: its roles, and what stands in its turns."""
     found: dict[tuple[Any, ...], tuple[Source, Judged, Written]] = {}
     for file in config.data.files[:_FILES]:

@@ -5,6 +5,8 @@ A model trained on one cutting and used with the other is worse than it should b
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -15,7 +17,7 @@ from holdfast.config.config import Config
 from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.token_set import TokenSet
 from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.tasks.text.template_check import refuse_other_rendering
+from holdfast.trainer.tasks.text.template_check import one_of_each_shape, refuse_other_rendering
 
 _ROWS = 32
 _SHOWN = 4  # tokens
@@ -24,28 +26,37 @@ _SHOWN = 4  # tokens
 def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
     """Why transformers cannot load the tokenizer at all (saved by another version of it, say); None where it can.
 
-    Raises Refusal for the first of some rows on which AutoTokenizer and tokenizer.json differ, or transformers' renderer writes otherwise.
+    Raises Refusal for the first row, of one of each shape and some of all, on which AutoTokenizer and tokenizer.json differ, or
+    transformers' renderer writes otherwise.
     """
     folder = read_model(config.model).folder
     codec = codec_of(config, folder)
     try:
         theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, ImportError, TypeError) as error:
         names = {"bos_token": codec.template.bos, "eos_token": codec.template.eos}
         refuse_other_rendering(config, codec, dict(codec.template.names) | names)
         return {"transformers": f"cannot load it: {error}"}
     refuse_other_rendering(config, codec, theirs.special_tokens_map)
-    _refuse_other_cuts(codec.tokenizer, theirs, tokens)
+    texts = (
+        (str(source), "".join(text for text, _ in row)) for source, _, one in one_of_each_shape(config, codec) for row in one.sequences
+    )
+    _refuse_other_cuts(codec.tokenizer, theirs, chain(texts, _spread_out(codec.tokenizer, tokens)))
     return None
 
 
-def _refuse_other_cuts(ours: Any, theirs: Any, tokens: TokenSet) -> None:
+def _spread_out(ours: Any, tokens: TokenSet) -> Iterator[tuple[str, str]]:
+    """Where some of the rows stand, at like distances, and their texts."""
     for number in range(0, len(tokens), max(1, len(tokens) // _ROWS)):
-        text = ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
+        yield str(tokens.source(number)), ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
+
+
+def _refuse_other_cuts(ours: Any, theirs: Any, rows: Iterable[tuple[str, str]]) -> None:
+    for source, text in rows:
         file, transformers = ours.encode(text, add_special_tokens=False).ids, theirs(text, add_special_tokens=False)["input_ids"]
         if file != transformers:
             at = next((i for i, (a, b) in enumerate(zip(file, transformers, strict=False)) if a != b), min(len(file), len(transformers)))
-            raise _cut_otherwise(str(tokens.source(number)), file[at : at + _SHOWN], transformers[at : at + _SHOWN], ours)
+            raise _cut_otherwise(source, file[at : at + _SHOWN], transformers[at : at + _SHOWN], ours)
 
 
 def _cut_otherwise(row: str, file: list[int], transformers: list[int], ours: Any) -> Refusal:
