@@ -30,8 +30,9 @@ def behind_another_prompt(
     if common and last < common and before[common:].count("\n") <= _MOST_LINES:
         rest = before[common:]
         thought = thought_of(messages[at], template)
-        if thought and rest.strip().endswith("<think>") and "</think>" not in after[common:begin]:
-            return before, f"{before}{thought}\n</think>\n\n{after[common:].lstrip()}"
+        if thought and rest.strip().endswith("<think>"):
+            own = after[common:].partition("</think>")
+            return before, f"{before}{thought}\n</think>\n\n{(own[2] if own[1] else own[0]).lstrip()}"
         notes["prompt_differs"] = (
             f"{_DIFFERS}: its generation prompt ends with {rest!r}, which its own writing of an answer has not: a server's prompt differs"
         )

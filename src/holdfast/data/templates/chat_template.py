@@ -94,7 +94,7 @@ def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None
         return None
     if shape is None:
         return None
-    apart = ("</think>",) if template.takes_thoughts_out else ()
+    apart = ("<think>", "</think>") if template.takes_thoughts_out or "prompt_differs" in dict(known[0].notes) else ()
     return replace(shape, absent=(*shape.absent, *apart), notes=known[0].notes, unended=known[0].unended, last=known[0].last)
 
 
