@@ -15,6 +15,7 @@ from holdfast.data.judge.turns import BadRow
 from holdfast.data.survey.survey import check_block, read_survey
 from holdfast.data.templates.chat_template import write
 from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import blocks, tokenise
 from support.chat_templates import SHAPES, codec_with
@@ -276,3 +277,38 @@ def _exchange(draw: random.Random, at: int) -> list[dict[str, Any]]:
     said = {"role": "assistant", "content": f"answer {at} " + "x" * draw.randrange(40)}
     marks = draw.choice([{}, {}, {"train": False}, {"reasoning_content": "count"}, {"weight": 1}])
     return [{"role": "user", "content": "ask " * draw.randrange(1, 9)}, said | marks]
+
+
+RULED = [{"role": "system", "content": "Answer in one line, and name the part."}, *TALK]
+SKIPS = "{% for m in messages if m.role != 'ROLE' %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+OPENS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+LAST_ALONE = "{% set messages = messages[-2:] if messages[-1].role == 'assistant' else messages[-1:] %}"
+FIRST = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+DROPS = {
+    "nothing": (SHAPES["plain"], RULED, set()),
+    "the rules": (SKIPS.replace("ROLE", "system") + OPENS, RULED, {"system"}),
+    "results": (SKIPS.replace("ROLE", "tool") + OPENS, [*CALLING[:2], CALLING[2] | {"content": "21 in the rack"}, CALLING[3]], {"tool"}),
+    "all but the last": (LAST_ALONE + SHAPES["plain"], TALK, {"user", "assistant"}),
+    "nothing, and quotes": (SHAPES["plain"].replace("m.content", "m.content | tojson"), [ASK | {"content": 'Say "a"\n\t"b"'}, TELL], set()),
+    "what is not there": (SKIPS.replace("ROLE", "system") + OPENS, TALK, set()),
+    "nothing, and has it elsewhere": (FIRST + SKIPS.replace("ROLE", "system") + OPENS, RULED, set()),
+}
+
+
+@pytest.mark.parametrize(("template", "row", "dropped"), DROPS.values(), ids=DROPS)
+def test_a_turn_that_a_template_writes_nothing_of_is_noted(template: str, row: list[Any], dropped: set[str], tmp_path: Path) -> None:
+    found = reasons({"messages": row}, codec_with(tmp_path, template))
+    assert {reason.removesuffix("_turn_dropped") for reason in found if reason.endswith("_turn_dropped")} == dropped
+
+
+def test_rows_that_lose_a_turn_are_counted_before_training(tmp_path: Path) -> None:
+    codec = codec_with(tmp_path / "model", SKIPS.replace("ROLE", "system") + OPENS)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in (RULED, TALK, RULED)))
+    block = next(blocks(str(file)))
+    counts = dict(read_survey(check_block(block, Rules(), codec)).verdicts.noted)
+    assert counts["system_turn_dropped"] == dict(tokenise(block, Rules(), codec).verdicts.noted)["system_turn_dropped"] == 2
+    (told,) = told_of_dropped(counts)
+    assert told.startswith("! in 2 rows the chat template writes nothing of a turn (system)")

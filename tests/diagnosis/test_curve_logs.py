@@ -186,3 +186,29 @@ def test_a_finished_run_whose_held_out_loss_rose_is_not_called_healthy(tmp_path:
     found, _ = diagnose_run(run, BOOK)
     assert found.cause == "unknown" and "1.281 -> 1.347 -> 1.602, while the training loss falls" in found.explanation, found
     assert foreign or "step 10: evaluate.keep_best" in found.explanation
+
+
+ONE_RUN = "".join(f"step {n}/8 loss {2.5 - n * 0.1:.4f}\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("log", "still"),
+    [
+        (ONE_RUN * 2, False),
+        (ONE_RUN.replace("step", "iter") * 3, False),
+        ("".join(f"Epoch {epoch}/2\n{ONE_RUN}" for epoch in (1, 2)), True),
+        ("".join(ONE_RUN.replace("step", f"epoch {epoch} step") for epoch in (1, 2)), True),
+    ],
+    ids=["two runs in one log", "three of them", "epochs", "epochs in its lines"],
+)
+def test_the_same_losses_again_mean_that_nothing_is_updated_in_epochs_alone(log: str, still: bool) -> None:
+    assert any("no weight is updated" in line.text for line in curve_readings(clean_lines(log))) is still
+
+
+@pytest.mark.parametrize("code", [0, 1, None])
+def test_what_a_program_lived_through_is_told_as_that(code: int | None) -> None:
+    """An exit code of 0 takes no cause back, which is what the log says; what it means is told beside it."""
+    log = f"{ONE_RUN}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nevaluation is tried again\nsaved\n"
+    found = diagnose(Evidence(tuple(clean_lines(log)), code), cards_of("failures"))
+    assert found.cause == "gpu_out_of_memory"
+    assert any("the program lived through this" in clue.text for clue in found.clues) is (code == 0)

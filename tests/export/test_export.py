@@ -114,6 +114,20 @@ def test_every_kind_of_lora_is_merged_as_peft_computes_it(kind: str, made: Any, 
         assert_equal_but_for_rounding(ours[name], tensor, 1, torch.bfloat16, name)  # as it is stored
 
 
+@pytest.mark.parametrize("kind", ["adapter", "merged"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_named_and_nothing_is_written(kind: str, value: float, made: Any, tmp_path: Path) -> None:
+    adapter = make_adapter(made("qwen2").base, tmp_path / "adapter")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    name = sorted(tensors)[-1]
+    tensors[name][1, 2] = value
+    save_file(tensors, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(Stop, match="NaN or Inf in 1 of") as stop:
+        export(order_of(adapter, tmp_path / "out", kind))
+    assert f"{name}: 1 of" in stop.value.message and "report" not in stop.value.hint
+    assert not (tmp_path / "out").exists()
+
+
 PROMISED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     *(({"type": kind}, {"peft_type": name}) for kind, name in (("dora", "LORA"), ("adalora", "ADALORA"), ("ia3", "IA3"))),
     ({"type": "prompt"}, {"peft_type": "PROMPT_TUNING"}),

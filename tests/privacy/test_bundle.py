@@ -14,6 +14,7 @@ import pytest
 from conftest import holdfast, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.cli.commands import bundle as bundle_verb
+from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.bundle_parts import BundlePart, is_bundle_of
 from holdfast.run.folder import RunFolder
@@ -74,6 +75,31 @@ def test_what_must_go_goes(text: str, gone: str, left: str) -> None:
 )
 def test_what_says_something_stays(text: str) -> None:
     assert Scrubber(PERSON).text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('{"host":"vm","step":3}', '{"host":"[host]","step":3}'),
+        ("{'hostname': 'a7', 'pid': 1}", "{'hostname': '[host]', 'pid': 1}"),
+        (r'"{\"host\": \"other-box\"}"', r'"{\"host\": \"[host]\"}"'),
+        ('{"host": "localhost", "host_bytes": 12}', '{"host": "localhost", "host_bytes": 12}'),
+    ],
+)
+def test_a_field_that_holds_a_host_loses_it_however_short_it_is(text: str, left: str) -> None:
+    assert Scrubber(Person()).text(text) == left
+
+
+def test_a_machine_that_a_field_names_goes_from_everything_else() -> None:
+    texts = ['{"host": "nodebox"}', "rank 1 of nodebox failed"]
+    assert Scrubber(person(texts, {})).text(texts[1]) == "rank 1 of [host] failed"
+
+
+@pytest.mark.parametrize("name", ["u.tar.gz", "u.tgz", "u.json"])
+def test_a_name_of_another_form_is_refused(name: str, wrecked: Path, tmp_path: Path) -> None:
+    done = holdfast("bundle", wrecked, "--out", tmp_path / name)
+    assert done.returncode == 2 and "a bundle is a zip archive" in done.stderr and "--out u.zip" in done.stderr
+    assert not (tmp_path / name).exists()
 
 
 def test_the_values_of_telling_variables_are_secrets_wherever_they_stand() -> None:

@@ -62,6 +62,7 @@ _BAR = re.compile(r"^[^|%\[]{0,80}\d{1,3}%\|[^|]{0,200}\| {0,4}[^ \[]{1,40} \[[^
 CLUES, LONGEST_CLUE = 5, 500
 _OF_DEVICES = ("hardware_fault", "driver_or_firmware", "device_access_denied", "wrong_device_selected")  # why a GPU may be gone
 READING = "reading: "
+_ENDED_WELL = "the exit code is 0: the program lived through this, or nobody passed on how it ended"
 HEALTHY = "reading: loss is finite and does not climb"
 
 
@@ -154,6 +155,12 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
         return doubted(against)
     if found.cause == "healthy" and (cut := cut_short(evidence.lines)):
         return _cut_short(cut, evidence.exit_code)
+    if (
+        evidence.exit_code == 0
+        and any(clue.line for clue in found.clues)
+        and found.cause not in ("healthy", "unknown", "no_learning_signal")
+    ):
+        found = replace(found, clues=(*found.clues[: CLUES - 1], Clue(None, _ENDED_WELL)))
     if found.cause != "unknown":
         return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
     kin = guess(_text(sift(serious)), cards.values())

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
+from holdfast.base_model.folder import stored_tensors, weight_files
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.data.tokens.codec import Codec
 from holdfast.export import words
@@ -26,6 +27,8 @@ from holdfast.export.learned import lost
 from holdfast.export.merge import merged_bytes, write_merged
 from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
 from holdfast.export.subject import Subject, subject_codec
+from holdfast.export.tensors import FLOATS
+from holdfast.run.adapter_folder import refuse_not_finite
 from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
 MANIFEST = "holdfast.json"
@@ -48,6 +51,7 @@ class Order:
 
 def export(order: Order) -> Json:
     """Write the export beside its place, prove it there, and give it its name. Raises Stop(1) where it is not equal, and leaves nothing."""
+    refuse_broken(order.subject)
     refuse_place(order.out, needed_bytes(order))
     codec = subject_codec(order.subject)
     with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix="holdfast-export-") as work:
@@ -126,6 +130,12 @@ def refuse_whole(order: Order) -> None:
     if order.subject.whole is not None:
         text = f"{order.subject.name} has no adapter: weights of the model itself were trained"
         raise Stop(USAGE, text, f"export it --to {'gguf' if order.kind == 'gguf-adapter' else 'merged'}")
+
+
+def refuse_broken(subject: Subject) -> None:
+    """Raise Stop(1) where the adapter, or the model that was trained as a whole, holds NaN or Inf, with the tensors that do."""
+    for file in [subject.weights] if subject.whole is None else weight_files(subject.tuned):
+        refuse_not_finite(file, {name: tensor for name, tensor in stored_tensors(file).items() if tensor.dtype in FLOATS})
 
 
 def refuse_place(out: Path, needed: int) -> None:

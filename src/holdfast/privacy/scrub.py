@@ -50,6 +50,7 @@ _ADDRESS = re.compile(
 _INNER_HOST = re.compile(
     r"(?<![\w./-])(?=[\w.-]{0,60}[-\d])[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,5}\.(?:internal|intranet|corp|lan|localdomain)\b"
 )
+_HOST_FIELD = re.compile(r"""((?P<quote>\\{0,7}["'])host_?(?:name)?(?P=quote)\s*:\s*(?P=quote))([\w.-]+)(?=(?P=quote))""", re.I)
 _HOMES = re.compile(r"(?:/home/|/[Uu]sers/|\\{1,2}Users\\{1,2})([^/\\\s\"':,;]+)")
 _ORDINARY = {
     "root",
@@ -92,6 +93,11 @@ def names_in(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(name for text in texts for name in _HOMES.findall(text) if not name.startswith(("[", "<", "~", "$", "*")))
 
 
+def hosts_in(texts: Iterable[str]) -> frozenset[str]:
+    """Names of machines, as fields of these texts tell them; of other machines, too, on which a run was."""
+    return frozenset(match[3] for text in texts for match in _HOST_FIELD.finditer(text) if not _stock(match[3]))
+
+
 class Scrubber:
     """Takes one person's traces out of texts, and counts what it took, by kind. The same text always becomes the same."""
 
@@ -111,6 +117,7 @@ class Scrubber:
         text = self._replace("email", _EMAIL, text, "[email]")
         text = self._replace("email", _MAILBOX, text, "[email]")
         text = self._path.sub(self._path_name, text) if self._path else text
+        text = _HOST_FIELD.sub(self._host_field, text)
         for names in (self._host, self._domain, _INNER_HOST):
             text = self._replace("host", names, text, "[host]")
         text = self._replace("user", self._user, text, "[user]")
@@ -137,6 +144,13 @@ class Scrubber:
         self.taken[kind] += count
         return text
 
+    def _host_field(self, match: re.Match[str]) -> str:
+        """A field that holds the name of a machine, however short that is."""
+        if _stock(match[3]):
+            return match[0]
+        self.taken["host"] += 1
+        return f"{match[1]}[host]"
+
     def _value(self, match: re.Match[str]) -> str:
         """A value behind a telling name, in the quotes it stood in; what is plainly no secret stays."""
         value = match[2]
@@ -162,6 +176,11 @@ class Scrubber:
     def _path_name(self, match: re.Match[str]) -> str:
         self.taken["path"] += 1
         return self._paths[match[0]]
+
+
+def _stock(host: str) -> bool:
+    """Whether a name is that of no machine, or of every one."""
+    return host.lower() in ("localhost", "none", "null") or host.startswith("127.") or host == "0.0.0.0"
 
 
 def _worth(names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,14 +215,16 @@ def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> Non
         count = counted(len(problems), "difference")
         text = f"{start.folder} does not fit {model.folder} ({count}); it was trained on {base}:\n{listed}"
         raise Stop(BLOCKED, text, "start from an adapter of this base model, or name its base under model")
-    broken = [found for name, tensor in start.tensors.items() if (found := _nonfinite(start.file, name, tensor))]
+    refuse_not_finite(start.file, start.tensors)
+
+
+def refuse_not_finite(file: Path, tensors: Mapping[str, Stored]) -> None:
+    """Raise Stop(1) with the tensors of an adapter's file that hold NaN or Inf."""
+    broken = [found for name, tensor in tensors.items() if (found := _nonfinite(file, name, tensor))]
     if broken:
         listed = "\n".join(f"  {line}" for line in broken[:_SHOWN])
-        raise Stop(
-            BLOCKED,
-            f"{start.file}: NaN or Inf in {len(broken)} of {len(start.tensors)} tensors:\n{listed}",
-            "take an earlier state of that adapter",
-        )
+        text = f"{file}: NaN or Inf in {len(broken)} of {len(tensors)} tensors:\n{listed}"
+        raise Stop(BLOCKED, text, "take an earlier state of that adapter")
 
 
 def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[str]:

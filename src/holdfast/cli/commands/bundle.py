@@ -12,7 +12,7 @@ import orjson
 import yaml
 
 from holdfast import __version__
-from holdfast.base.errors import BLOCKED, DONE, WRONG_VALUES, Stop, wrong_value
+from holdfast.base.errors import BLOCKED, DONE, USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import say
 from holdfast.base.safe_open import open_regular
@@ -58,6 +58,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     folder = RunFolder(arguments.run_folder.resolve())
     found = list(read_parts(folder.path, _relevant)) or list(read_parts(chosen(folder.path).path, _relevant))
     out = (arguments.out or Path(f"{folder.path.name}-bundle.zip")).resolve()
+    if out.suffix.lower() not in ("", ".zip"):
+        raise Stop(USAGE, f"{out.name}: a bundle is a zip archive, not {out.suffix}", f"--out {out.name.partition('.')[0] or 'bundle'}.zip")
     raw = [*found, *_made(folder)]
     scrubber = Scrubber(_person(folder, raw, os.environ))
     parts = [BundlePart(scrubber.text(part.name), part.what, scrubber.text(part.text), scrubber.text(part.note)) for part in raw]

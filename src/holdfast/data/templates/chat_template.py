@@ -7,6 +7,7 @@ from typing import Literal
 
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.conversation import Note, Written, write_conversation
+from holdfast.data.templates.dropped import dropped_turns
 from holdfast.data.templates.sandbox import to_json
 from holdfast.data.templates.skeleton import Piece, Skeleton, make_skeleton
 from holdfast.data.templates.template import THOUGHT, ChatTemplate, load_template
@@ -23,7 +24,11 @@ def write(example: Example, template: ChatTemplate) -> Written:
         return _text(example, template)
     if template.compiled is None:
         return _plain(example.messages, template)
-    return _by_shape(example, template) or _with_tools(write_conversation(example.messages, example.tools, template), example, template)
+    if found := _by_shape(example, template):
+        return found
+    found = write_conversation(example.messages, example.tools, template)
+    found = found._replace(notes=(*found.notes, *dropped_turns(example.messages, found)))
+    return _with_tools(found, example, template)
 
 
 def pieces(example: Example, template: ChatTemplate) -> list[Piece]:

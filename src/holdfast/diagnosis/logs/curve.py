@@ -25,6 +25,8 @@ _EPOCH = re.compile(r"\bepoch['\"]?\s*[:=|]\s*([\d.]+)", re.I)
 _COLUMN = re.compile(r"(?<!\s)\s*\|\s*|\t+| {2,}|,(?=\S)")
 _HEAD = re.compile(r"(?:train(?:ing)?[ _/])?loss", re.I)
 _NOT_TRAINING = re.compile(r"\b(?:eval(?:uation)?(?: results?)?|val|valid|validation|test|dev|held[ _-]?out)[ _/:]", re.I)
+_EPOCH_BEGINS = re.compile(r"\bepochs?\b['\"]?\s*[:=#]?\s*[\[(]?\s*\d", re.I)
+_STEP = re.compile(r"\b(?:step|iter(?:ation)?)s?\b['\"]?\s*[:=#]?\s*\d", re.I)
 _NUMBERS = re.compile(r"[\d.,:%|/=\[\](){}'\"]+")
 _COURSE = 3  # losses of one wording
 _BEFORE = 24  # characters before a loss that may say of what it is
@@ -122,7 +124,7 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     if rates:
         rate, line = rates[-1]
         yield Line(line.number, f"reading: learning rate is {rate:g}, far above what language models learn at", line.rank)
-    if len(course) >= 3 and _still(course):
+    if len(course) >= 3 and _still(course, any(_EPOCH_BEGINS.search(line.text) for line in lines)):
         yield Line(course[-1].line.number, "reading: nothing moves: loss, gradient norm or learning rate say that no weight is updated")
 
 
@@ -152,21 +154,31 @@ def _heals(course: list[Point]) -> bool:
     return (sum(ill) * 4 <= len(ill) or at_start_only) and not ill[-1]
 
 
-def _still(course: list[Point]) -> bool:
+def _still(course: list[Point], of_epochs: bool) -> bool:
+    """Whether nothing moves. of_epochs: the log announces epochs, so that a count of steps may begin anew with each."""
     rates = [point.rate for point in course if point.rate is not None]
     norms = [point.norm for point in course if point.norm is not None]
     same = len(course) >= 5 and len({point.loss for point in course}) == 1 and math.isfinite(course[0].loss)
-    return same or (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates)) or _repeats(course)
+    return same or (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates)) or _repeats(course, of_epochs)
 
 
-def _repeats(course: list[Point]) -> bool:
-    """The same losses, to the last digit, in each epoch: what was learned never reached the weights."""
+def _repeats(course: list[Point], of_epochs: bool) -> bool:
+    """The same losses, to the last digit, in each epoch: what was learned never reached the weights.
+
+    Steps of the same number without an epoch are two runs, or one log twice.
+    """
     losses = [point.loss for point in course]
     for period in range(3, len(losses) - 3):
         again = zip(course, course[period:], strict=False)
         if losses[period:] == losses[:-period] and len(set(losses[:period])) >= 3:
-            return not any(one.epoch is not None and one.epoch == other.epoch for one, other in again)  # else it is one log, printed twice
+            return not any(_is_same_step(one, other, of_epochs) for one, other in again)
     return False
+
+
+def _is_same_step(one: Point, other: Point, of_epochs: bool) -> bool:
+    if one.epoch is not None and one.epoch == other.epoch:
+        return True
+    return not of_epochs and one.line.text == other.line.text and _STEP.search(one.line.text) is not None
 
 
 def _finite(course: list[Point]) -> Line:

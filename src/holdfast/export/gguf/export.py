@@ -18,6 +18,7 @@ from holdfast.export.export import (
     finish,
     reference_part,
     reference_side,
+    refuse_broken,
     refuse_place,
     refuse_unequal,
     refuse_whole,
@@ -49,6 +50,7 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
     if single and len(kinds) > 1:
         raise Stop(USAGE, f"--out {order.out} is one file, {len(kinds)} types were asked for", "give a folder, or one type")
     kinds = kinds or [sixteen(subject)]
+    refuse_broken(subject)
     refuse_place(order.out, _needed(order, kinds, tools))
     codec = subject_codec(order.subject)
     with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix=".holdfast-", dir=order.out.parent) as place:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
+from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.taught import told_of
 from holdfast.report.words import beyond, row_weights, unused_fields
 
@@ -60,7 +61,7 @@ def facts(answer: Json) -> list[str]:
         )
     if answer["max_tokens"]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
-    lines += told_of(answer["learned"])
+    lines += [*told_of(answer["learned"]), *told_of_dropped(answer["notes"])]
     lines += map(visible, unused_fields(answer["unused_fields"]))
     lines += map(visible, _many_answers(answer["many_answers"]))
     if told := row_weights(answer["weights"], answer["kept"] + answer["mended"]):

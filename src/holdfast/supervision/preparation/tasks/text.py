@@ -14,6 +14,7 @@ from holdfast.base.files import Json, replacing, write_json
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
+from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.overlap import held_out_facts, told_of_held_out
@@ -155,6 +156,7 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
         terminal.say(told)
     for line in (
         *told_of(summary["learned"], config.data.train_on),
+        *told_of_dropped(summary["notes"]),
         *told_of_held_out(summary["held_out"], bool(config.data.held_out_files)),
     ):
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
