@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 NOTES = "notes.jsonl"  # what a child that measures has to say to the user, beside what it found: {part, text}
+PROGRESS = "progress.jsonl"  # how far it is: {part, what, done, total, time}
 _SOURCE = Path(__file__).resolve().parents[2]  # the folder that the package lies in
 _BEFORE_3_11 = (  # what -P does there
     "import sys; del sys.path[0], sys.argv[0]; import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"

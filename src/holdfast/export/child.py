@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.base.child import NOTES, trainer_command
+from holdfast.base.child import NOTES, PROGRESS, trainer_command
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, read_lines, write_json
 from holdfast.base.inert import inert
+from holdfast.base.units import span
+from holdfast.base.wait import wait_for_end
 from holdfast.export.samples import Samples
 from holdfast.machine.system import usable_threads
+
+Say = Callable[[str], None]
+_EVERY_S = 10.0  # between two lines
+_LEAST = 0.05  # of the work, before it tells how long the rest takes
+
+
+def _quiet(_text: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -30,22 +41,26 @@ class Found:
     hidden: npt.NDArray[np.float32] | None = None
 
 
-def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str]) -> dict[str, Found]:
-    """What the child found of each part, by its name. `folder`: an empty place for the two to meet. Raises Stop(1) where it fails."""
+def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str], say: Say = _quiet) -> dict[str, Found]:
+    """What the child found of each part, by its name. `folder`: an empty place for the two to meet; say: hears how far it is.
+
+    Raises Stop(1) where it fails.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     samples.save(folder / "rows.npz")
-    ask("measure", folder, {"rows": str(folder / "rows.npz"), "parts": parts}, env)
+    ask("measure", folder, {"rows": str(folder / "rows.npz"), "parts": parts}, env, say)
     return {part["name"]: _read(folder, part["name"]) for part in parts}
 
 
-def ask(job: str, folder: Path, request: Json, env: Mapping[str, str]) -> None:
-    """Have a job of the trainer do what the request says, into `folder`. Raises Stop with what it wrote to error.json there."""
+def ask(job: str, folder: Path, request: Json, env: Mapping[str, str], say: Say = _quiet) -> None:
+    """Have a job of the trainer do what the request says, into `folder`, and say how far it is.
+
+    Raises Stop with what it wrote to error.json there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "request.json", request | {"out": str(folder), "threads": usable_threads()})
     with (folder / "output.log").open("wb") as log:
-        command = trainer_command(job, folder / "request.json")
-        nothing = subprocess.DEVNULL
-        code = subprocess.run(command, stdin=nothing, stdout=log, stderr=log, env=dict(env), check=False).returncode
+        code = follow(trainer_command(job, folder / "request.json"), log, env, say, folder / PROGRESS)
     if code:
         told = read_json(folder / "error.json") or {}
         what = f"{told['part']}: {told['message']}" if told else f"exit code {code}: {_last_line(folder / 'output.log')}"
@@ -65,3 +80,37 @@ def _read(folder: Path, name: str) -> Found:
 
 def _last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1][:300]
+
+
+def follow(command: list[str], log: IO[bytes], env: Mapping[str, str], say: Say, file: Path, first: str = "loading torch") -> int:
+    """Run the command and tell every ten seconds how far it is; its exit code. What takes less is not told.
+
+    file: where it writes that; first: what it does while nothing is written there. Killed where this is interrupted.
+    """
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(env)) as child:
+        try:
+            began = told = time.monotonic()
+            while child.poll() is None:
+                wait_for_end([child.pid], _EVERY_S)
+                now = time.monotonic()
+                if child.poll() is None and now - told >= _EVERY_S:
+                    told = now
+                    say(so_far([*read_lines(file)], now - began, first))
+        except BaseException:
+            child.kill()
+            raise
+    return int(child.returncode)
+
+
+def so_far(lines: list[Json], seconds: float, first: str) -> str:
+    """Return in words what is being done. lines: {part, what, done, total, time}, oldest first; seconds: since the child began."""
+    if not lines:
+        return f"  {span(seconds)}: {first}"
+    last = lines[-1]
+    words = f"  {span(seconds)}: {last['part']}: {last['what']}"
+    if not last["total"]:
+        return words
+    begun = next(line for line in lines if (line["part"], line["what"]) == (last["part"], last["what"]))
+    done, took = last["done"] - begun["done"], last["time"] - begun["time"]
+    left = f", about {span(took / done * (last['total'] - last['done']))} left of that" if done >= _LEAST * last["total"] else ""
+    return f"{words}, {last['done']:,} of {last['total']:,}{left}"

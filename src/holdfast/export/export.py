@@ -177,7 +177,7 @@ def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compa
     exported: Json = {"name": "exported", **own, "pad": questions.pad, "logits": questions.places}
     exported |= {"prompts": questions.prompts, "ends": None, "longest": questions.longest}
     exported |= {"settings": str(folder), "chats": questions.chats, "texts": questions.texts, "tokenizer": str(folder)}
-    found = measure(work, questions.samples, [reference, base_part(subject, questions), exported], order.env)
+    found = measure(work, questions.samples, [reference, base_part(subject, questions), exported], order.env, order.say)
     theirs = found["exported"]
     answers = theirs.facts["answers"]
     side = Side(_logits(theirs), answers, theirs.facts["chats"], theirs.facts["texts"], *_ends(answers))

@@ -72,7 +72,7 @@ def verify(request: Request) -> Json:
     measured = f"measuring the loss on {counted(len(task), f'{kind} row')}"
     request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as work:
-        found = measure(Path(work), task.with_(general), parts, request.env)
+        found = measure(Path(work), task.with_(general), parts, request.env, request.say)
         return _answer(request, codec, task, general, asked, found, suite)
 
 

@@ -58,7 +58,11 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
         questions = questions_of(subject, codec)
         order.say(f"computing {subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
         found = measure(
-            work / "reference", questions.samples, [reference_part(subject, questions), base_part(subject, questions)], order.env
+            work / "reference",
+            questions.samples,
+            [reference_part(subject, questions), base_part(subject, questions)],
+            order.env,
+            order.say,
         )
         job = Job(order, codec, folder, work, reference_side(found, questions), questions, tools)
         checked, refused = (_adapter(job), {}) if order.kind == "gguf-adapter" else _merged(job, kinds)
@@ -147,7 +151,7 @@ def _adapter(job: Job) -> Json:
         by = "llama.cpp (convert_lora_to_gguf.py)"
     else:
         write_gguf_adapter(subject, file)
-    compared = compare_gguf(base, file, kind, job.reference, job.questions, job.work, job.order.env)
+    compared = compare_gguf(base, file, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
     refuse_unequal(job.order, compared)
     return compared.figures | {"converter": by}
 

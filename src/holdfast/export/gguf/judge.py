@@ -27,7 +27,7 @@ _BASE: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # 
 def judged(job: Job, file: Path, kind: str, proven: bool) -> Compared:
     """What came of one file; its reasons where it is refused. proven: a wider file of the same model is equal."""
     job.order.say(f"comparing {file.name} with {job.order.subject.told} by llama.cpp")
-    compared = compare_gguf(file, None, kind, job.reference, job.questions, job.work, job.order.env)
+    compared = compare_gguf(file, None, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
     compared.figures["type"] = kind
     if not compared.reasons:
         return compared
@@ -85,9 +85,9 @@ def _of_base(job: Job, kind: str) -> Json | None:
             write_kind(job, wide, wide, "f16", adapted=False)
         write_kind(job, wide, file, kind, adapted=False)
         part = reference_part(subject, job.questions) | {"adapter": None}
-        found = measure(job.work / "base", job.questions.samples, [part], job.order.env)
+        found = measure(job.work / "base", job.questions.samples, [part], job.order.env, job.order.say)
         reference = reference_side(found, job.questions)
-        return compare_gguf(file, None, kind, reference, job.questions, job.work, job.order.env).figures
+        return compare_gguf(file, None, kind, reference, job.questions, job.work, job.order.env, job.order.say).figures
     except Stop:
         return None
     finally:

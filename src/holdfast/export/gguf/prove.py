@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.export.ask import Questions
+from holdfast.export.child import Say, follow
 from holdfast.export.gguf.convert import expected_tensors, need_gguf
 from holdfast.export.gguf.engine import MOST_TOKENS
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
@@ -38,11 +38,11 @@ def need_engine() -> None:
 
 
 def compare_gguf(
-    file: Path, lora: Path | None, kind: str, reference: Side, questions: Questions, work: Path, env: Mapping[str, str]
+    file: Path, lora: Path | None, kind: str, reference: Side, questions: Questions, work: Path, env: Mapping[str, str], say: Say
 ) -> Compared:
     """The figures of one file of type `kind`, with an adapter on it where one is given."""
     whole = _whole(len(questions.places), reference.logits.shape[1])
-    found, told = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], whole, work, env)
+    found, told = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], whole, work, env, say)
     ours, theirs = _alike(reference.logits, told["ids"], told["logprobs"])
     of_all = _alike(reference.logits[whole], told["whole_ids"], told["whole_logprobs"])
     base = None if reference.base is None else _alike(reference.base[whole], told["whole_ids"], told["whole_logprobs"])[0]
@@ -63,7 +63,7 @@ def _alike(logits: Any, ids: Any, logprobs: Any) -> tuple[Any, Any]:
 
 
 def ask_llama_cpp(
-    file: Path, lora: Path | None, questions: Questions, vocabulary: int, whole: list[int], work: Path, env: Mapping[str, str]
+    file: Path, lora: Path | None, questions: Questions, vocabulary: int, whole: list[int], work: Path, env: Mapping[str, str], say: Say
 ) -> tuple[Json, Any]:
     """What the child found: facts, and arrays of token numbers and log-probabilities of each place. Raises Stop(1) where it failed."""
     before = [questions.samples.row(row)[0][: at + 1] for row, at in questions.places]
@@ -75,7 +75,8 @@ def ask_llama_cpp(
     write_json(work / "llama-request.json", request)
     with (work / "llama.log").open("wb") as log:
         command = module_command("holdfast.export.gguf.engine", work / "llama-request.json")
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(env), check=False).returncode
+        places = f"llama.cpp computes at {len(before):,} places and answers {len(questions.prompts):,} prompts"
+        code = follow(command, log, env, say, work / "llama-progress.jsonl", places)
     if code:
         lines = [line for line in (work / "llama.log").read_text(errors="replace").splitlines() if line.strip()]
         said = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "it printed nothing")

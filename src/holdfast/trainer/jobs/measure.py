@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
+from holdfast.base.child import PROGRESS
 from holdfast.base.errors import BLOCKED, Stop, error_message
 from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.trainer.device import release, take_threads
@@ -61,25 +62,47 @@ def measure(path: Path) -> int:
     return 0
 
 
+class _Told:
+    """Writes how far it is, at most once a second, and when something begins."""
+
+    def __init__(self, out: Path, part: str) -> None:
+        self.out, self.part = out / PROGRESS, part
+
+    def begin(self, what: str, total: int = 0) -> None:
+        self.what, self.total, self.done, self.at = what, total, 0, 0.0
+        self.more(0)
+
+    def more(self, new: int) -> None:
+        self.done += new
+        if (now := time.time()) - self.at >= 1:
+            self.at = now
+            append_line(self.out, {"part": self.part, "what": self.what, "done": self.done, "total": self.total, "time": now})
+
+
 def _measure(part: Json, rows: Any, out: Path, place: Place) -> None:
     name, answer, device = part["name"], dict[str, Any](), place.device
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenised(part)
+    told = _Told(out, name)
+    told.begin("loading the model")
     model = load_plain(part["model"], part["adapter"], *place)
     if part.get("losses"):
         lengths = np.diff(rows["starts"])
         batches = [*by_length(lengths, max(1, min(_MOST_TOKENS, _LOGITS // _vocabulary(model))))]
-        np.save(out / f"{name}.losses.npy", _losses(model, rows, batches, part["pad"], device))
+        told.begin("loss of rows", len(lengths) + (part.get("alone") or 0))
+        np.save(out / f"{name}.losses.npy", _losses(model, rows, batches, part["pad"], device, told))
         if part.get("alone"):
             one_by_one = [np.array([row]) for row in range(part["alone"])]
-            answer["alone"] = _losses(model, rows, one_by_one, part["pad"], device)[: part["alone"]].tolist()
+            answer["alone"] = _losses(model, rows, one_by_one, part["pad"], device, told)[: part["alone"]].tolist()
     if part.get("logits"):
-        logits, hidden = _logits(model, rows, part["logits"], device)
+        told.begin("logits of rows", len({row for row, _ in part["logits"]}))
+        logits, hidden = _logits(model, rows, part["logits"], device, told)
         np.save(out / f"{name}.logits.npy", logits)
         np.save(out / f"{name}.hidden.npy", hidden)
     if part.get("prompts"):
         began = time.perf_counter()
-        answer["answers"] = _answers(model, part, device)
+        told.begin("answers", len(part["prompts"]))
+        answer["answers"] = _answers(model, part, device, told)
         answer["seconds"] = round(time.perf_counter() - began, 3)
     write_json(out / f"{name}.json", answer)
     del model
@@ -97,7 +120,7 @@ def _tokenised(part: Json) -> Json:
     return {"chats": [[*map(int, ids)] for ids in chats], "texts": texts}
 
 
-def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device) -> Floats:
+def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device, told: _Told) -> Floats:
     """Learned tokens of each row and the sum of their losses, in nats. Rows are padded on the right, which none sees."""
     ids, learned, starts = rows["ids"], rows["learned"], rows["starts"]
     lengths = np.diff(starts)
@@ -111,6 +134,7 @@ def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.d
         wanted[:, 0] = False  # the first token of a row is never predicted
         sums, counts = row_sums(model, torch.from_numpy(given).to(device), torch.from_numpy(wanted).to(device))
         found[batch] = np.stack([counts, sums], axis=1)
+        told.more(len(batch))
     return found
 
 
@@ -118,7 +142,7 @@ def _vocabulary(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
 
 
-def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device) -> tuple[Any, Any]:
+def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device, told: _Told) -> tuple[Any, Any]:
     """Logits [places, vocabulary] and hidden states [layers + 1, places, width] at (row, position); each row alone, so without padding.
 
     Narrower states, of a model that has several streams, are filled up with zeros.
@@ -133,6 +157,7 @@ def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device
         states = [by_token(state)[-len(ids) :][at].float().cpu().numpy() for state in found.hidden_states]
         widest = max(state.shape[1] for state in states)
         hidden.append(np.stack([np.pad(state, ((0, 0), (0, widest - state.shape[1]))) for state in states]))
+        told.more(1)
     return np.concatenate(logits), np.concatenate(hidden, axis=1)
 
 
@@ -142,10 +167,10 @@ def by_token(state: torch.Tensor) -> torch.Tensor:
     return (state.movedim(0, 2) if streams_first else state)[0].flatten(1)
 
 
-def _answers(model: Any, part: Json, device: torch.device) -> list[Json]:
+def _answers(model: Any, part: Json, device: torch.device, told: _Told) -> list[Json]:
     """Greedy answers: by our own loop where `ends` is given, else by transformers' generate with the folder's own settings."""
     if part.get("ends") is not None:
-        found = greedy(model, part["prompts"], part["pad"], part["ends"], part["longest"])
+        found = greedy(model, part["prompts"], part["pad"], part["ends"], part["longest"], told.more)
         return [answer._asdict() for answer in found]
     settings = GenerationConfig.from_pretrained(part.get("settings") or part["model"], local_files_only=True)
     ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
@@ -154,6 +179,7 @@ def _answers(model: Any, part: Json, device: torch.device) -> list[Json]:
         written = _generated(model, prompt, settings, part["longest"], device)
         ended = bool(written) and written[-1] in ends
         answers.append({"ids": written[:-1] if ended else written, "ended": ended, "ends": ends, "pad": settings.pad_token_id})
+        told.more(1)
     return answers
 
 

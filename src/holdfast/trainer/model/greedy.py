@@ -7,7 +7,7 @@ under another name) reads each prompt by itself, and all of it for every token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,14 +33,25 @@ class Answer(NamedTuple):
     ended: bool
 
 
-def greedy(model: Any, prompts: Sequence[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
-    """One answer a prompt, in their order, of at most `longest` tokens."""
+def greedy(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    pad: int,
+    ends: Sequence[int],
+    longest: int,
+    answered: Callable[[int], None] = lambda new: None,
+) -> list[Answer]:
+    """One answer a prompt, in their order, of at most `longest` tokens. answered: hears of each answer as it ends."""
     if prompts and not batches(model, prompts, pad):
-        return [_alone(model, prompt, ends, longest) for prompt in prompts]
+        answers = []
+        for prompt in prompts:
+            answers.append(_alone(model, prompt, ends, longest))
+            answered(1)
+        return answers
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found: dict[int, Answer] = {}
     for some, answers in in_portions(
-        order, _BATCH, first_of, lambda some: _batch(model, [prompts[at] for at in some.numbers], pad, ends, longest)
+        order, _BATCH, first_of, lambda some: _batch(model, [prompts[at] for at in some.numbers], pad, ends, longest, answered)
     ):
         found |= zip(some.numbers, answers, strict=True)
     return [found[at] for at in range(len(prompts))]
@@ -115,7 +126,9 @@ def _next_logits(model: Any, shown: dict[str, Tensor], mask: Tensor, positions: 
 
 
 @torch.inference_mode()
-def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int) -> list[Answer]:
+def _batch(
+    model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int, answered: Callable[[int], None]
+) -> list[Answer]:
     model, virtual = _without_virtual(model)
     shown, mask, positions, cache = _begun(model, prompts, pad, virtual)
     answers = [Answer([], [], False) for _ in prompts]
@@ -132,6 +145,7 @@ def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[in
             if number in ends:
                 answers[rows[at]] = answer._replace(ended=True)
                 alive[at] = False
+                answered(1)
             else:
                 answer.ids.append(number)
         if not alive.any():
@@ -141,6 +155,7 @@ def _batch(model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[in
         if 4 * int(alive.sum()) <= 3 * len(rows):
             ids, positions, mask, rows, alive = _without_ended(cache, alive, ids, positions, mask, rows)
         shown = {"input_ids": ids}
+    answered(int(alive.sum()))
     return answers
 
 

@@ -1,0 +1,51 @@
+"""A child that measures models tells how far it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.export import child
+from holdfast.export.child import follow, so_far
+
+
+def line(what: str, done: int, total: int, time: float, part: str = "tuned") -> dict[str, object]:
+    return {"part": part, "what": what, "done": done, "total": total, "time": time}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "  30 s: loading torch"),
+        ([line("loading the model", 0, 0, 5.0, "base")], "  30 s: base: loading the model"),
+        (
+            [line("loss of rows", 0, 98, 5.0), line("loss of rows", 49, 98, 25.0)],
+            "  30 s: tuned: loss of rows, 49 of 98, about 20 s left of that",
+        ),
+        ([line("loss of rows", 0, 98, 5.0), line("answers", 0, 10, 25.0)], "  30 s: tuned: answers, 0 of 10"),
+        ([line("answers", 0, 1000, 0.0), line("answers", 2, 1000, 25.0)], "  30 s: tuned: answers, 2 of 1,000"),
+        (
+            [
+                line("answers", 0, 4, 0.0, "base"),
+                line("answers", 4, 4, 9.0, "base"),
+                line("answers", 0, 4, 10.0),
+                line("answers", 1, 4, 30.0),
+            ],
+            "  30 s: tuned: answers, 1 of 4, about 60 s left of that",
+        ),
+    ],
+)
+def test_what_is_done_is_told_with_the_time_it_still_takes(lines: list[dict[str, object]], said: str) -> None:
+    assert so_far(lines, 30.0, "loading torch") == said
+
+
+def test_a_child_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_EVERY_S", 0.0)
+    said: list[str] = []
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-c", "import sys; sys.stdin.read(); print('done'); sys.exit(3)"]
+        assert follow(command, log, {}, said.append, tmp_path / "none") == 3
+    assert (tmp_path / "log").read_text() == "done\n"
+    assert {text.partition(": ")[2] for text in said} <= {"loading torch"}
