@@ -21,6 +21,7 @@ from holdfast.data.templates.given_template import NAMED, codec_of, with_templat
 from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Tokens
 from holdfast.data.tokens.prompt import prompt_ids
+from holdfast.export.card import _template
 from holdfast.export.endings import copy_tokenizer
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.publish import publish_artifact
@@ -117,3 +118,17 @@ def test_what_a_run_leaves_renders_and_ends_as_it_was_trained(
     assert settings == {"eos_token_id": [2, 0], "top_k": 7, "pad_token_id": 3}
     in_file = json.loads((tmp_path / "adapter/tokenizer_config.json").read_text()).get("chat_template")
     assert in_file in (None, written_template(codec))
+
+
+@pytest.mark.parametrize("given", [None, "chatml", MARKED])
+def test_the_card_of_an_export_has_the_form_its_base_lacks(given: str | None, without_template: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    codec = codec_of(config_with(given), without_template)
+    copy_tokenizer(codec, out)
+    told = _template(out, without_template)
+    assert written_template(codec) in told and "the base model has none" in told
+    shutil.copyfile(out / "chat_template.jinja", without_template / "chat_template.jinja")
+    assert _template(out, without_template) == "", "the base's own is told nowhere"
+    (without_template / "chat_template.jinja").write_text("{{ messages }}")
+    assert "the base model has another" in _template(out, without_template)

@@ -14,6 +14,7 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import HALF, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
+from holdfast.data.templates.template import load_template
 from holdfast.export import words
 from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
 from holdfast.export.subject import Subject
@@ -62,7 +63,13 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
     if kind == "adapter":
         parts.append(f"{HALF}.\n" if has_text_half(subject.facts.config) else "")
         parts.append(serve_line(subject, tensors_of_file(subject.weights), _own_files(folder, subject.facts)))
-    parts += [_equal(checked, subject.told), _training(subject), _results(subject), _incidents(subject)]
+    parts += [
+        _template(folder, subject.facts.folder),
+        _equal(checked, subject.told),
+        _training(subject),
+        _results(subject),
+        _incidents(subject),
+    ]
     parts.append(
         "## Where it comes from\n\n| | |\n|---|---|\n"
         + "".join(
@@ -70,6 +77,16 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         )
     )
     (folder / "README.md").write_text(inert("\n".join(part for part in parts if part)), encoding="utf-8")
+
+
+def _template(folder: Path, base: Path) -> str:
+    """The chat template of an export as it lies there, where it is not its base's: the form that was trained in; else nothing."""
+    file = folder / TEMPLATE
+    if not file.is_file() or (source := file.read_text(encoding="utf-8")) == (own := load_template(base).source):
+        return ""
+    which = "has another" if own else "has none"
+    told = f"Conversations are written as in training, by `{TEMPLATE}`; the base model {which}."
+    return f"## Chat template\n\n{told}\n\n```jinja\n{source}\n```\n"
 
 
 def _licence(folder: Path) -> Json:
