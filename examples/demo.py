@@ -95,7 +95,10 @@ def main(short: bool) -> int:
         if wrong := disproof(len(killed)):
             announce(wrong)
             return 1
-        show_learning()
+        if short:
+            announce("the kills cost no step; the run is too short to learn answers: without SHORT=1 it is twenty times as long")
+        else:
+            show_learning()
         announce(f"done in {time.monotonic() - began:.0f} s, two kills included. Now open {RUN / 'report.html'} in a browser,")
         print(f"    or talk to both models: .venv/bin/holdfast chat {RUN}\n", flush=True)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -221,3 +222,16 @@ def test_a_missing_recipe_and_an_empty_folder_are_told_apart(tmp_path: Path) -> 
 def test_no_rows_is_not_a_number_of_rows() -> None:
     with pytest.raises(ValueError, match="rows must be at least 1, not 0"):
         make_rows(load_recipe(), rows=0, seed=1)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_no_field_of_the_rows_looks_as_if_it_changed_their_meaning(held_out: bool, tmp_path: Path) -> None:
+    """`data check` and `doctor` warn of fields such as `split`: of our own rows there is nothing to warn of."""
+    from holdfast.cli.main import main
+    from holdfast.data.judge.unused import tells
+
+    files = [tmp_path / "rows.jsonl", *([tmp_path / "kept.jsonl"] if held_out else [])]
+    assert main(["data", "make", "--rows", "48", "--out", str(files[0]), *(["--held-out", str(files[1])] if held_out else [])]) == 0
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert len(rows) == 48
+    assert not {name for row in rows for name in row if name not in ("instruction", "input", "output") and tells(name, row[name])}

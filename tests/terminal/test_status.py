@@ -283,3 +283,24 @@ def test_a_run_that_was_stopped_before_it_was_prepared_is_interrupted_and_has_no
     with held(run):
         pass
     assert look(RunFolder(run)).state == "dead", "nobody says that it was stopped this time"
+
+
+def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
+    from holdfast.cli.commands.status import _living
+
+    one = {
+        "state": "running",
+        "pids": {"supervisor": 1},
+        "host": "vm",
+        "last_step_time": None,
+        "supervised": True,
+        "readings": None,
+        "signs": [],
+    }
+    none_left = {"low": 0.0, "likely": 0.0, "high": 0.0}
+    [line] = _living(one | {"doing": "evaluating", "step": 10, "steps": 10, "seconds_left": none_left})
+    assert line.endswith("; all steps are done, and what was made is evaluated: how long that takes is not known")
+    [line] = _living(
+        one | {"doing": "evaluating", "step": 5, "steps": 10, "seconds_left": none_left | {"likely": 9.0, "high": 9.0, "low": 9.0}}
+    )
+    assert line.endswith("about 9 s left")

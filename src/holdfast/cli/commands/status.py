@@ -63,6 +63,8 @@ def _living(one: Json) -> list[str]:
         where = "its processes cannot be seen from here" + ("" if one["host"] != platform.node() else ": another container, perhaps")
     ago = f"; last step {_ago(time.time() - one['last_step_time'])} ago" if one["last_step_time"] else ""
     left = f"; {between(Seconds(**one['seconds_left']))} left" if one["seconds_left"] else ""
+    if one["doing"] == "evaluating" and one["step"] == one["steps"]:
+        left = "; all steps are done, and what was made is evaluated: how long that takes is not known"
     lines = [f"{one['doing'] or 'running'} on {one['host'] or 'an unknown host'}: {where}{ago}{left}"]
     if not one["supervised"]:
         lines.append("! no supervisor watches it: it trains on, but nothing would restart it; rerun the same command to adopt it")

@@ -107,9 +107,9 @@ def _write(parts: dict[Path, list[Json]], out: Path) -> None:
 
 
 def _by_file(rows: Sequence[Row], out: Path, held_out: Path | None) -> dict[Path, list[Json]]:
-    if held_out is None:
-        return {out: [{**row} for row in rows]}
-    parts: dict[Path, list[Json]] = {out: [], held_out: []}
+    parts: dict[Path, list[Json]] = {out: []} if held_out is None else {out: [], held_out: []}
     for row in rows:  # which part a row is of, its file says: as a field of rows it would look as if it changed their meaning
-        parts[out if row["split"] == "train" else held_out].append({name: value for name, value in row.items() if name != "split"})
+        parts[out if held_out is None or row["split"] == "train" else held_out].append(
+            {name: value for name, value in row.items() if name != "split"}
+        )
     return parts
