@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from holdfast.config.objectives import either, objectives_of
+from holdfast.data.judge.known_forms import known_form
 from holdfast.data.judge.names import (
     KNOWN_NAMES,
     MARKS,
@@ -99,6 +100,8 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
         value = {"messages": value}
     if not isinstance(value, dict):
         raise BadRow("not_an_object", f"a JSON object is needed, this is {kind_of(value)}")
+    if "row_idx" in value and isinstance(value.get("row"), dict):  # as the Hub's row viewer gives it
+        value = value["row"]
     as_it_stands, value = value, under_our_names(value, fields or {})
 
     def answer_alone(one: dict[str, Any]) -> Example:
@@ -145,6 +148,8 @@ def _layout_of(value: dict[str, Any]) -> tuple[str, Pair | None] | None:
 
 def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapping[str, str]) -> tuple[str, Pair | None]:
     """Return what `_layout_of` does. Raises BadRow for no known layout, with the names as they stand in the file."""
+    if form := known_form(as_it_stands):
+        raise BadRow("not_rows", form)
     if found := _layout_of(value):
         return found
     if lists := {

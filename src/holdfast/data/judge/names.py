@@ -32,7 +32,22 @@ PAIRS = (
     Pair("question-answer", "input_text", "", "output_text"),
 )
 TALKS = ("messages", "conversations", "conversation", "contents", "dialogue", "dialog", "chat", "turns", "content")  # hold turns
-TURN_MARKS = frozenset(("loss", "train", "training", "weight", "loss_mask", "output_with_loss"))  # of a turn: whether it is learned
+TURN_MARKS = frozenset(
+    (
+        "loss",
+        "train",
+        "training",
+        "trainable",
+        "weight",
+        "loss_mask",
+        "training_mask",
+        "train_mask",
+        "train_detail",
+        "masked",
+        "output_with_loss",
+    )
+)  # of a turn: whether it is learned; masked: whether it is not
+ROW_MASKS = frozenset(("loss_mask", "loss_masks", "training_mask", "train_mask"))  # of a row: the same for each of its turns
 TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
 REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
 MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
@@ -77,7 +92,7 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
         read = {*KNOWN_NAMES, "preferred_output", "non_preferred_output"}
     else:
         turns = next((name for name in TALKS if name in named), "")
-        read = {turns, "system", "systeminstruction", "system_instruction", "tools", "functions"}
+        read = {turns, "system", "systeminstruction", "system_instruction", "tools", "functions", *ROW_MASKS}
         read |= set() if turns else {"prompt", "completion"}
     return {name for name, ours in ours_of.items() if ours & read}
 

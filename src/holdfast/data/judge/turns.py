@@ -6,6 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.data.judge.bad_row import BadRow as BadRow
+from holdfast.data.judge.bad_row import kind_of as kind_of
+from holdfast.data.judge.learned_turns import learns, row_mask
 from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, in_our_case
 
 _SHAREGPT_ROLES = {
@@ -29,16 +32,7 @@ _TURN_NAMES = {"role", "from", "author"}
 _CONTENTS = ("content", "value", "parts", "text")  # of a turn with a role, the first that is there
 EXCHANGES = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("question", "answer"), ("prompt", "response"))
 _BESIDE = ("name", "tool_call_id")  # of a turn: templates may ask for them
-_OFF = ("false", "no", "0", "0.0")
 _PART_TEXTS = ("text", "value", "content")
-
-
-class BadRow(Exception):
-    """Why a row cannot be trained on: a short name that can be counted, and what exactly."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason, self.detail = reason, detail
 
 
 class Message(NamedTuple):
@@ -106,7 +100,8 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
             found.append(turn_of(turn, number, share or None))
         else:
             found += exchange_of(turn, number) or [turn_of(turn, number, share or None)]
-    return tuple(found)
+    off = row_mask(value, [one.role for one in found])
+    return tuple(one._replace(learn=False) if at in off else one for at, one in enumerate(found)) if off else tuple(found)
 
 
 def talk_field(value: dict[str, Any]) -> str:
@@ -198,24 +193,6 @@ def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
     return turn.get("role", turn.get("author")), content
 
 
-def learns(turn: dict[str, Any], number: int) -> bool:
-    """Whether a turn is to be learned, as it says itself: {"train": false}, {"weight": 0}. Raises BadRow for a weight that is none."""
-    for name in sorted(TURN_MARKS & turn.keys()):
-        mark = turn[name]
-        if isinstance(mark, str) and mark.strip().lower() in (*_OFF, "true", "yes", "1", "1.0"):
-            mark = mark.strip().lower() not in _OFF
-        if mark is None:
-            continue
-        if not isinstance(mark, bool | int | float) or mark not in (0, 1):
-            told = f"it is {mark!r}" if isinstance(mark, int | float) else f"it is {kind_of(mark)}"
-            raise BadRow(
-                "bad_weight", f"turn {number} has a {name} that says neither yes nor no: 1, true, 0 or false are read, {told[:80]}"
-            )
-        if not mark:
-            return False
-    return True
-
-
 def _joined(parts: list[Any], number: int) -> str:
     """The text of a turn that is written as a list of parts."""
     texts = []
@@ -297,8 +274,3 @@ def tools_of(value: dict[str, Any]) -> tuple[Any, ...]:
     if not value.get("tools"):
         found = [tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool} for tool in found]
     return tuple(map(without_nulls, found))
-
-
-def kind_of(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true/false", int: "a number", float: "a number", type(None): "nothing"}
-    return names.get(type(value), type(value).__name__)

@@ -1,0 +1,82 @@
+"""Marks by which a turn or a row says what of it is learned: each that trainers read is followed, or a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.turns import BadRow
+from holdfast.data.judge.unused import Unused
+
+TALK = [{"role": role, "content": text} for role, text in (("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"))]
+PART = {"begin_offset": 0, "end_offset": 1}
+
+
+def learned(row: dict[str, Any]) -> list[str]:
+    return [turn.content for turn in parse_example(row, "auto").messages if turn.role == "assistant" and turn.learn]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"masked": True},
+        {"masked": "true"},
+        {"masked": 1},
+        {"trainable": False},
+        {"training_mask": 0},
+        {"train_mask": "no"},
+        {"train_detail": [PART | {"train": False}]},
+        {"masked": None, "train": False},
+    ],
+)
+def test_a_turn_that_is_marked_is_not_learned(mark: dict[str, Any]) -> None:
+    assert learned({"messages": [TALK[0], TALK[1] | mark, *TALK[2:]]}) == ["a2"]
+
+
+@pytest.mark.parametrize(
+    "mark", [{"masked": False}, {"masked": None}, {"trainable": 1}, {"train_detail": [PART | {"train": True}]}, {"train_detail": None}]
+)
+def test_a_turn_that_is_marked_as_learned_is(mark: dict[str, Any]) -> None:
+    assert learned({"messages": [TALK[0], TALK[1] | mark, *TALK[2:]]}) == ["a1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ([0, 0, 0, 1], ["a2"]),
+        ([1, 1, 1, 0], ["a1"]),
+        ([0, 1], ["a2"]),
+        ([True, False], ["a1"]),
+        ([0, 1, 0, 1], ["a1", "a2"]),
+        (None, ["a1", "a2"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["loss_mask", "training_mask", "train_mask"])
+@pytest.mark.parametrize("field", ["messages", "conversations"])
+def test_the_mask_of_a_row_is_followed_and_told_as_used(name: str, field: str, mask: Any, expected: list[str]) -> None:
+    row = {field: TALK, name: mask}
+    assert learned(row) == expected
+    unused = Unused()
+    unused.add([(row, "chat")], {})
+    assert name not in str(unused.as_json())
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"messages": TALK, "loss_mask": [0, 1, 1]}, "3 entries"),
+        ({"messages": TALK, "loss_mask": [0, 0.5]}, "0.5"),
+        ({"messages": TALK, "loss_mask": "0011"}, "text"),
+        ({"messages": [TALK[0], TALK[1] | {"weight": 0.5}]}, "data.row_weight"),
+        ({"messages": [TALK[0], TALK[1] | {"masked": 2}]}, "masked"),
+        ({"messages": [TALK[0], TALK[1] | {"train_detail": [PART | {"end_offset": 0, "train": False}]}]}, "a part of it"),
+        ({"messages": [TALK[0], TALK[1] | {"train_detail": [PART | {"train": False}, PART | {"train": True}]}]}, "a part of it"),
+        ({"messages": [TALK[0], TALK[1] | {"train_detail": "all"}]}, "list of parts"),
+    ],
+)
+def test_a_mark_that_cannot_be_followed_is_a_reason(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadRow, match="(?s).*" + told) as bad:
+        parse_example(row, "auto")
+    assert bad.value.reason == "bad_weight"
