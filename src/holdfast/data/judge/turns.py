@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.data.judge.bad_row import BadRow as BadRow
 from holdfast.data.judge.bad_row import kind_of as kind_of
+from holdfast.data.judge.blocks import without_blocks
 from holdfast.data.judge.learned_turns import learns, row_mask
 from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, in_our_case
 
@@ -95,7 +96,7 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
         turns = turns[0]
     share = field == "conversations" and not any(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in turns)
     found: list[Message] = []
-    for number, turn in enumerate(turns):
+    for number, turn in enumerate([one for given in turns for one in without_blocks(given)]):
         if isinstance(turn, dict) and ("role" in turn or "from" in turn):
             found.append(turn_of(turn, number, share or None))
         else:
