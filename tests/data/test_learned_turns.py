@@ -100,3 +100,10 @@ def test_blocks_of_calls_and_results_are_the_turns_of_other_forms(said: Any) -> 
     assert [turn.role for turn in parse_example({"messages": more}, "auto").messages] == ["user", "assistant", "tool", "user", "assistant"]
     with pytest.raises(BadRow):
         parse_example({"messages": [TALK[0], {"role": "assistant", "content": [use | {"name": None}]}]}, "auto")
+
+
+@pytest.mark.parametrize("field", ["messages", "conversations", "dialogue"])
+@pytest.mark.parametrize(("who", "what"), [("speaker", "text"), ("Speaker", "Text"), ("speaker", "utterance")])
+def test_turns_of_a_speaker_and_a_text_are_read(field: str, who: str, what: str) -> None:
+    turns = [{who: speaker, what: text} for speaker, text in (("Human", "q1"), ("assistant", "a1"))]
+    assert [(turn.role, turn.content) for turn in parse_example({field: turns}, "auto").messages] == [("user", "q1"), ("assistant", "a1")]
