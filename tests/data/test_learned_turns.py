@@ -80,3 +80,30 @@ def test_a_mark_that_cannot_be_followed_is_a_reason(row: dict[str, Any], told: s
     with pytest.raises(BadRow, match="(?s).*" + told) as bad:
         parse_example(row, "auto")
     assert bad.value.reason == "bad_weight"
+
+
+@pytest.mark.parametrize("said", ["21", [{"type": "text", "text": "21"}]])
+def test_blocks_of_calls_and_results_are_the_turns_of_other_forms(said: Any) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "stock", "input": {"part": "M3"}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": said}
+    text = {"type": "text", "text": "I look."}
+    blocks = [TALK[0], {"role": "assistant", "content": [text, use]}, {"role": "user", "content": [result]}, TALK[3]]
+    call = {"id": "t1", "function": {"name": "stock", "arguments": '{"part": "M3"}'}}
+    plain = [
+        TALK[0],
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "t1", "content": "21"},
+        TALK[3],
+    ]
+    assert parse_example({"messages": blocks}, "auto") == parse_example({"messages": plain}, "auto")
+    more = [*blocks[:2], {"role": "user", "content": [result, {"type": "text", "text": "so?"}]}, TALK[3]]
+    assert [turn.role for turn in parse_example({"messages": more}, "auto").messages] == ["user", "assistant", "tool", "user", "assistant"]
+    with pytest.raises(BadRow):
+        parse_example({"messages": [TALK[0], {"role": "assistant", "content": [use | {"name": None}]}]}, "auto")
+
+
+@pytest.mark.parametrize("field", ["messages", "conversations", "dialogue"])
+@pytest.mark.parametrize(("who", "what"), [("speaker", "text"), ("Speaker", "Text"), ("speaker", "utterance")])
+def test_turns_of_a_speaker_and_a_text_are_read(field: str, who: str, what: str) -> None:
+    turns = [{who: speaker, what: text} for speaker, text in (("Human", "q1"), ("assistant", "a1"))]
+    assert [(turn.role, turn.content) for turn in parse_example({field: turns}, "auto").messages] == [("user", "q1"), ("assistant", "a1")]

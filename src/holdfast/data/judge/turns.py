@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.data.judge.bad_row import BadRow as BadRow
 from holdfast.data.judge.bad_row import kind_of as kind_of
+from holdfast.data.judge.blocks import without_blocks
 from holdfast.data.judge.learned_turns import learns, row_mask
 from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, in_our_case
 
@@ -28,8 +29,9 @@ _SHAREGPT_ROLES = {
 }
 _ROLES = {"developer": "system", "function": "tool", "human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
 _ALL_ROLES = {*_SHAREGPT_ROLES, *_ROLES}
-_TURN_NAMES = {"role", "from", "author"}
-_CONTENTS = ("content", "value", "parts", "text")  # of a turn with a role, the first that is there
+_TURN_NAMES = {"role", "from", "author", "speaker"}
+_NO_SHARE = {"role", "speaker"}  # a turn with one of these is none of ShareGPT
+_CONTENTS = ("content", "value", "parts", "text", "utterance")  # of a turn with a role, the first that is there
 EXCHANGES = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("question", "answer"), ("prompt", "response"))
 _BESIDE = ("name", "tool_call_id")  # of a turn: templates may ask for them
 _PART_TEXTS = ("text", "value", "content")
@@ -93,9 +95,11 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
         raise BadRow("missing_field" if turns is None else "wrong_type", f"{field} must be a list of turns, it is {kind_of(turns)}")
     if len(turns) == 1 and isinstance(turns[0], list):
         turns = turns[0]
-    share = field == "conversations" and not any(isinstance(turn, dict) and "role" in map(in_our_case, turn) for turn in turns)
+    share = field == "conversations" and not any(
+        isinstance(turn, dict) and not _NO_SHARE.isdisjoint(map(in_our_case, turn)) for turn in turns
+    )
     found: list[Message] = []
-    for number, turn in enumerate(turns):
+    for number, turn in enumerate([one for given in turns for one in without_blocks(given)]):
         if isinstance(turn, dict) and ("role" in turn or "from" in turn):
             found.append(turn_of(turn, number, share or None))
         else:
@@ -152,7 +156,7 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"turn {number} must be an object, it is {kind_of(turn)}")
     turn = turn if turn.keys() & _TURN_NAMES else {in_our_case(name): inside for name, inside in turn.items()}
-    share = ("role" not in turn and "author" not in turn) if share is None else share
+    share = turn.keys().isdisjoint(("role", "author", "speaker")) if share is None else share
     role, content = _said(turn, share)
     if isinstance(role, str) and role not in _ALL_ROLES and in_our_case(role) in _ALL_ROLES:
         role = in_our_case(role)
@@ -190,7 +194,7 @@ def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
     content = turn.get("content")
     if content is None:
         content = next((turn[name] for name in _CONTENTS if turn.get(name) is not None), None)
-    return turn.get("role", turn.get("author")), content
+    return turn.get("role", turn.get("author", turn.get("speaker"))), content
 
 
 def _joined(parts: list[Any], number: int) -> str:
