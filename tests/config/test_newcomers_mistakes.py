@@ -54,6 +54,7 @@ def test_a_mistake_in_a_config_is_answered(tmp_path: Path, more: dict[str, Any],
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["explain", "memory"], "gpu-oom-allocator"),
         (["explain", "oom"], "memory"),
         (["explain", "HIPBLAS_STATUS_INTERNAL_ERROR"], "Remedies"),
     ],

@@ -347,3 +347,17 @@ def test_a_trial_with_other_threads_leaves_none_of_them_behind(finished: Path) -
     for settings, threads in (({}, 1), ({"threads": 2}, 2), ({}, 1)):
         assert stage.replay(new_trial(RunFolder(finished), 5, TrialChange(settings=settings)))
         assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "damaged", "said"),
+    [
+        (None, None, None, "not finite: loss and gradient norm"),
+        (2.5, float("inf"), None, "not finite: gradient norm"),
+        (2.5, 1.0, "layer 3 of the moments", "not finite: layer 3 of the moments"),
+    ],
+)
+def test_a_trial_that_is_not_finite_says_what_of_it(loss: float | None, norm: float | None, damaged: str | None, said: str) -> None:
+    from holdfast.experiments.replay import failure
+
+    assert failure({"ending": "finished", "loss": loss, "grad_norm": norm, "damaged": damaged}) == said

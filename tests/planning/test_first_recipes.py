@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.errors import Stop
 from holdfast.book.graphics_cards import named_card
 from holdfast.config.load import load_config
 from holdfast.planning.advice import far_off
@@ -92,3 +93,21 @@ def test_cards_of_newcomers_are_known(name: str) -> None:
 def test_the_list_of_recipes_names_each_with_its_own_first_line() -> None:
     rows = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", (FOLDER / "README.md").read_text(), re.M))
     assert rows == {recipe.name: recipe.read_text().splitlines()[0].removeprefix("# ") for recipe in RECIPES}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("P40", ""),
+        ("GTX 1080 Ti", ""),
+        ("GTX 1660 Ti", ""),
+        ("RTX A2000", ""),
+        ("M2 Max", ""),
+        ("RTX 4900", "RTX 4090"),
+        ("RXT 4090", "RTX 4090"),
+    ],
+)
+def test_only_a_card_of_the_same_family_is_offered_for_a_name_nobody_knows(name: str, meant: str) -> None:
+    with pytest.raises(Stop) as stopped:
+        named_card(name)
+    assert (f"did you mean {meant}?" in stopped.value.hint) if meant else "did you mean" not in stopped.value.hint

@@ -151,7 +151,7 @@ def test_a_plan_never_says_less_than_a_run_of_its_shape_took_here(cache: Path, t
     _ended(tmp_path / "b", 7000)
     now = correct_from_history(CONFIG, MACHINE, PLAN)
     assert (now.peak_bytes, now.bytes.total(), now.fits) == (8500, 8500, False)
-    assert "2 runs of this shape took at the most 0.0 MiB on this machine" in now.reasons[-1]
+    assert "2 runs of this shape took up to 0.0 MiB on this machine" in now.reasons[-1]
     assert now.micro_batch_tokens == PLAN.micro_batch_tokens, "what is chosen follows from config and capacity alone"
     elsewhere, other = MACHINE | {"memory_bytes": 20_000}, CONFIG.model_copy(update={"adapter": CONFIG.adapter.model_copy(update={"r": 9})})
     assert correct_from_history(CONFIG, elsewhere, PLAN) == correct_from_history(other, MACHINE, PLAN) == PLAN
@@ -254,3 +254,10 @@ def test_the_work_ahead_is_judged_by_the_first_rows(tmp_path: Path) -> None:
     assert not isinstance(longer, str) and longer.samples == pytest.approx(150_000, rel=0.01), "by the file's size"
     lost = workload(Config.model_validate(tree | {"data": {"files": "nowhere.jsonl"}}), read_model("tiny"), 512)
     assert isinstance(lost, str) and "its rows cannot be counted yet" in lost
+
+
+def test_what_is_kept_free_is_said_as_a_person_would() -> None:
+    from holdfast.report.plan.lines import verdict
+
+    plan = Plan.model_construct(fits=True, capacity_bytes=16 << 30, peak_bytes=2 << 30, reserve_bytes=4 << 30)
+    assert verdict(plan) == "it fits: 2.00 GiB of 16.00 GiB, 4.00 GiB of it are kept free for other programs"

@@ -20,7 +20,7 @@ def named_card(text: str) -> Json:
     cards = [card for card in _cards() if _plain(card["name"]) == _plain(name)]
     if not cards:
         known = sorted({card["name"] for card in _cards()})
-        near = difflib.get_close_matches(_plain(name), [_plain(one) for one in known], 1, 0.5)
+        near = difflib.get_close_matches(_plain(name), [_plain(one) for one in known if _of_family(_plain(name), _plain(one))], 1, 0.5)
         meant = next((one for one in known if near and _plain(one) == near[0]), None)
         hint = f"did you mean {meant}? " if meant else ""
         raise Stop(USAGE, f"no card is known as {text!r}", f"{hint}for any other give its memory: --memory 32GiB")
@@ -33,6 +33,15 @@ def named_card(text: str) -> Json:
     (card,) = asked
     memory = card["memory_gib"] * 10**9 if card.get("decimal") else card["memory_gib"] << 30
     return {"vendor": card["vendor"], "arch": card["arch"], "name": card["name"], "memory_bytes": memory, "integrated": False}
+
+
+def _of_family(name: str, known: str) -> bool:
+    """Whether `name` may be a slip for a card's: the same numbers and letters or none, or its letters and first digit."""
+    letters, others = (sorted(re.sub(r"\d", "", one)) for one in (name, known))
+    if re.findall(r"\d", name) == re.findall(r"\d", known) and letters in ([], others):
+        return True
+    first, other = re.match(r"\D*\d", name), re.match(r"\D*\d", known)
+    return first is not None and other is not None and first[0] == other[0]
 
 
 def _cards() -> list[Json]:

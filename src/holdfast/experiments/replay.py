@@ -7,6 +7,7 @@ has to compute first, running.json when it begins, outcome.json at its end.
 from __future__ import annotations
 
 import ctypes
+import math
 import shutil
 import signal
 import subprocess
@@ -161,10 +162,14 @@ def ending_of(code: int) -> str:
     return killed_by(code) if code < 0 else f"error, exit code {code}"
 
 
+_OF_STEP = {"loss": "loss", "grad_norm": "gradient norm"}
+
+
 def failure(outcome: Json) -> str:
     """How a trial failed, in words."""
     if outcome["ending"] == "finished":
-        return f"not finite: {outcome.get('damaged') or 'loss {loss}, gradient norm {grad_norm}'.format(**outcome)}"
+        named = [words for key, words in _OF_STEP.items() if (value := outcome.get(key)) is None or not math.isfinite(value)]
+        return f"not finite: {outcome.get('damaged') or ' and '.join(named) or 'a trained weight'}"
     return str(outcome["ending"])
 
 

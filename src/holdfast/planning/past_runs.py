@@ -65,7 +65,7 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
     machine = read_json(run.machine_file) or {}
     planned = _planned(machine, plan)
     run.event("memory_compared", planned_bytes=planned, measured_bytes=measured)
-    say(f"memory: {gib(measured)} at the most, {gib(planned)} planned ({planned / measured - 1:+.0%})")
+    say(f"memory: {gib(measured)} at its peak, {gib(planned)} planned ({planned / measured - 1:+.0%})")
     if plan.seconds and summary.get("wall_seconds"):
         expected = f"{span(plan.seconds.low)} to {span(plan.seconds.high)}"
         say(f"wall time: {span(summary['wall_seconds'])}, {expected} expected")
@@ -114,7 +114,7 @@ def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
     if not measured:
         return plan
     planned, found = _planned(machine, plan), max(measured)
-    runs = "a run of this shape took" if len(measured) == 1 else f"{len(measured)} runs of this shape took at the most"
+    runs = "a run of this shape took" if len(measured) == 1 else f"{len(measured)} runs of this shape took up to"
     told = f"{runs} {gib(found)} on this machine"
     if (more := found - planned) > 0:
         told += f", {gib(more)} more than this plan would have said; that is counted"

@@ -13,7 +13,14 @@ from holdfast.book import cards_of, shelves
 from holdfast.book.kinds.catalog import Card
 from holdfast.book.kinds.failure import Failure
 
-_MEANT = {"oom": "out of memory", "nan": "loss is nan", "segfault": "Segmentation fault", "hang": "hang", "cuda oom": "CUDA out of memory"}
+_MEANT = {
+    "memory": "CUDA out of memory",
+    "oom": "out of memory",
+    "nan": "loss is nan",
+    "segfault": "Segmentation fault",
+    "hang": "hang",
+    "cuda oom": "CUDA out of memory",
+}
 _MOST = 3  # cards for words that are no name
 EXAMPLE = "holdfast explain gpu-oom-allocator"
 

@@ -39,7 +39,7 @@ class PlanView:
         for kind, size in plan.bytes.by_kind().items():
             if size:
                 self._say(f"  {WORDS[kind]:<22}{gib(size):>12}  {size / max(1, plan.peak_bytes):6.1%}")
-        self._say(f"  {'at the most':<22}{gib(plan.peak_bytes):>12}")
+        self._say(f"  {'peak':<22}{gib(plan.peak_bytes):>12}")
         share = plan.params.trainable / max(1, plan.params.total)
         self._say(f"{plan.params.total:,} parameters, {plan.params.trainable:,} of them trained ({share:.2%})")
         if learns:
@@ -88,5 +88,5 @@ def verdict(plan: Plan) -> str:
     """Whether it fits, in a sentence."""
     if plan.fits is None or plan.capacity_bytes is None:
         return f"nobody knows whether it fits: {gib(plan.peak_bytes)} are needed, of an unknown amount"
-    left = f"{gib(plan.reserve_bytes or 0)} of it are left to others"
+    left = f"{gib(plan.reserve_bytes or 0)} of it are kept free for other programs"
     return f"{'it fits' if plan.fits else 'it does not fit'}: {gib(plan.peak_bytes)} of {gib(plan.capacity_bytes)}, {left}"

@@ -50,7 +50,7 @@ def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
             [_told(other.fits), gib(other.peak_bytes), f"<code>{escape(other.change)}</code>", _price(other.slower)]
             for other in plan.alternatives
         ]
-        parts += ["<h2>Instead</h2>", _table(["", "at the most", "change", "time of a step"], rows)]
+        parts += ["<h2>Instead</h2>", _table(["", "peak", "change", "time of a step"], rows)]
     parts += ["<h2>How this was found</h2>", "<ul>", *(f"<li>{escape(reason)}</li>" for reason in plan.reasons), "</ul>"]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(model)}: memory</title>'
     return f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{"".join(parts)}</body></html>\n'
@@ -87,14 +87,14 @@ def stacked(curve: Json, plan: Plan) -> str:
         if above != below:
             line = [f"{x(moment):.1f},{y(size):.1f}" for moment, size in zip(moments, above, strict=True)]
             back = [f"{x(moment):.1f},{y(size):.1f}" for moment, size in zip(reversed(moments), reversed(below), strict=True)]
-            title = escape(f"{WORDS[kind]}: at the most {gib(max(row[at] for row in rows))}")
+            title = escape(f"{WORDS[kind]}: up to {gib(max(row[at] for row in rows))}")
             drawn.append(f'<polygon fill="{_COLOURS[kind]}" points="{" ".join(line + back)}"><title>{title}</title></polygon>')
         below = above
     drawn += _marks(curve["marks"], x)
     if limit is not None and 0 < limit <= top:
         drawn.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(limit):.1f}" y2="{y(limit):.1f}"/>')
         drawn.append(f'<text x="{WIDTH - _RIGHT}" y="{y(limit) - 5:.1f}" text-anchor="end">room for a step: {gib(limit)}</text>')
-    label = escape(f"bytes over a step, {gib(most)} at the most")
+    label = escape(f"bytes over a step, {gib(most)} at the peak")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(drawn)}</svg>'
 
 

@@ -87,7 +87,8 @@ class Attendants:
     def _told(self, role: str, silent: float, wakes: bool) -> None:
         self._run.event("helper_hung", role=role, silent_s=round(silent, 1), done="woken" if wakes else "ended")
         done = "it was stopped, and is woken" if wakes else f"it was ended, {_INSTEAD[role]}"
-        self._tell(f"the {role} gave no sign of life for {span(silent)}: {done}")
+        named = "shim" if role == "nurse" else role
+        self._tell(f"the {named} gave no sign of life for {span(silent)}: {done}")
 
     def _living(self) -> dict[int, tuple[str, Identity, Path]]:
         found: dict[int, tuple[str, Identity, Path]] = {}
