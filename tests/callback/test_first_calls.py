@@ -89,7 +89,7 @@ from support.architectures import ARCHITECTURES, task_of
 config = ARCHITECTURES["llama"]()
 config.head_dim = 128  # so that 40 tokens have more angles than one thread computes
 task = task_of(config)
-task.held = None
+task.held, task.frozen = None, "fp32"
 told = []
 job = SimpleNamespace(event=lambda kind, **facts: told.append([kind, facts]), amend=lambda entry: told.append(["amended", entry.settings]))
 torch.set_num_threads(2)

@@ -25,9 +25,7 @@ EXAMPLE = "holdfast data make --rows 1500 --out runs/rows.jsonl --held-out runs/
 def add_arguments(make: argparse.ArgumentParser) -> None:
     make.add_argument("--rows", type=int, metavar="N", help="how many rows, held-out ones included (default: the recipe's, 1500)")
     make.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the rows go (JSON Lines)")
-    make.add_argument(
-        "--held-out", type=Path, metavar="FILE", help="where the held-out tenth goes (default: into --out, with a split field)"
-    )
+    make.add_argument("--held-out", type=Path, metavar="FILE", help="where the held-out tenth goes (default: into --out, with the others)")
     make.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe (default: Linux and AI operations, 24 categories)")
     make.add_argument("--seed", type=int, help="the same seed gives the same rows (default: the recipe's, 0)")
     make.add_argument("--difficulty", metavar="NAME=PART,..", help="parts of easy, medium and hard rows, e.g. easy=6,medium=3,hard=1")

@@ -22,7 +22,7 @@ from holdfast.config.settings import PartialSettings
 from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
-from holdfast.trainer.model.unfit import beginning, of_its_code, refuse_unfit
+from holdfast.trainer.model.unfit import refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble
 from holdfast.trainer.tasks.text.text_model import TextModel, inputs
 
@@ -51,12 +51,9 @@ def differences(task: TextModel) -> tuple[PartialSettings, str]:
     found = (differ(task) for differ in (fused_differ, kernels_differ, disproof))
     narrow = task.dtype != torch.float32 or task.frozen in ("auto", "half")
     try:
-        refuse_unfit(task.base, partial(_own_logits, task), task.tokens.ids, task.dtype, narrow)
-        proven = next(((changes, reason) for changes, reason in found if changes), ({}, ""))
-        if not proven[0]:
-            task.model.train()
-            of_its_code(task.base, partial(_own_loss, task, beginning(task.tokens.ids)), narrow)
-        return proven
+        with nullcontext() if task.liger is None else task.liger.off(), nullcontext() if task.fused is None else task.fused.off():
+            refuse_unfit(task.base, partial(_own_logits, task), task.tokens.ids, task.dtype, narrow)
+        return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
     except RuntimeError as error:
         return _wider(task, error)
 
@@ -173,14 +170,6 @@ def _own_logits(task: TextModel, ids: Ids) -> Tensor:
     with task.own_attention():
         logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
     return logits
-
-
-def _own_loss(task: TextModel, ids: Ids) -> Tensor:
-    """The sum of the losses of one sample, by itself and with the model's own attention."""
-    batch = batch_of(task, [ids], packed=False)
-    task.enter(batch, 1)
-    with task.own_attention():
-        return task.losses(batch)[0]
 
 
 def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:
