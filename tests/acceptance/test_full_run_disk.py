@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -121,6 +122,32 @@ def test_a_supervisor_keeps_the_lines_that_its_disk_does_not_take_in_their_order
     kinds = [event["event"] for event in RunFolder(small_disk).events()]
     assert kinds[0] == "first" and kinds[-3:] == ["journals_kept", "last", "journals_written"]
     assert len(heard) == 2 and f"the disk of {small_disk} is full" in heard[0] and "has room again" in heard[1]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE])
+def test_lines_wait_whatever_the_reason_why_a_disk_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(file: Path, row: object, durable: bool = False) -> int:
+        raise OSError(number, os.strerror(number), str(file))
+
+    heard: list[str] = []
+    run = BufferedRunFolder(tmp_path, heard.append)
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.supervision.full_disk.append_line", refuse)
+        patched.setattr("holdfast.run.folder.append_line", refuse)
+        run.event("one")
+        run.event("two")
+    assert [event["event"] for event in run.events()] == ["one", "journals_kept", "two"] and "is full" not in heard[0]
+    assert run.flush() and "can be written again" in heard[1]
+    assert [event["event"] for event in RunFolder(tmp_path).events()] == ["one", "journals_kept", "two", "journals_written"]
+
+
+def test_a_file_of_another_user_is_no_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: Path, row: object, durable: bool = False) -> int:
+        raise PermissionError(errno.EPERM, "is not this user's own file", str(file))
+
+    monkeypatch.setattr("holdfast.run.folder.append_line", refuse)
+    with pytest.raises(PermissionError, match="own file"):
+        BufferedRunFolder(tmp_path, lambda _: None).event("one")
 
 
 @pytest.mark.parametrize("durable", [True, False])

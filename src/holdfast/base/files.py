@@ -24,6 +24,7 @@ from holdfast.base.safe_open import LARGEST_JSON, journal_descriptor, open_regul
 Json = dict[str, Any]
 DamagedLine = Callable[[int, str], Json | None]  # what stands for a damaged line, given its number and what is wrong with it
 _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  # what stands there is no file, or none to read
+_TAKES_NOTHING = (errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.EACCES)  # not EPERM: another user's file is refused with it
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
 _WRITING_S = 0.01  # within which a write that has begun goes on
 
@@ -34,8 +35,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def takes_nothing(error: BaseException) -> bool:
-    """Whether an error says that a disk takes nothing now, for whatever reason of its own: it is full, read-only, failing, or away."""
-    return is_full(error) or (isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE))
+    """Whether an error says that a disk takes nothing now: it is full, read-only, failing, away, or a folder's rights were changed."""
+    return is_full(error) or (isinstance(error, OSError) and error.errno in _TAKES_NOTHING)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,13 @@ def unlike(before: Json, now: Json) -> list[str]:
     return found
 
 
+def libraries(machine: Json) -> dict[str, str]:
+    """Version by name of the libraries of a machine that a run's bits follow from, as far as it knows them."""
+    packages = machine.get("packages") or {}
+    versions = {"torch": (machine.get("torch") or {}).get("version")} | {name: packages.get(name) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if isinstance(version, str)}
+
+
 def _gpus(machine: Json) -> str | None:
     if machine.get("gpus") is None:
         return None

@@ -24,6 +24,7 @@ _WORDS = {
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "a setting of the model was changed",
     "computes_differently": "this machine computes differently from call to call",
+    "libraries_changed": "libraries are of another version than the run had so far: bits may differ from there on",
     "length_bias": "the better answers and the worse ones differ in length",
     "tokenizers_disagree": "transformers cannot load the model's tokenizer; its tokenizer.json was used",
     "evaluation_failed": "the evaluation failed",

@@ -50,8 +50,8 @@ def end_of(job: Job, error: Exception) -> int | None:
 
 
 def _is_faulty(error: Exception) -> bool:
-    """Whether it is the disk's own failure, which another attempt may not meet."""
-    return isinstance(error, OSError) and error.errno == errno.EIO
+    """Whether it is no want of room: the disk's own failure, or rights that were changed, which another attempt may not meet."""
+    return isinstance(error, OSError) and error.errno in (errno.EIO, errno.EACCES)
 
 
 def end(job: Job, kind: EndingKind, **facts: Any) -> int:

@@ -62,11 +62,13 @@ def train(job: Job, ready: TrainingState | None = None) -> int:
         else:
             training = once_more("the model", lambda: build(job, settings), rank)
             refuse_broken_weights(training.task.model, job.config.model)
-        while found.snapshot is None and not _proven(training, rank):
+        step = found.snapshot.step + 1 if found.snapshot else 1
+        unproven = found.snapshot is None or _with_other_libraries(job, rank)
+        while unproven and not _proven(training, rank, step):
             del training  # before there is another; a model's parts hold each other, so a device keeps it until it is looked for
             ready = None
             release()
-            training = once_more("the model", lambda: build(job, job.settings(1)), rank)
+            training = once_more("the model", lambda: build(job, job.settings(step)), rank)
         training.rank = rank
         for kind, facts in training.task.remarks(fresh=found.snapshot is None):
             job.event(kind, **facts)
@@ -99,8 +101,16 @@ def _settle(job: Job, rank: Rank) -> None:
     _change(job, decided["changes"], decided["reason"])
 
 
-def _proven(training: TrainingState, rank: Rank) -> bool:
+def _with_other_libraries(job: Job, rank: Rank) -> bool:
+    """Whether libraries have changed since a trainer of the run last began its steps."""
+    kinds = [event["event"] for event in job.run.events() if event["event"] in ("restored", "libraries_changed")] if rank.first else []
+    return bool(rank.exchange({"changed": kinds[-1:] == ["libraries_changed"]})[0]["changed"])
+
+
+def _proven(training: TrainingState, rank: Rank, step: int = 1) -> bool:
     """Whether the training state computes what its settings ask for. Where not, the timeline has the change, for another training state.
+
+    step: the first one it will compute, from which on such a change holds.
 
     A proof that fails is repeated, by all ranks: what does not come again is no fact about the model. The second one counts.
     """
@@ -109,7 +119,7 @@ def _proven(training: TrainingState, rank: Rank) -> bool:
         first, decided = decided, _proof(training, rank)
         if decided["changes"] != first["changes"]:
             training.job.event("computes_differently", first=first["reason"], again=decided["reason"])
-    _change(training.job, decided["changes"], decided["reason"])
+    _change(training.job, decided["changes"], decided["reason"], step)
     return not decided["changes"]
 
 
@@ -120,10 +130,10 @@ def _proof(training: TrainingState, rank: Rank) -> Json:
     return next((one for one in told if one["changes"]), told[0])
 
 
-def _change(job: Job, changes: PartialSettings, reason: str) -> None:
-    """Put what the start of a run found on the timeline, from its first step on."""
+def _change(job: Job, changes: PartialSettings, reason: str, step: int = 1) -> None:
+    """Put what a start found on the timeline, from the first step that will be computed on."""
     if changes:
-        job.amend(Entry(1, changes, reason))
+        job.amend(Entry(step, changes, reason))
         what = ", ".join(f"{name} -> {value}" for name, value in changes.items())
         job.event("setting_changed", what=what, reason=reason)
 

@@ -35,6 +35,7 @@ from holdfast.run.snapshots.checkpoint import MANIFEST, checkpoint_name, checkpo
 from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.changes import take_up_changes
+from holdfast.supervision.preparation.libraries import tell_of_libraries
 from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.types import preparation_of
 from holdfast.terminal.run_view import Terminal
@@ -77,6 +78,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     if (read_json(run.summary_file) or {}).get("status") != "finished":
         take_repaired(run, old.model)
         refuse_changed(run, old.model)
+        tell_of_libraries(run, terminal)
     _check_data_file(run, config, terminal)
 
 

@@ -1,0 +1,36 @@
+"""The libraries a run goes on with, told where they are others than before: kernels of another version may compute other bits."""
+
+from __future__ import annotations
+
+from holdfast.base.files import read_json, write_json
+from holdfast.base.units import listed
+from holdfast.machine.differences import libraries
+from holdfast.machine.read import read_packages
+from holdfast.machine.torch_build import read_torch
+from holdfast.run.folder import RunFolder
+from holdfast.terminal.run_view import Terminal
+
+
+def tell_of_libraries(run: RunFolder, terminal: Terminal) -> None:
+    """Tell once which libraries are of another version than the run had so far, and put it on record: its next trainer proves them.
+
+    From then on the run's machine file has the new versions.
+    """
+    machine = read_json(run.machine_file)
+    if machine is None:
+        return
+    now = read_torch(ask=False) | {"packages": read_packages()}
+    before, after = libraries(machine), libraries(now)
+    changed = [name for name in before if name in after and after[name] != before[name]]
+    if not changed:
+        return
+    facts = {which: {name: of[name] for name in changed} for which, of in (("before", before), ("now", after))}
+    earlier = [event["before"] for event in run.events() if event["event"] == "libraries_changed" and isinstance(event.get("before"), dict)]
+    began: dict[str, str] = {}
+    for versions in [*earlier, before]:
+        began = versions | began
+    run.event("libraries_changed", step=run.committed(), **facts)
+    first, then = (listed([f"{name} {of[name]}" for name in changed]) for of in (began, after))
+    terminal.tell(f"{run.path} began with {first}, goes on with {then}: bits may differ from here on; the first step is proven anew")
+    torch = (machine.get("torch") or {}) | (now["torch"] or {})
+    write_json(run.machine_file, machine | {"torch": torch, "packages": (machine.get("packages") or {}) | now["packages"]})
