@@ -24,7 +24,7 @@ from holdfast.export.subject import read_subject
 from holdfast.report.shipped import verdict
 from holdfast.report.shipped.verdict import headline, is_good, page
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.preparation.tasks.text import check_data
+from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.greedy import batches, greedy
 from holdfast.verify import compare
