@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json
-from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.base_model.types import causal_types, loads_as
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import OTHER_SPLIT, RawRow, Reject
@@ -23,6 +23,7 @@ from holdfast.data.judge.unused import Unused
 from holdfast.data.templates.given_template import codec_of
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import quick_plan
+from holdfast.planning.tracing import tracer
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
@@ -52,7 +53,7 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     plan = quick_plan(config, model, machine, lengths)
     if not any(found.severity == "block" for found in findings):
         findings = _joined(findings, [*_as_trained(config, model)])
-    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings], config)
+    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *_as_loaded(config, model), *findings], config)
 
 
 class _Heard(Terminal):
@@ -118,6 +119,19 @@ def _code(model: ModelFacts) -> Iterator[Finding]:
         text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no language model"
         fix = "give a causal language model; for a new one: pip install --upgrade transformers"
         yield Finding("model-type", "block", text, fix, _TYPES)
+
+
+def _as_loaded(config: Config, model: ModelFacts) -> Iterator[Finding]:
+    """Yield what the installed transformers makes of the model otherwise than its config.json says, which `train` refuses."""
+    if config.model in EMBEDDED or loads_as(model.config) is None:
+        return
+    try:
+        with tracer() as asked:
+            told = asked.unlike(config, model)
+    except Stop:
+        return  # whether it can be made is a matter of other findings, and of the plan
+    if told:
+        yield Finding("model-as-loaded", "block", *told, _TYPES)
 
 
 def _rows(config: Config) -> Iterator[Finding]:
