@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import shutil
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from conftest import holdfast, make_rows, settings_with, write_rows
 from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.base_model.types import causal_types
 from holdfast.book.knowledge import has_fused_attention
+from holdfast.checkup.checkup import Checkup
 from holdfast.checkup.contrast import contrast
 from holdfast.checkup.environment import as_file, confirmed, profile
 from holdfast.checkup.examine import examine, verdict
@@ -325,6 +328,17 @@ def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
     assert "       -> unset ROCM_ALLOW_HIDDEN_KERNEL_FLAGS" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stdout.rstrip().endswith("risky: a run can start; look at the warnings first")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_remedy_is_cut_at_any_width_of_a_terminal(width: int) -> None:
+    voice = Checkup(to_stderr=False)
+    voice.console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, soft_wrap=True, color_system=None)
+    voice.wide = True
+    fix, source = f"pip install {'a-package ' * 30}to the end", f"https://example.org/{'a/' * 120}end"
+    voice.findings([Finding("one", "warn", "a fact", fix, source), Finding("two", "block", "another", f"{fix} [train]", source)])
+    told = voice.console.file.getvalue()  # type: ignore[attr-defined]
+    assert told.count(f"       -> {fix}") == 2 and told.count(f"       {source}") == 2 and "[train]" in told
 
 
 def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
