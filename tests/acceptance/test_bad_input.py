@@ -391,6 +391,8 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["export", "runs/a", "--to", "guf", "--out", "x"], "--to guf: no such value\n  -> did you mean gguf?"),
+        (["serve", "runs/a", "--engine", "vlm"], "--engine vlm: no such value"),
         (["trian", "c.yaml"], "there is no command 'trian'\n  -> did you mean train?"),
         (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
         (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
@@ -404,6 +406,8 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
         (["data", "mak"], "there is no command 'mak'\n  -> did you mean make? `holdfast data --help`"),
     ],
     ids=[
+        "choice of an option",
+        "another choice",
         "verb",
         "nothing",
         "option",

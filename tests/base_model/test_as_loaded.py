@@ -15,6 +15,7 @@ from holdfast.base_model.as_loaded import unlike
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.supervision.preparation.foresee import foresee
 from holdfast.trainer.model import load
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.refuse import Refusal
@@ -99,3 +100,28 @@ def test_a_folder_that_this_transformers_reads_wrongly_is_refused_before_anythin
     with pytest.raises(ValueError, match="the RoPE base is 100,000"):
         load_plain(str(tmp_path), None, torch.device("cpu"))
     assert read_model(str(tmp_path)).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "the RoPE base is 100,000, it computes with 10,000"),
+        ({"rope_theta": 1e6}, ""),  # `rope_parameters` holds
+    ],
+)
+def test_the_doctor_tells_of_a_base_that_train_refuses(tmp_path: Path, written: dict[str, Any], told: str) -> None:
+    """`rope_scaling` wins over `rope_parameters` in transformers 5, which then takes the base 10,000."""
+    for file in EMBEDDED["tiny"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    own = json.loads((tmp_path / "config.json").read_text()) | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}}
+    (tmp_path / "config.json").write_text(json.dumps(own | written))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n} and one", "completion": "{n + 1}"}}\n' for n in range(20)))
+    config = Config.model_validate({"model": str(tmp_path), "data": {"files": [str(tmp_path / "rows.jsonl")]}})
+    found = [finding for finding in foresee(config, {}).findings if finding.id == "model-as-loaded"]
+    assert [finding.severity for finding in found] == ["block"] * bool(told)
+    refused = None
+    try:
+        load.load_base(config, FIXED, torch.device("cpu"))
+    except Refusal as refusal:
+        refused = str(refusal)
+    assert [refused] * bool(told) == [finding.message for finding in found] and (told in (refused or ""))

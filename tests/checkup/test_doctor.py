@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import shutil
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from conftest import holdfast, make_rows, settings_with, write_rows
 from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.base_model.types import causal_types
 from holdfast.book.knowledge import has_fused_attention
+from holdfast.checkup.checkup import Checkup
 from holdfast.checkup.contrast import contrast
 from holdfast.checkup.environment import as_file, confirmed, profile
 from holdfast.checkup.examine import examine, verdict
@@ -327,6 +330,17 @@ def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
     assert done.stdout.rstrip().endswith("risky: a run can start; look at the warnings first")
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_remedy_is_cut_at_any_width_of_a_terminal(width: int) -> None:
+    voice = Checkup(to_stderr=False)
+    voice.console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, soft_wrap=True, color_system=None)
+    voice.wide = True
+    fix, source = f"pip install {'a-package ' * 30}to the end", f"https://example.org/{'a/' * 120}end"
+    voice.findings([Finding("one", "warn", "a fact", fix, source), Finding("two", "block", "another", f"{fix} [train]", source)])
+    told = voice.console.file.getvalue()  # type: ignore[attr-defined]
+    assert told.count(f"       -> {fix}") == 2 and told.count(f"       {source}") == 2 and "[train]" in told
+
+
 def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = machine("2.9.1+rocm6.4", "gfx1036", "gfx1101", "gfx1101")
     (tmp_path / "machine.json").write_text(json.dumps(facts))
@@ -384,7 +398,7 @@ def test_a_config_is_judged_with_its_overrides_as_train_takes_them(config_file: 
     ("content", "severity", "told"),
     [
         (b"{torn\n" * 30, "block", "cannot be read"),
-        (b"", "warn", "no row"),
+        (b"", "block", "no row"),
         (b'{"foo": 1}\n' * 30, "block", "20 of the first 20 rows"),
         (b'{"foo": 1}\n', "block", "1 of the first 1 rows"),
         (b'{"messages": [{"role": "user", "content": [{"type": "image"}]}]}\n', "block", "a part that is not text (image)"),
@@ -397,6 +411,37 @@ def test_rows_that_are_none_are_found_before_the_run(config_file: Path, content:
     found = [finding for finding in foresee(config, {}).findings if finding.id == "data-files"]
     assert [finding.severity for finding in found] == [severity]
     assert told in found[0].message and "holdfast data check" in found[0].fix
+
+
+def _pairs(count: int, **more: object) -> list[dict[str, object]]:
+    return [{"prompt": f"question {number} of many", "completion": f"answer {number}", **more} for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("held", "overrides", "severity", "told"),
+    [
+        (_pairs(3), [], "warn", "of 3 held-out rows 3 stand in training word for word"),
+        ([{"prompt": "question 1 of many", "completion": "no"}], [], "warn", "0 stand in training word for word, 1 with their prompt"),
+        ([], ["data.held_out=0", "evaluate.every=3"], "block", "no row is held out to evaluate on"),
+        ([], ["data.rows_per_epoch=500"], "block", "data.rows_per_epoch is 500, but there are"),
+        ([], ["data.row_weight=weight"], "block", "no row has a weight in a field 'weight'"),
+    ],
+)
+def test_what_train_refuses_or_warns_of_in_the_rows_is_in_the_doctors_view(
+    config_file: Path, held: list[dict[str, object]], overrides: list[str], severity: str, told: str
+) -> None:
+    write_rows(config_file.parent / "rows.jsonl", _pairs(40))
+    if held:
+        overrides = [f"data.held_out_files={write_rows(config_file.parent / 'held.jsonl', held)}", *overrides]
+    found = [finding for finding in foresee(load_config(config_file, overrides), {}).findings if finding.severity != "info"]
+    assert [(finding.id, finding.severity) for finding in found] == [("rows", severity)]
+    assert told in found[0].message and "\n" not in found[0].message and "/tmp/holdfast-doctor" not in found[0].fix
+
+
+def test_rows_too_many_to_check_are_told_as_that(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.supervision.preparation.foresee._ALL_ROWS", 10)
+    (told,) = [finding for finding in foresee(load_config(config_file, []), {}).findings if finding.id == "rows"]
+    assert told.severity == "info" and "train checks all" in told.message and "holdfast data check" in told.fix
 
 
 def test_rows_of_a_split_that_is_left_out_say_nothing_of_those_that_are_trained(config_file: Path) -> None:

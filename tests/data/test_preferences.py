@@ -18,7 +18,7 @@ from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import Unused
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.foresee import foresee
-from holdfast.supervision.preparation.tasks.text import check_data
+from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 
 TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]

@@ -34,7 +34,7 @@ from holdfast.data.workers import workers
 from holdfast.data.workers.build import Checked, check_rows, report
 from holdfast.data.workers.workers import Copies, Workers
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.preparation.tasks.text import check_data
+from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 
 

@@ -295,8 +295,8 @@ def test_rows_decide_the_objective(tmp_path: Path) -> None:
         (["init", "--from", "launch.yaml", "--out", "x.yaml"], "launcher"),
         (["init", "--from", "plain.py", "--out", "x.yaml"], "holdfast run --callback"),
         (["init", "--model", "./no-folder", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder"),
-        (["init", "--model", "nope", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder; a hub name has its owner: OWNER/nope"),
-        (["init", "--model", "modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
+        (["init", "--model", "./modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
+        (["init", "--model", "nope.gguf", "--data", "rows.jsonl", "--out", "x.yaml"], "--model nope.gguf: no such file"),
         (["init", "--model", "models-7b/qwen", "--data", "rows.jsonl", "--out", "x.yaml"], "--model models-7b/qwen: no such folder"),
         (["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "x.txt"], "x.txt.yaml"),
         (["init", "--model", "tiny", "--data", "rows.jsonl", "--card", "RTX 9999", "--out", "x.yaml"], "--memory"),
@@ -313,6 +313,19 @@ def test_what_is_missing_is_told(
     assert _main(words) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "x.yaml").exists()
+
+
+@pytest.mark.parametrize(("model", "near"), [("gpt2", ""), ("bert-base-uncased", ""), ("distilgpt2@main", ""), ("modles-7b", "models-7b")])
+def test_a_word_without_an_owner_is_taken_as_a_hub_name_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str, near: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "rows.jsonl", make_rows(5))
+    (tmp_path / "models-7b").mkdir()
+    assert _main(["init", "--model", model, "--data", "rows.jsonl", "--out", "x.yaml"]) == 0
+    said = f"--model {model}: taken as a hub name, since no folder of that name is here"
+    assert (f"{said}; did you mean {near}?" if near else f"{said}\n") in capsys.readouterr().out
+    assert yaml.safe_load((tmp_path / "x.yaml").read_text())["model"] == model
 
 
 def test_advice_follows_size_rows_and_kind() -> None:

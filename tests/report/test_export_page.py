@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from holdfast.report.shipped.exported import page
+import pytest
+
+from holdfast.report.shipped.exported import next_command, page
 
 CHECKED: dict[str, Any] = {
     "engine": "llama.cpp",
@@ -39,3 +42,16 @@ def test_words_follow_the_counts() -> None:
     unseen = {"nmse": 1e-6, "kept": 0.4, "error": 1.0, "seen": False}
     text = page({"checked": CHECKED | {"learned": unseen, "type": "q4_0"}, "files": []}, "first", "it")
     assert "it equals" not in text and "too small to be seen beside the rounding of q4_0 (NMSE 3.0e-06)" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "out", "told"),
+    [
+        ("adapter", "a dir/out", "vllm serve org/base --enable-lora --lora-modules tuned='a dir/out'"),
+        ("merged", "out", "vllm serve out"),
+        ("gguf", "Out", "ollama create out -f Out/Modelfile"),
+        ("gguf-adapter", "lora.gguf", "llama-server -m BASE.gguf --lora lora.gguf"),
+    ],
+)
+def test_an_export_says_what_to_type_next(kind: str, out: str, told: str) -> None:
+    assert next_command(kind, Path(out), "org/base") == told

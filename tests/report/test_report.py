@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -11,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
@@ -18,6 +20,7 @@ from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
 from holdfast.report import report_training
 from holdfast.report.report import render
+from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.words import words_of
 from holdfast.run.command import Command, write_command
@@ -86,6 +89,17 @@ def test_an_adapter_that_is_no_better_than_the_base_is_called_that(
     Terminal(to_stderr=False, quiet=False).summary(summary, RunFolder(run))
     told = capsys.readouterr().out
     assert "(tuned)" in told and ("NOT lower than the base's" in told) == worse
+
+
+def test_a_finished_run_says_what_to_type_next_and_cuts_no_path(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads((run / "summary.json").read_text()) | {"status": "finished", "artifact_sha256": "0" * 64}
+    assert next_command(summary, RunFolder(run)) == [("next", f"holdfast verify {run}")]
+    assert next_command(summary | {"status": "interrupted"}, RunFolder(run)) == []
+    voice = Terminal(to_stderr=False, quiet=False)
+    voice.console = Console(file=io.StringIO(), force_terminal=True, width=40, soft_wrap=True, color_system=None)  # type: ignore[assignment]
+    voice.summary(summary, RunFolder(run))
+    told = voice.console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in told and f"{run}/report.html" in "".join(told.split())
 
 
 def test_a_mark_in_a_chart_tells_no_secret(run: Path, tmp_path: Path) -> None:

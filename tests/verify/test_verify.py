@@ -22,9 +22,9 @@ from holdfast.data.tokens.codec import load_codec
 from holdfast.export.samples import against_run, of_file, of_run
 from holdfast.export.subject import read_subject
 from holdfast.report.shipped import verdict
-from holdfast.report.shipped.verdict import headline, is_good, page
+from holdfast.report.shipped.verdict import headline, is_good, next_command, page
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.preparation.tasks.text import check_data
+from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.greedy import batches, greedy
 from holdfast.verify import compare
@@ -47,6 +47,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def request_of(made: SimpleNamespace, adapter: Path, **changes: Any) -> Request:
     given: dict[str, Any] = {"against": None, "rows": made.rows, "prompts": [], "generate": 3, "longest": 6, "env": {}}
     return Request(read_subject(adapter), **given | {"say": lambda _: None} | changes)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "general", "told"),
+    [
+        ("better", "same", "holdfast export runs/one --to merged --out one-merged"),
+        ("better", "worse", "holdfast chat runs/one"),
+        ("worse", "same", "holdfast chat runs/one"),
+        ("cannot_tell", "same", "holdfast verify runs/one --rows MORE.jsonl"),
+    ],
+)
+def test_a_verdict_says_what_to_type_next(verdict: str, general: str, told: str) -> None:
+    assert next_command({"verdict": verdict, "forgotten": {"verdict": general}}, Path("runs/one")) == told
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.base.files import Json
@@ -85,10 +84,9 @@ class Checkup:
             self.console.print(inert(f"{mark} {text}").strip(), markup=False)
 
     def _inset(self, text: str) -> None:
-        self.console.print(
-            Padding(Text(text, style="dim" if text.startswith("http") else ""), (0, 0, 0, 7)) if self.wide else f"       {text}",
-            markup=False,
-        )
+        """Print a line of its own, whole: the terminal wraps it, so that a command can be copied at any width."""
+        style = "dim" if self.wide and text.startswith("http") else ""
+        self.console.print(Text(f"       {inert(text)}", style=style))
 
 
 def _shown(value: object) -> str:

@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(word, known, n=3)
         near = sorted(close, key=lambda one: sorted(one) != sorted(word))[:1]  # letters that changed places come first
         if wrong and wrong[1] is not None:
-            message = f"there is no command {wrong[1]!r}"
+            option = re.match(r"argument (-\S+?)[:/]", message)
+            message = f"{option[1]} {wrong[1]}: no such value" if option else f"there is no command {wrong[1]!r}"
         message = message.replace("required: CONFIG, key=value", "required: CONFIG")
         hint = f"did you mean {near[0]}? " if near else ""
         takes_settings = any(action.metavar == "key=value" for action in self._actions)

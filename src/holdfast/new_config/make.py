@@ -97,11 +97,17 @@ def _size(model: str) -> tuple[int | None, int | None]:
     if model in EMBEDDED or Path(model).expanduser().is_dir() or (is_gguf(model) and Path(model).expanduser().is_file()):
         facts = read_description(str(Path(model).expanduser()) if model not in EMBEDDED else model)
         return facts.parameters() or size_in_name(model), facts.positions
-    if looks_local(model) or "/" not in model or Path(model).parent.is_dir():
+    if looks_local(model) or ("/" in model and Path(model).parent.is_dir()):
         kind = "file" if is_gguf(model) else "folder"
-        hub = "" if looks_local(model) or "/" in model else f"; a hub name has its owner: OWNER/{model}"
-        raise Stop(USAGE, f"--model {model}: no such {kind}{near_text(Path(model))}{hub}", f"the current folder is {Path.cwd()}")
+        raise Stop(USAGE, f"--model {model}: no such {kind}{near_text(Path(model))}", f"the current folder is {Path.cwd()}")
     return size_in_name(model), None
+
+
+def told_of_hub(model: str | None) -> str:
+    """Return what to say of a word without an owner that is taken as a hub name; empty for any other model."""
+    if not model or "/" in model or model in EMBEDDED or looks_local(model) or Path(model).exists():
+        return ""
+    return f"--model {model}: taken as a hub name, since no folder of that name is here{near_text(Path(model))}"
 
 
 def checked(made: Made) -> Config:

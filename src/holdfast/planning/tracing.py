@@ -49,6 +49,11 @@ class Tracer:
         answer = self._known({"config": _plain(config), "model": _about(model), "shapes": True})
         return {name: tuple(shape) for name, shape in answer["shapes"].items()}
 
+    def unlike(self, config: Config, model: ModelFacts) -> tuple[str, str] | None:
+        """Return (what the loaded model computes otherwise than config.json says, what to do); None where nothing. Raises Stop(1)."""
+        answer = self._known({"config": _plain(config), "model": _about(model), "unlike": True})["unlike"]
+        return tuple(answer) if answer else None
+
     def demand(self, config: Config, model: ModelFacts, settings: Settings, lengths: list[int], labels: int, how: Json) -> Demand:
         """What a step of these rows needs. how: {layers: of a model cut down to so many, curve, plain_attention}. Raises Stop(1)."""
         case = {"settings": settings.as_json(), "lengths": lengths, "labels": labels}

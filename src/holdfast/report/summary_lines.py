@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from holdfast.base.files import Json, read_json
+from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
-from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, unhealthy, words_of
+from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, shown, unhealthy, words_of
 from holdfast.run.folder import RunFolder
 
 
@@ -52,3 +53,12 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("trackers", f"{', '.join(failed)} failed, and may lack steps: {run.path / 'track.log'} says why"))
     facts.append(("report", str(run.path / "report.html")))
     return facts
+
+
+def next_command(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
+    """Return the line of what to do with a finished run; none where it made nothing."""
+    if summary["status"] != "finished" or not summary["artifact_sha256"]:
+        return []
+    config = run.config()
+    verified = kind_of(config).ships and not config.train.objective_kind.scores
+    return [("next", f"holdfast {'verify' if verified else 'report'} {shown(run.path)}")]

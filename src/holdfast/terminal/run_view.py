@@ -29,7 +29,7 @@ from holdfast.config.config import Config
 from holdfast.planning.duration import remaining
 from holdfast.processes.attempt import Attempt
 from holdfast.report.notices import notice, turn
-from holdfast.report.summary_lines import summary_lines
+from holdfast.report.summary_lines import next_command, summary_lines
 from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import newest_settings, read_timeline
@@ -258,11 +258,14 @@ class Terminal:
 
     def summary(self, summary: Json, run: RunFolder) -> None:
         """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
+        lines = [*summary_lines(summary, run), *next_command(summary, run)]
         if not self.console.is_terminal:
-            for name, value in summary_lines(summary, run):
+            for name, value in lines:
                 self._print(escape(inert(f"{name:<14} {value}")))
             return
         table = Table(show_header=False, box=None, pad_edge=False)
-        for name, value in summary_lines(summary, run):
+        table.add_column()
+        table.add_column(overflow="fold")  # a path is never cut
+        for name, value in lines:
             table.add_row(name, escape(inert(value)))
         self._print(table)

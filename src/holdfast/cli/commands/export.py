@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.html:
         write_page(arguments.html, page(answer, subject.name, subject.told), answer)
     if not arguments.json:
-        show(answer)
+        show(answer, arguments.to, arguments.out, subject.base_name)
     if arguments.push:
         tell(f"pushing it to {arguments.push}")
         answer["pushed"] = push(hub, arguments.push, answer)

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.html:
         write_page(arguments.html, page(answer, subject.name), answer)
     if not arguments.json:
-        show(answer, subject.name)
+        show(answer, subject.name, arguments.subject)
     return BLOCKED if answer["verdict"] == "worse" else DONE, answer
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.export import words
 from holdfast.report.pages import page_template
+from holdfast.report.words import shown
 
 
 def lines(checked: Json) -> list[tuple[str, str, str]]:
@@ -28,12 +32,24 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
     ]
 
 
-def show(answer: Json) -> None:
+def next_command(kind: str, out: Path, base: str) -> str:
+    """Return what to do with an export of this kind (adapter, merged, gguf, gguf-adapter) at `out`; base: the model below it."""
+    place = shown(out)
+    return {
+        "adapter": f"vllm serve {shlex.quote(base)} --enable-lora --lora-modules tuned={place}",
+        "merged": f"vllm serve {place}",
+        "gguf": f"ollama create {shlex.quote(out.name.lower())} -f {shown(out / 'Modelfile')}",
+        "gguf-adapter": f"llama-server -m BASE.gguf --lora {place}",
+    }[kind]
+
+
+def show(answer: Json, kind: str, out: Path, base: str) -> None:
     for checked in _types(answer):
         for what, found, allowed in lines(checked):
             say(f"{what:17}{found}" + (f" ({allowed} allowed)" if allowed and allowed != "yes" else ""))
     for file in answer["files"]:
         say(f"{file['bytes']:>15,} bytes  {file['sha256'][:16]}  {file['path']}")
+    say(f"next: {next_command(kind, out, base)}")
 
 
 def page(answer: Json, name: str, reference: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import chance, counted
 from holdfast.report.pages import page_template
+from holdfast.report.words import shown
 
 _KINDS = {"held_out": "rows the run held out", "training": "rows it was trained on", "file": "rows of the file", "general": "general rows"}
 
@@ -109,10 +113,19 @@ def summary(answer: Json, name: str) -> Json:
     return {"headline": headline(answer, name), "good": is_good(answer)}
 
 
-def show(answer: Json, name: str) -> None:
+def show(answer: Json, name: str, subject: Path) -> None:
     say(headline(answer, name))
-    for what, told in lines(answer):
+    for what, told in [*lines(answer), ("next", next_command(answer, subject))]:
         say(f"  {what:16} {told}")
+
+
+def next_command(answer: Json, subject: Path) -> str:
+    """Return what to type after this verdict: export what is good, measure again what cannot be told, else compare answers by hand."""
+    if answer["verdict"] == "cannot_tell":
+        return f"holdfast verify {shown(subject)} --rows MORE.jsonl"
+    if answer["verdict"] == "better" and is_good(answer):
+        return f"holdfast export {shown(subject)} --to merged --out {shlex.quote(subject.resolve().name + '-merged')}"
+    return f"holdfast chat {shown(subject)}"
 
 
 def page(answer: Json, name: str) -> str:

@@ -1,15 +1,16 @@
-"""What can be said of a run on texts before anything is prepared: its model, its rows, its memory. Reads a few rows; writes nothing."""
+"""What can be said of a run on texts before anything is prepared: its model, its rows, its memory. Leaves nothing but cached tokens."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json
-from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.base_model.types import causal_types, loads_as
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import OTHER_SPLIT, RawRow, Reject
@@ -22,11 +23,18 @@ from holdfast.data.judge.unused import Unused
 from holdfast.data.templates.given_template import codec_of
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import quick_plan
+from holdfast.planning.tracing import tracer
+from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
+from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.types import Foreseen
+from holdfast.terminal.run_view import Terminal
 
 _LOOKED_AT = 20  # rows of each file
+_ALL_ROWS = 16 << 20  # bytes of files that are read whole: seconds
+_HELD_OUT = "holdfast data split ROWS --into train.jsonl=0.9 --into held-out.jsonl=0.1; then data.files: train.jsonl, "
+_HELD_OUT += "data.held_out_files: held-out.jsonl"
 _TYPES = "https://huggingface.co/docs/transformers/model_doc/auto"
 _REMOTE = "https://github.com/jgi-genomeocean/genomeocean/pull/8"
 
@@ -43,7 +51,52 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     lengths = {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch}
     plan = quick_plan(config, model, machine, lengths)
-    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *findings], config)
+    if not any(found.severity == "block" for found in findings):
+        findings = _joined(findings, [*_as_trained(config, model)])
+    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *_as_loaded(config, model), *findings], config)
+
+
+class _Heard(Terminal):
+    """A terminal that keeps what a person is warned of, and shows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(to_stderr=True, quiet=True)
+        self.warnings: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Leave out what is no warning."""
+
+    def tell(self, text: str) -> None:
+        """Keep a warning."""
+        self.warnings.append(text)
+
+
+def _as_trained(config: Config, model: ModelFacts) -> Iterator[Finding]:
+    """Yield what `train` refuses or warns of when it has checked all rows, by its own check; of large files, that nothing is known."""
+    files = [*config.data.files, *config.data.held_out_files]
+    command = f"holdfast data check {' '.join(config.data.files)}"
+    if sum(Path(name).stat().st_size for name in files) > _ALL_ROWS:
+        text = f"the first {_LOOKED_AT} rows of each file were looked at; train checks all, and whether held-out rows stand in training"
+        yield Finding("rows", "info", text, command)
+        return
+    heard = _Heard()
+    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as place:
+        run = RunFolder(Path(place).resolve())
+        try:
+            divide(run, config, check_data(run, config, model, heard)[0])
+        except Stop as stop:
+            yield Finding("rows", "block", stop.message.replace("\n  ", "; "), command if place in stop.hint else stop.hint)
+    for told in heard.warnings:
+        yield Finding("rows", "warn", told, _HELD_OUT if "held-out rows" in told else command)
+
+
+def _joined(looked: list[Finding], whole: list[Finding]) -> list[Finding]:
+    """Return what a look at the first rows and the check of all found, each thing once."""
+    blocked = [found for found in whole if found.severity == "block"]
+    if blocked:
+        return blocked
+    known = any(found.id == "data-fields" for found in looked)
+    return [*looked, *(found for found in whole if not (known and found.message.startswith("not used, though")))]
 
 
 def _code(model: ModelFacts) -> Iterator[Finding]:
@@ -66,6 +119,19 @@ def _code(model: ModelFacts) -> Iterator[Finding]:
         text = f"{model.folder} holds a model of type {kind!r}, of which the installed transformers has no language model"
         fix = "give a causal language model; for a new one: pip install --upgrade transformers"
         yield Finding("model-type", "block", text, fix, _TYPES)
+
+
+def _as_loaded(config: Config, model: ModelFacts) -> Iterator[Finding]:
+    """Yield what the installed transformers makes of the model otherwise than its config.json says, which `train` refuses."""
+    if config.model in EMBEDDED or loads_as(model.config) is None:
+        return
+    try:
+        with tracer() as asked:
+            told = asked.unlike(config, model)
+    except Stop:
+        return  # whether it can be made is a matter of other findings, and of the plan
+    if told:
+        yield Finding("model-as-loaded", "block", *told, _TYPES)
 
 
 def _rows(config: Config) -> Iterator[Finding]:
@@ -91,7 +157,8 @@ def _rows(config: Config) -> Iterator[Finding]:
                 "data.row_weight: FIELD lets rows count by a number; jq leaves rows out; else every row is learned alike",
             )
         if not first:
-            yield Finding("data-files", "warn", f"{name} holds no row", fix)
+            alone = config.data.files == [name]
+            yield Finding("data-files", "block" if alone else "warn", f"{name} holds no row", fix)
         elif bad:
             text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0]}"
             hopeless = len(bad) == len(first) and (len(first) == _LOOKED_AT or len(config.data.files) == 1)

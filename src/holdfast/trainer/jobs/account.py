@@ -11,13 +11,14 @@ from pathlib import Path
 import orjson
 import torch
 import transformers
+from accelerate import init_empty_weights  # type: ignore[import-untyped]
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.trainer.model.load import loader
+from holdfast.trainer.model.load import loader, unlike_config
 from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
@@ -29,14 +30,18 @@ _OTHERS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, OS
 
 
 def account() -> int:
-    """Answer {config, model: {folder, config, stored}, ...}: with `shapes` the weights' shapes, else what a step needs."""
+    """Answer {config, model: {folder, config, stored}, ...}: with `shapes` the weights' shapes, with `unlike` what the model computes
+    otherwise than its config.json says, else what a step needs."""
     said, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # interpreter and libraries: all that a trainer imports, too
     for line in sys.stdin.buffer:
         asked = orjson.loads(line)
         about = asked["model"]
         model = ModelFacts(Path(about["folder"]), about["config"], {}, 0, about["stored"])
-        answer = _shapes(model) if asked.get("shapes") else told(Config.model_validate(asked["config"]), model, asked)
+        if asked.get("unlike"):
+            answer = _unlike(model)
+        else:
+            answer = _shapes(model) if asked.get("shapes") else told(Config.model_validate(asked["config"]), model, asked)
         said.buffer.write(orjson.dumps(answer | {"process": process}, option=orjson.OPT_APPEND_NEWLINE))
         said.flush()
     return 0
@@ -49,6 +54,16 @@ def _shapes(model: ModelFacts) -> Json:
     except _OTHERS as error:
         return _failed(error)
     return {"shapes": {name: list(parameter.shape) for name, parameter in made.named_parameters()}}
+
+
+def _unlike(model: ModelFacts) -> Json:
+    try:
+        with init_empty_weights(include_buffers=False):
+            known = transformers.AutoConfig.from_pretrained(model.folder, local_files_only=True, trust_remote_code=False)
+            made = loader(model).from_config(known, trust_remote_code=False)
+        return {"unlike": unlike_config(made, model)}
+    except _OTHERS as error:
+        return _failed(error)
 
 
 def told(config: Config, model: ModelFacts, case: Json) -> Json:

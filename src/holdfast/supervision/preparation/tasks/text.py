@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 
-from holdfast.base.cache import cache_folder
-from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, replacing, write_json
-from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.base.files import Json
+from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
-from holdfast.data.judge.rules import rules_of
-from holdfast.data.templates.dropped import told_of_dropped
-from holdfast.data.templates.given_template import codec_of
-from holdfast.data.tokens.cache import TokenCache, cache_key
-from holdfast.data.tokens.overlap import held_out_facts, told_of_held_out
-from holdfast.data.tokens.taught import told_of
-from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split, step_table
-from holdfast.data.workers.build import Checked, check_rows, report
-from holdfast.data.workers.workers import Workers
+from holdfast.data.tokens.token_set import step_table
 from holdfast.machine.probes import kept_probes
-from holdfast.machine.system import usable_threads
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.past_runs import with_duration
 from holdfast.planning.workload import checked_tokens
-from holdfast.report.data.lines import visible
-from holdfast.report.data.rows_told import rows_line
-from holdfast.report.words import beyond, row_weights, shown, unused_fields
 from holdfast.run.base_model import identity, pinned
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
 from holdfast.supervision.preparation.foresee import foresee
-from holdfast.supervision.preparation.needs import refuse_no_held_out, refuse_what_is_missing, tell_what_learns
+from holdfast.supervision.preparation.needs import refuse_what_is_missing, tell_what_learns
+from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.run_plan import plan_rows
 from holdfast.supervision.preparation.start import take_start
 from holdfast.supervision.preparation.types import Planned, Preparation
@@ -52,11 +37,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
     tokens, data = check_data(run, config, model, terminal)
     machine = asked.result()
     lengths = np.diff(tokens.starts)
-    training, held_out = split(tokens, config.data, config.train.seed)
-    if not len(training):
-        raise Stop(BLOCKED, "no rows left to train on: only held-out rows passed the check", f"each reject: {run.rejects_file}")
-    refuse_no_held_out(config, len(held_out))
-    per_epoch = _rows_per_epoch(config, len(training))
+    training, held_out, per_epoch = divide(run, config, tokens)
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
@@ -74,105 +55,6 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
     )
     tell_what_learns(config, model, plan, terminal)
     return Planned(config, held, machine, plan)
-
-
-def _rows_per_epoch(config: Config, training: int) -> int:
-    rows = epoch_rows(config.data, training)
-    if rows > training:
-        message = f"data.rows_per_epoch is {rows:,}, but there are {training:,} rows to train on"
-        raise Stop(BLOCKED, message, "lower it, or leave it out: then every epoch is all rows")
-    return rows
-
-
-def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal, wanted: str = "") -> tuple[TokenSet, Json]:
-    """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on.
-
-    wanted: the hash of a run that is to go on, which may be older than the groups of rows.
-    """
-    codec = codec_of(config, model.folder)
-    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
-    if limit < config.train.max_tokens:
-        run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
-        terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
-    rules = rules_of(config, limit)
-    folder = cache_folder(os.environ)
-    cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
-    with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:
-        checked = check_rows(config, cache, workers, rejects)
-    _tell_of_cache(cache, run, terminal)
-    if not sum(part.rows for part in checked.parts):
-        raise Stop(BLOCKED, _nothing_left(checked), f"each row and its reason: {run.rejects_file}")
-    if config.data.row_weight and not checked.verdicts.weights.rows:
-        message = f"data.row_weight: no row has a weight in a field {config.data.row_weight!r}, so all of them would count alike"
-        raise Stop(BLOCKED, message, "correct the name of the field, or leave data.row_weight out")
-    digest = join_parts(run.data_file, checked.parts, config.data, codec.pad)
-    if wanted and digest != wanted:
-        digest = join_parts(run.data_file, checked.parts, config.data, codec.pad, grouped=False)
-    cache.clear_spare()
-    tokens = load_tokens(run.data_file)
-    summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
-    summary["held_out"] = held_out_facts(tokens, config.data, config.train.seed)
-    write_json(run.data_report_file, summary)
-    terminal.say(_data_line(summary, run) + _cache_words(checked))
-    _tell_of_rows(summary, config, terminal)
-    _refuse_token_numbers(checked.verdicts.largest, tokens, model)
-    return tokens, {"data_sha256": digest, "max_tokens": limit, "pad_token_id": codec.pad}
-
-
-def _tell_of_cache(cache: TokenCache, run: RunFolder, terminal: Terminal) -> None:
-    if cache.refused:
-        run.event("token_cache_refused", reason=cache.refused)
-        terminal.tell(f"no token cache: {cache.refused}; the rows were tokenised into the run folder")
-    if cache.damaged:
-        run.event("token_shards_rebuilt", shards=len(cache.damaged), first=cache.damaged[0])
-        terminal.tell(f"damaged shards of the token cache made again: {len(cache.damaged)}; the first: {cache.damaged[0]}")
-
-
-def _cache_words(checked: Checked) -> str:
-    return f"; from the token cache: {checked.reused:,} of {len(checked.parts):,} blocks" if checked.reused else ""
-
-
-def _refuse_token_numbers(largest: int, tokens: TokenSet, model: ModelFacts) -> None:
-    size = model.number("vocab_size", default=0)
-    if size and largest >= size:
-        beyond = np.flatnonzero(tokens.ids >= size)
-        row = int(np.searchsorted(tokens.starts, beyond[0], side="right")) - 1
-        message = f"{tokens.source(row)}: the tokenizer gives token {int(tokens.ids[beyond[0]]):,}, the model's embedding has {size:,}"
-        raise Stop(BLOCKED, f"{message} ({len(beyond):,} such tokens in all)", "use the tokenizer that belongs to this model")
-
-
-def _data_line(summary: Json, run: RunFolder) -> str:
-    line = f"data: {rows_line(summary)}"
-    return line + (f"; rejects with reasons: {shown(run.rejects_file)}" if summary["rejected"] else "")
-
-
-def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
-    """Say what is noted of rows that are trained on as they are, and which of their fields are not used."""
-    for line in map(visible, unused_fields(summary["unused_fields"])):
-        (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
-    for told in beyond(summary["by_reason"], f"{summary['max_tokens']:,} tokens"):
-        terminal.tell(told)
-    if told := row_weights(summary["weights"], summary["kept"] + summary["mended"]):
-        terminal.say(told)
-    for line in (
-        *told_of(summary["learned"], config.data.train_on),
-        *told_of_dropped(summary["notes"]),
-        *told_of_held_out(summary["held_out"], bool(config.data.held_out_files)),
-    ):
-        (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
-    if summary["notes"]:
-        notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
-        files = " ".join(shown(Path(file)) for file in config.data.files)
-        terminal.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
-        firsts = ", ".join(f"{reason} {shown(Path(at['file']))}:{at['line']}" for reason, at in summary["first_noted"].items())
-        terminal.say(f"the first row of each note: {firsts}")
-
-
-def _nothing_left(checked: Checked) -> str:
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in checked.verdicts.by_reason.most_common())
-    first = checked.first_reject or {}
-    place = f"{first.get('file')}:{first.get('line')}: {first.get('detail')}"
-    return f"no row can be trained on: all {checked.verdicts.rejected:,} rejected ({reasons})\n  first: {place}"
 
 
 def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
