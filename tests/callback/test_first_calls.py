@@ -80,6 +80,10 @@ for name, way in ways.items():
     wrong[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(json.dumps(wrong))
 """
+UNASKED = """
+from holdfast.trainer.tasks.text import proof
+proof.refuse_unfit = lambda *_: None  # it would compute first
+"""
 PROVEN = """
 import json
 from types import SimpleNamespace
@@ -146,10 +150,14 @@ def test_one_place_sets_the_threads() -> None:
 
 
 def test_a_proof_that_does_not_fail_again_changes_nothing(held: Path) -> None:
-    proven, told = json.loads(printed(PROVEN, LD_PRELOAD=str(held)))
+    proven, told = json.loads(printed(f"{UNASKED}{PROVEN}", LD_PRELOAD=str(held)))
     assert proven, told
     ((kind, facts),) = told
     assert kind == "computes_differently" and facts["again"] == "" and "the output layer is no plain product" in facts["first"]
+
+
+def test_a_model_is_not_refused_for_what_a_process_computes_first(held: Path) -> None:
+    assert json.loads(printed(PROVEN, LD_PRELOAD=str(held))) == [True, []]
 
 
 @pytest.mark.long

@@ -31,6 +31,6 @@ def tell_of_libraries(run: RunFolder, terminal: Terminal) -> None:
         began = versions | began
     run.event("libraries_changed", step=run.committed(), **facts)
     first, then = (listed([f"{name} {of[name]}" for name in changed]) for of in (began, after))
-    terminal.tell(f"{run.path} began with {first}, goes on with {then}: bits may differ from here on; the first step is proven anew")
+    terminal.tell(f"{run.path} began with {first}, goes on with {then}: bits may differ; fast paths are tried again before the next step")
     torch = (machine.get("torch") or {}) | (now["torch"] or {})
     write_json(run.machine_file, machine | {"torch": torch, "packages": (machine.get("packages") or {}) | now["packages"]})
