@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,7 +38,7 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
     for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
         once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
         moved = float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
-        if moved <= _MOVED[dtype]:
+        if math.isnan(moved) or moved <= _MOVED[dtype]:  # logits that are no numbers tell nothing
             return
         if last:
             raise _sees_ahead(model, moved)
