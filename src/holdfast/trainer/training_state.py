@@ -134,7 +134,7 @@ def build(job: Job, settings: Settings) -> TrainingState:
         task.step_hooks.image(optimizer.kept(), {"format": "pt"}),
         task.step_hooks.image(optimizer.state() | task.state() | (scale.state() if scale and begins_scaled else {})),
         device,
-        float(optimizer.weights.detach().abs().max()),
+        float(torch.linalg.vector_norm(optimizer.weights.detach(), math.inf)),
         scale=scale if settings.dtype == "fp16" else None,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
@@ -39,7 +40,6 @@ _SAME_GRADIENT = {
 }  # of a weight's gradient; a wrong one is off by about its norm
 _HEARD = 1e-3  # of the largest gradient: those below it are mostly rounding
 _TOGETHER = 0.1  # of the norm: layers that were compared one by one, put together; a wrong place moves it by all of it
-_MANY = 256 << 20  # bytes of gradients, beyond which one set of them waits in main memory
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
@@ -112,16 +112,39 @@ def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def _loss_and_gradients(task: TextModel, ids: Ids) -> list[Tensor]:
-    """Of one sample, whose every token is learned, with respect to what is trained."""
+    """Return loss and gradients of one sample, whose every token is learned; see `_gradients_of` for how long they hold."""
     with torch.enable_grad():
         loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
-        gradients = torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True)
-    return [loss.detach(), *gradients]
+        return [loss.detach(), *_gradients_of(task, [lambda: loss])]
+
+
+def _gradients_of(task: TextModel, losses: Iterable[Callable[[], Tensor]]) -> list[Tensor]:
+    """Return the summed gradients of losses, of all that is trained, where a step accumulates them: they hold until the next call.
+
+    A second set beside the step's own would be more than a step holds, and more than was planned.
+    """
+    weights = list(task.trained.values())
+    if any(weight.grad is None for weight in weights):  # cut over ranks: there is room for them only inside a step
+        return _summed(weights, losses)
+    for weight in weights:
+        assert weight.grad is not None
+        weight.grad.zero_()
+    for loss in losses:
+        loss().backward(inputs=weights)  # type: ignore[no-untyped-call]
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def _summed(weights: list[Tensor], losses: Iterable[Callable[[], Tensor]]) -> list[Tensor]:
+    total = [torch.zeros_like(weight) for weight in weights]
+    for loss in losses:
+        for one, gradient in zip(total, torch.autograd.grad(loss(), weights, materialize_grads=True), strict=True):
+            one += gradient
+    return total
 
 
 def _aside(tensors: list[Tensor]) -> list[Tensor]:
-    """The same in main memory where they are many: gradients of all weights twice would be more than a step holds."""
-    return [one.cpu() for one in tensors] if sum(one.nbytes for one in tensors) > _MANY else tensors
+    """Copy tensors into main memory."""
+    return [one.to("cpu", copy=True) for one in tensors]
 
 
 def _apart(ours: list[Tensor], own: list[Tensor]) -> float:
@@ -213,9 +236,9 @@ def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
     """
     with torch.enable_grad():
-        ours = _aside(_gradients(task, [batch_of(task, [first, second], packed=True)]))
+        ours = _aside(_gradients_of(task, _losses(task, [batch_of(task, [first, second], packed=True)])))
         with task.own_attention():
-            own = _gradients(task, [batch_of(task, [ids], packed=False) for ids in (first, second)])
+            own = _gradients_of(task, _losses(task, [batch_of(task, [ids], packed=False) for ids in (first, second)]))
     norms = [float(one.norm()) for one in own]
     heard = [at for at, norm in enumerate(norms) if norm > _HEARD * max(norms)]  # half of a fresh adapter has no gradient at all
     if not heard:
@@ -227,13 +250,8 @@ def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     return f"the gradients of samples that share a row are wrong (that of {list(task.trained)[worst]} by {gaps[worst]:.1e} of its norm)"
 
 
-def _gradients(task: TextModel, batches: list[TextBatch]) -> list[Tensor]:
-    total = [torch.zeros_like(weight) for weight in task.trained.values()]
-    for batch in batches:
-        loss, _ = task.loss_sum(batch, 1)
-        for one, gradient in zip(total, torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True), strict=True):
-            one += gradient
-    return total
+def _losses(task: TextModel, batches: list[TextBatch]) -> list[Callable[[], Tensor]]:
+    return [lambda batch=batch: task.loss_sum(batch, 1)[0] for batch in batches]  # type: ignore[misc]
 
 
 def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
