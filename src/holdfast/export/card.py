@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from holdfast import __version__
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
+from holdfast.base.versions import __version__
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import HALF, ignored
@@ -19,9 +19,9 @@ from holdfast.export import words
 from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import tensors_of_file
+from holdfast.run.artifact import ARTIFACT
 from holdfast.run.plan import read_plan
 from holdfast.run.rows_of_run import data_sets
-from holdfast.run.snapshots.checkpoint import ARTIFACT
 
 _KINDS = {
     "adapter": "a PEFT adapter",

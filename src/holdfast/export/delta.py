@@ -17,10 +17,10 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.units import listed
+from holdfast.base_model.module_pattern import refused
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.types import is_tower
 from holdfast.config.adapter_kinds import KINDS
-from holdfast.config.module_pattern import refused
 from holdfast.export.experts import is_of_experts, pieces
 from holdfast.export.tensors import Floats, Held, tensors_of_file
 

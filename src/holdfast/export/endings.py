@@ -13,8 +13,8 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
-from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 from holdfast.run.artifact import TOKENIZER
 
 GENERATION = "generation_config.json"

@@ -29,7 +29,7 @@ from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compa
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.export.tensors import FLOATS
 from holdfast.run.adapter_folder import refuse_not_finite
-from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 
 MANIFEST = "holdfast.json"
 _SLACK = 64 << 20  # bytes beside the weights

@@ -15,10 +15,10 @@ from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import Rules
+from holdfast.data.token_set.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
+from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
 from holdfast.data.tokens.shard import blocks, tokenise
-from holdfast.data.tokens.token_set import load_tokens, sequences, split
 from holdfast.run.folder import RunFolder
 
 GENERAL = "general.jsonl"  # beside this file

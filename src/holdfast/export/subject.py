@@ -12,13 +12,13 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, read_model, weight_files
-from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.adapter_folder import refuse_incomplete
+from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
-from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
 _NOTES = (

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import __version__
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.delta import HEAD, read_delta
 from holdfast.export.endings import end_tokens, pad_token

@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
-from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 
 _QWEN2 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json
+from holdfast.trainer.common.oom import OutOfMemory
+from holdfast.trainer.common.waiting import WAITING
 from holdfast.trainer.distributed.rank import PeerLost, Rank, Result, heard_of, no_facts, told_of
-from holdfast.trainer.distributed.waiting import WAITING
-from holdfast.trainer.memory.oom import OutOfMemory
 
 _FOR_EVER = timedelta(days=7)  # who hangs is found by what it published, and named; a watchdog here would only guess
 _LINE_BYTES = 4096  # of most exchanges

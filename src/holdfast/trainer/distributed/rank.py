@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from holdfast.base.files import Json
-from holdfast.trainer.memory.oom import OutOfMemory
-from holdfast.trainer.task import Batch
+from holdfast.trainer.common.batch import Batch
+from holdfast.trainer.common.oom import OutOfMemory
 
 Result = TypeVar("Result")
 

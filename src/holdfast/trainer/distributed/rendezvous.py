@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from holdfast.base.errors import error_message
 from holdfast.processes.rank_environment import STARTED_BY, STORE_DESCRIPTOR
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import PeerLost
-from holdfast.trainer.refuse import Refusal
 
 _JOIN = timedelta(minutes=10)
 _LOOK_S = 0.1

@@ -18,8 +18,8 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.load import loader, unlike_config
-from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
 from holdfast.trainer.traced.replay import Card, Heap, Mapped, held

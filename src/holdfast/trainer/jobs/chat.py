@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.base_model.folder import read_model
 from holdfast.data.judge.turns import BadRow, Message
-from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process

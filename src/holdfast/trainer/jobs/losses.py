@@ -18,9 +18,9 @@ from holdfast.config.settings import Settings
 from holdfast.data.judge.rules import Rules
 from holdfast.data.tokens.codec import load_codec
 from holdfast.data.tokens.shard import Shard, blocks, tokenise
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.load import load_base
-from holdfast.trainer.refuse import Refusal
 
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB
 _MOST_TOKENS = 1 << 12  # of a batch

@@ -21,9 +21,9 @@ from transformers import AutoTokenizer, GenerationConfig
 from holdfast.base.child import PROGRESS
 from holdfast.base.errors import BLOCKED, Stop, error_message
 from holdfast.base.files import Json, append_line, read_json, write_json
-from holdfast.trainer.device import release, take_threads
+from holdfast.trainer.common.device import release, take_threads
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.jobs.losses import by_length, row_sums
-from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.greedy import greedy
 from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain

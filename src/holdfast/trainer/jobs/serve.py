@@ -15,7 +15,7 @@ import torch
 
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json
-from holdfast.trainer.device import take_threads
+from holdfast.trainer.common.device import take_threads
 from holdfast.trainer.model.place import at_first_that_fits, places
 from holdfast.trainer.model.plain import load_plain
 

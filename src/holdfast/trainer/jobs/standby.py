@@ -11,10 +11,10 @@ from holdfast.base.safe_open import log_descriptor
 from holdfast.base_model.folder import read_model
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import settings_of_process
-from holdfast.trainer.job import open_job, register
-from holdfast.trainer.loop import train
-from holdfast.trainer.refuse import refuse_broken_weights
-from holdfast.trainer.training_state import TrainingState, build
+from holdfast.trainer.common.job import open_job, register
+from holdfast.trainer.common.refuse import refuse_broken_weights
+from holdfast.trainer.loop.loop import train
+from holdfast.trainer.step.training_state import TrainingState, build
 
 
 def stand_by(path: Path, mode: str) -> int:

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
-from holdfast.trainer.device import release, take_threads
-from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.common.device import release, take_threads
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
 

@@ -17,17 +17,17 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
 from holdfast.run.timeline import Entry, settings_of_process
-from holdfast.trainer.announce import Announcer
-from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.job import Job, open_job
+from holdfast.trainer.common.device import prepare_torch, release
+from holdfast.trainer.common.images import ABSURD
+from holdfast.trainer.common.job import Job, open_job
+from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal, broken_weights
 from holdfast.trainer.jobs.trace import traced
-from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
-from holdfast.trainer.refuse import Refusal, broken_weights
-from holdfast.trainer.state.images import ABSURD
+from holdfast.trainer.loop.announce import Announcer
 from holdfast.trainer.state.restore import find_state
 from holdfast.trainer.state.sound import damage, difference
-from holdfast.trainer.step import Announce, gradients_sha256
-from holdfast.trainer.training_state import TrainingState, build
+from holdfast.trainer.step.step import Announce, gradients_sha256
+from holdfast.trainer.step.training_state import TrainingState, build
 
 _OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError)
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.layers.dropout import StepContext
-from holdfast.trainer.model.on_card import on_card
 
 _NUMBERS = count(1)
 _UNSUPPORTED = ("position_bias", "s_aux", "cache")  # biases, sinks, paged caches

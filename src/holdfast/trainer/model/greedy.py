@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.memory.portions import first_of, in_portions
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.model.portions import first_of, in_portions
 from holdfast.trainer.model.unfit import CODE
 
 _BATCH = 64

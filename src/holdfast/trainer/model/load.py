@@ -22,14 +22,14 @@ from holdfast.base_model.types import CAUSAL, is_tower, loads_as
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.settings import Settings
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.decoder import bring, text_decoder
+from holdfast.trainer.common.decoder import bring, text_decoder
+from holdfast.trainer.common.on_card import on_card
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import keep_narrow
 from holdfast.trainer.model.frozen.quantised import held_layers, hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
 from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
-from holdfast.trainer.model.on_card import on_card
-from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32} | HALF_TYPES

@@ -15,12 +15,12 @@ from torch import nn
 from holdfast.base.child import NOTES
 from holdfast.base.errors import error_message
 from holdfast.base.files import append_line
-from holdfast.trainer.device import free_bytes, release
-from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
-from holdfast.trainer.model.decoder import bring
+from holdfast.trainer.common.decoder import bring
+from holdfast.trainer.common.device import free_bytes, release
+from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers
 from holdfast.trainer.model.frozen.quantised import held_layers, to_card
-from holdfast.trainer.refuse import Refusal
 
 _T = TypeVar("_T")
 _ROOM = 0.9  # of what is free, for weights; the rest computes

@@ -15,7 +15,7 @@ from transformers import logging
 
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.packed import packed_as
-from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
 from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack

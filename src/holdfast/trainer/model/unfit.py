@@ -14,8 +14,8 @@ import transformers
 from torch import Tensor
 
 from holdfast.base.errors import error_message
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 
 CODE = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)  # what a model's own code raises
 _MOVED = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: no other order of additions does that

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.trainer.memory.pinned import Pinned
+from holdfast.trainer.common.pinned import Pinned
 
 PLACES = 3  # on the card: of the stretch that comes, the one that is updated, the one that goes
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.config.train import Train
 from holdfast.run.types import STRETCH
-from holdfast.trainer.model.on_card import on_card
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.optim.host_moments import HostMoments
 from holdfast.trainer.optim.rounding import Rounded
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from holdfast.trainer.hashed_bits import GOLDEN, mix_, words_of
+from holdfast.trainer.common.hashed_bits import GOLDEN, mix_, words_of
 
 _HIDDEN = 0xFFFF  # the bits of fp32 that bf16 has not
 

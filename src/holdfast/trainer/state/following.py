@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.base.files import Json
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.memory_places import of_rank
-from holdfast.trainer.job import Job
+from holdfast.trainer.common.job import Job
 
 
 class Following:

@@ -13,7 +13,7 @@ from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, SlotHeader
 from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import facts_of
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 
 class Parts(Snapshots):

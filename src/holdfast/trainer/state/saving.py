@@ -8,7 +8,7 @@ from collections import deque
 
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.save_interval import checkpoint_interval, mean_time_between_failures
-from holdfast.trainer.job import Job
+from holdfast.trainer.common.job import Job
 
 _REMEMBERED = 32  # steps whose time the interval goes by
 

@@ -22,9 +22,9 @@ from holdfast.run.snapshots.memory_file import META_BYTES, SLOTS, MemoryFile, Sl
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY
 from holdfast.run.snapshots.piece_files import everybodys, unpin
 from holdfast.run.snapshots.save_interval import snapshot_interval
-from holdfast.trainer.memory.pinned import Pinned
-from holdfast.trainer.state.images import ABSURD
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.common.images import ABSURD
+from holdfast.trainer.common.pinned import Pinned
+from holdfast.trainer.step.training_state import TrainingState
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from holdfast.base.files import Json
 from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.common.images import ABSURD
 from holdfast.trainer.optim.loss_scale import LossScale
-from holdfast.trainer.state.images import ABSURD
 from holdfast.trainer.state.restore import Found, find_state
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 _ROUNDING = 1.01
 _TINY = 1e-12

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.common.job import Job
 from holdfast.trainer.distributed.rank import Rank
-from holdfast.trainer.job import Job
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.parts import Parts
 from holdfast.trainer.state.restore import Found, state_for_training
@@ -15,7 +15,7 @@ from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.state.together import for_all, own_part, prove, sound_for_all, told_of
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 
 class NoState(Exception):

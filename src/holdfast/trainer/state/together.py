@@ -16,14 +16,14 @@ from holdfast.run.snapshots.checkpoint import next_valid, publish_checkpoint, st
 from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
 from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import part_of, ranks_in
+from holdfast.trainer.common.job import Job
+from holdfast.trainer.common.piece_image import PieceImage
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import PeerLost, Rank
-from holdfast.trainer.job import Job
 from holdfast.trainer.model.trained.cut import CHECKSUMS, CutPieces
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.state.piece_image import PieceImage
 from holdfast.trainer.state.restore import Found, find_state
 from holdfast.trainer.state.sound import damage
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 _TRIES = 3  # a writer that begins meanwhile clears away what it takes for left over
 _SHOWN = 3

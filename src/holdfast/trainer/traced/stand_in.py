@@ -22,9 +22,9 @@ from transformers.integrations import moe
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import Packed
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.quantised import Held
 from holdfast.trainer.model.trained import choose

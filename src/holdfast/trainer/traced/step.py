@@ -19,15 +19,15 @@ from holdfast.base.tasks import kind_of, look_up
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.planning.trained_size import is_wrapped
+from holdfast.planning.memory.trained_size import is_wrapped
+from holdfast.trainer.common.on_card import trace_for
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.load import in_fewer_bits
-from holdfast.trainer.model.on_card import trace_for
 from holdfast.trainer.model.trained.parts import Parts, parts_of
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
-from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.task import AnyTask
+from holdfast.trainer.protocol.task import AnyTask
+from holdfast.trainer.step.step import compute_gradients, update
 from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from holdfast.base.files import Json, write_bytes, write_json
 from holdfast.run.snapshots.memory_file import Snapshot
-from holdfast.trainer.announce import Announcer
 from holdfast.trainer.jobs.laboratory.rows import samples_of
-from holdfast.trainer.step import Gradients, gradients_sha256, update
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.loop.announce import Announcer
+from holdfast.trainer.step.step import Gradients, gradients_sha256, update
+from holdfast.trainer.step.training_state import TrainingState
 
 _APART = 1e-30
 

@@ -14,15 +14,15 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, settings_of_process
-from holdfast.trainer.device import release
-from holdfast.trainer.job import Job, open_job
+from holdfast.trainer.common.device import release
+from holdfast.trainer.common.job import Job, open_job
+from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.jobs.laboratory.course import course
 from holdfast.trainer.jobs.laboratory.products import products
 from holdfast.trainer.jobs.laboratory.start import start_facts
-from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.step.training_state import TrainingState, build
 from holdfast.trainer.tasks import task_of
-from holdfast.trainer.training_state import TrainingState, build
 
 _OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError, ImportError, AttributeError)
 _KINDS: dict[str, Callable[[TrainingState, Json, Path], Json]] = {"start": start_facts, "course": course, "products": products}

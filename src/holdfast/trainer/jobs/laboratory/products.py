@@ -10,7 +10,7 @@ import torch
 
 from holdfast.base.files import Json
 from holdfast.trainer.model.load import DTYPES
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 _REPEATS, _WIDTHS, _MOST_OPERATIONS = 4, {"cpu": 768, "cuda": 8192}, {"cpu": 4e9, "cuda": 4e12}
 

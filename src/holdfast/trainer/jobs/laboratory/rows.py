@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.base.files import Json
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 TEN, _LOOKED_AT, _LABELS = 10, 2000, 32
 _CLIMB = 24  # steps of looking for the hidden state that says a token best

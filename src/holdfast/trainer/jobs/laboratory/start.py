@@ -12,7 +12,7 @@ from holdfast.base.files import Json
 from holdfast.run.plan import learning
 from holdfast.trainer.jobs.laboratory.rows import label_facts
 from holdfast.trainer.model.trained.parts import parts_of
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 
 def start_facts(training: TrainingState, request: Json, folder: Path) -> Json:

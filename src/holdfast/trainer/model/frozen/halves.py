@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
-from holdfast.trainer.model.on_card import on_card
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.on_card import on_card
 
 
 def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype = torch.float32) -> int:

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from holdfast.config.config import Config
 from holdfast.machine.host_memory import host_memory
-from holdfast.trainer.device import release
-from holdfast.trainer.memory.pinned import Pinned
-from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.common.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.common.device import release
+from holdfast.trainer.common.pinned import Pinned
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.quantised import to_card
-from holdfast.trainer.refuse import Refusal
 
 Near: TypeAlias = Callable[..., AbstractContextManager[None]]
 _LEFT_SHARE = 0.1  # of main memory, never taken: pinned memory cannot be swapped

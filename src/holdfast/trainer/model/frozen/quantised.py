@@ -24,11 +24,11 @@ from holdfast.base.files import sha256
 from holdfast.base_model.folder import weight_files
 from holdfast.base_model.packed import Packed
 from holdfast.config.frozen_formats import FORMATS
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.tensor_file import write_tensors
-from holdfast.trainer.refuse import Refusal
 
 BLOCK = 64  # numbers that share a scale
 # ROCm's kernels take blocks of 64 since 0.49 on RDNA, since 0.50 on CDNA (bitsandbytes#1748, #1856)

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.config.config import Config
-from holdfast.trainer.distributed.waiting import WAITING
-from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
-from holdfast.trainer.refuse import Refusal, own_piece
+from holdfast.trainer.common.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.common.refuse import Refusal, own_piece
+from holdfast.trainer.common.waiting import WAITING
 
 
 def mesh_of(config: Config, device: torch.device) -> DeviceMesh | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.base_model.packed import Packed
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.quantised import BLOCK
 
 

@@ -1,7 +1,7 @@
 """Dropout whose mask is a function of (seed, step, module, sample, position, feature). Holds no generator and no state.
 
 So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device
-(trainer/hashed_bits.py). Each word of the hash decides on two features, so p counts in steps of 1 / 65,536.
+(trainer/common/hashed_bits.py). Each word of the hash decides on two features, so p counts in steps of 1 / 65,536.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.trainer.hashed_bits import GOLDEN, mix, mix_, words_of
+from holdfast.trainer.common.hashed_bits import GOLDEN, mix, mix_, words_of
 
 _STEPS = 1 << 16
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.kernels.ops import padded_rank
-from holdfast.trainer.model.on_card import on_card
 
 HALF = torch.bfloat16
 HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the name of the setting dtype

@@ -18,16 +18,16 @@ from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
-from holdfast.planning.trained_size import names_router, names_tower
+from holdfast.planning.memory.trained_size import names_router, names_tower
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.libraries import without_bitsandbytes
-from holdfast.trainer.model.decoder import text_decoder
+from holdfast.trainer.common.decoder import text_decoder
+from holdfast.trainer.common.libraries import without_bitsandbytes
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _SHORT = 220
 

@@ -13,7 +13,7 @@ import torch
 from peft.tuners.adalora.layer import SVDLinear
 from torch import Tensor, nn
 
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _NAME = "default"
 

@@ -19,14 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.run.snapshots.pieces import piece_name
+from holdfast.trainer.common.decoder import checksum, decoder_layers
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.piece_image import PieceImage
+from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.common.waiting import WAITING
 from holdfast.trainer.distributed.group import peers
-from holdfast.trainer.distributed.waiting import WAITING
-from holdfast.trainer.model.decoder import checksum, decoder_layers
 from holdfast.trainer.model.trained.pieces import Pieces, Unit
 from holdfast.trainer.optim.optimizer import FlatOptimizer
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.state.images import TensorImage
-from holdfast.trainer.state.piece_image import PieceImage
 
 CHECKSUMS = 1 << 64  # they are told modulo this, as large as a number of JSON may be here
 

@@ -16,7 +16,7 @@ from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from holdfast.trainer.model.frozen.halves import widened
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _SWEEPS, _BEYOND = 16, 8  # of the randomised decomposition: powers of the matrix, columns beyond the rank
 

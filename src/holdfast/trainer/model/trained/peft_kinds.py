@@ -16,9 +16,9 @@ from torch import nn
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.budget import RankBudget
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.trainer.optim.optimizer import FlatOptimizer
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 
 @dataclass(frozen=True)

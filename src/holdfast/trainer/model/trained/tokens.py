@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.data.tokens.codec import load_codec
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 
 _NAME = "default"
 

@@ -12,13 +12,13 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.types import is_tower
 from holdfast.config.config import Config
-from holdfast.planning.trained_size import names_tower
+from holdfast.planning.memory.trained_size import names_tower
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.model.decoder import text_decoder
+from holdfast.trainer.common.decoder import text_decoder
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import narrow_trained
 from holdfast.trainer.model.trained.adapters import widen_trained
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 
 class OwnWeights:

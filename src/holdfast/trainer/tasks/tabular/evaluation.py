@@ -15,8 +15,8 @@ from holdfast.run.folder import RunFolder
 from holdfast.tables.table.form import Form, Target
 from holdfast.tables.table.statistics import in_order
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
-from holdfast.trainer.device import prepare_torch
-from holdfast.trainer.task import Asked
+from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.tabular.artifact import export, load, note
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.metrics import Column, of_classes, of_numbers, of_quantiles, row_losses, trades

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast import __version__
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.config.config import Config
 from holdfast.config.table import Network, columns_of, embedding_width, network_of
 from holdfast.tables.table.form import Form

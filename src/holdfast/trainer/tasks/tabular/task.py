@@ -19,9 +19,10 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.trainer.common.batch import Batch
 from holdfast.trainer.model.layers.dropout import StepContext
-from holdfast.trainer.step_hooks import StepHooks
-from holdfast.trainer.task import Asked, Batch, DataSet, Task
+from holdfast.trainer.protocol.step_hooks import StepHooks
+from holdfast.trainer.protocol.task import Asked, DataSet, Task
 from holdfast.trainer.tasks.tabular.evaluation import measured
 from holdfast.trainer.tasks.tabular.losses import RowLoss
 from holdfast.trainer.tasks.tabular.network import about, new_network

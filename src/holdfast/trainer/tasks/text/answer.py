@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from holdfast.trainer.memory.portions import first_of, in_portions
-from holdfast.trainer.task import Asked
+from holdfast.trainer.model.portions import first_of, in_portions
+from holdfast.trainer.protocol.task import Asked
 
 _BATCH = 16
 

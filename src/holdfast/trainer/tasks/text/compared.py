@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import sequences
+from holdfast.data.token_set.token_set import sequences
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.trainer.tasks.text.forward import Forward
 from holdfast.trainer.tasks.text.objective import Objective, Scored

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.run.types import LOGITS_AT_ONCE
-from holdfast.trainer.memory.oom import tag_out_of_memory
-from holdfast.trainer.memory.portions import in_portions
-from holdfast.trainer.task import Asked
+from holdfast.trainer.common.oom import tag_out_of_memory
+from holdfast.trainer.model.portions import in_portions
+from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.text.compared import switched_off
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.text.text_model import LabelLoss

@@ -16,22 +16,22 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.templates.chat_template import pieces
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.memory.oom import tag_out_of_memory
-from holdfast.trainer.memory.portions import in_portions
-from holdfast.trainer.model.decoder import decoder_layers
+from holdfast.trainer.common.decoder import decoder_layers
+from holdfast.trainer.common.device import prepare_torch, release
+from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import load_base
+from holdfast.trainer.model.portions import in_portions
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.parts.threads import products_in
-from holdfast.trainer.task import Asked
+from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
 from holdfast.trainer.tasks.text.compared import sums
 from holdfast.trainer.tasks.text.divergence import kl_to_reference

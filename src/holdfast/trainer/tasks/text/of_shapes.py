@@ -8,8 +8,8 @@ import torch
 from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
-from holdfast.data.tokens.worse import WORSE
+from holdfast.data.token_set.token_set import TokenSet
+from holdfast.data.token_set.worse import WORSE
 from holdfast.trainer.tasks.text.task import Sft
 
 

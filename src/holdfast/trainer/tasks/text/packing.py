@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.data.tokens.token_set import TokenSet, sequences
-from holdfast.trainer.task import Batch
+from holdfast.data.token_set.token_set import TokenSet, sequences
+from holdfast.trainer.common.batch import Batch
 
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 

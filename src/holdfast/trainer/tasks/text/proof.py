@@ -19,8 +19,8 @@ from torch import Tensor
 from holdfast.base.errors import error_message
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.settings import PartialSettings
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.model.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.model.unfit import refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble

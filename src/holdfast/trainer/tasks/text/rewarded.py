@@ -14,14 +14,14 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import load_tokens, sequences, split
+from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, streams
 from holdfast.trainer.model.load import read_widened
 from holdfast.trainer.model.trained.saved import with_adapter
-from holdfast.trainer.task import Asked
+from holdfast.trainer.protocol.task import Asked
 
 
 def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:

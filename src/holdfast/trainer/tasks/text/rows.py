@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.config.config import Config
-from holdfast.data.tokens.token_set import TokenSet, split, step_table
+from holdfast.data.token_set.token_set import TokenSet, split, step_table
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 

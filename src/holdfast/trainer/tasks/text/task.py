@@ -12,14 +12,14 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import PartialSettings, Settings
-from holdfast.data.tokens.length_bias import length_bias
-from holdfast.data.tokens.token_set import TokenSet, load_tokens
+from holdfast.data.token_set.length_bias import length_bias
+from holdfast.data.token_set.token_set import TokenSet, load_tokens
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.common.refuse import SHOWN, Refusal
 from holdfast.trainer.model.half_proof import halves_differ
 from holdfast.trainer.model.load import checkpoint_layers
-from holdfast.trainer.refuse import SHOWN, Refusal
-from holdfast.trainer.task import Asked, DataSet, Task
+from holdfast.trainer.protocol.task import Asked, DataSet, Task
 from holdfast.trainer.tasks.text.evaluation import compared
 from holdfast.trainer.tasks.text.packing import TextBatch
 from holdfast.trainer.tasks.text.proof import batch_of, differences, own_logits, slower_in_halves

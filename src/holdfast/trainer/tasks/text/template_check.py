@@ -22,7 +22,7 @@ from holdfast.data.templates.conversation import Written
 from holdfast.data.templates.template import ChatTemplate, turns_of
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import Block, blocks, readable
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 
 _FILES, _ROWS = 16, 256  # the first files, and the first rows of each, are looked at
 _SHAPES = 16  # that are rendered

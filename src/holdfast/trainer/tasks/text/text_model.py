@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
+from holdfast.trainer.common.decoder import bring, text_decoder
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
-from holdfast.trainer.model.decoder import bring, text_decoder
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.frozen.quantised import Held
 from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
@@ -28,7 +29,6 @@ from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.layers.neftune import EmbeddingNoise
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.offload import HostActivations
-from holdfast.trainer.model.on_card import on_card
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces

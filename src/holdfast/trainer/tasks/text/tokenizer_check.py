@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 from holdfast.base.files import Json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
-from holdfast.data.templates.given_template import codec_of
-from holdfast.data.tokens.token_set import TokenSet
-from holdfast.trainer.refuse import Refusal
+from holdfast.data.token_set.token_set import TokenSet
+from holdfast.data.tokens.given_template import codec_of
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.tasks.text.template_check import one_of_each_shape, refuse_other_rendering
 
 _ROWS = 32
