@@ -9,7 +9,7 @@ from holdfast.trainer.common.refuse import Refusal
 
 
 def bitsandbytes(wanted_by: str) -> Any:
-    """The package. Raises Refusal where it is not there, or cannot be loaded."""
+    """Import and return the package. Raises Refusal, which names `wanted_by`, where it is missing or cannot be loaded."""
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:

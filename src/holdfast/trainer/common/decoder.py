@@ -16,7 +16,7 @@ _CHUNK = 1 << 22  # numbers whose checksum is taken at once
 
 
 def decoder_layers(base: Any, setting: str) -> tuple[nn.Module, list[nn.Module]]:
-    """The decoder and its layers, in order. Raises Refusal, which names the setting that asks, where transformers marks none as such."""
+    """Return the decoder and its layers in order. Raises Refusal, which names `setting`, where transformers marks no layers as such."""
     decoder = text_decoder(base)
     layers = [module for module in decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers or decoder is base:
@@ -26,7 +26,10 @@ def decoder_layers(base: Any, setting: str) -> tuple[nn.Module, list[nn.Module]]
 
 
 def text_decoder(base: Any) -> Any:
-    """What turns token ids into the states before the output layer; in a wrapped model the language half. The model where it has none."""
+    """Return the module that turns token ids into the states before the output layer; the model itself where it has no such part.
+
+    In a wrapped model that is the language half.
+    """
     own = getattr(base, base.base_model_prefix, None)
     if isinstance(inner := getattr(getattr(base, "config", None), "text_config", None), PretrainedConfig):
         found = [module for module in base.modules() if isinstance(module, PreTrainedModel) and module.config is inner]
@@ -35,7 +38,7 @@ def text_decoder(base: Any) -> Any:
 
 
 def frozen(layer: nn.Module) -> Iterator[nn.Parameter]:
-    """What of a layer is not trained."""
+    """Return the parameters of a layer that are not trained."""
     return (parameter for parameter in layer.parameters() if not parameter.requires_grad)
 
 
@@ -48,7 +51,7 @@ def bring(model: nn.Module, but: Iterable[Tensor], device: torch.device) -> None
 
 
 def checksum(tensor: Tensor, first: int = 0) -> int:
-    """Of the bits of a tensor and their order, on whichever device it is: the sum of each number's bits times its place, modulo 2^64.
+    """Return the sum of each number's bits times its place, modulo 2^64, computed on the device where the tensor lies.
 
     first: the place of its first number, less one; so the sums of pieces add up to that of the whole.
     """

@@ -19,7 +19,7 @@ _PATIENCE_S, _LOOK_S = 30.0, 0.1
 
 
 def prepare_torch(settings: Settings) -> torch.device:
-    """Fix threads and determinism, find the device of the plan. Runs before any other torch call. Raises DeviceGone."""
+    """Set threads and determinism, and return the device of the plan. Runs before any other torch call. Raises DeviceGone."""
     take_threads(settings.threads)
     torch.use_deterministic_algorithms(settings.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
@@ -39,7 +39,7 @@ def take_threads(threads: int) -> None:
 
 
 def _keep_to_exact_kernels() -> None:
-    """No cuDNN attention, wrong on several cards (book/checks/cudnn-attention.yaml); no sum within a product rounded to 16 bits."""
+    """Turn off cuDNN attention, wrong on several cards (book/checks/cudnn-attention.yaml), and reduced-precision sums in matmuls."""
     if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):  # since torch 2.5
         torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -47,7 +47,7 @@ def _keep_to_exact_kernels() -> None:
 
 
 def planned_device(settings: Settings) -> torch.device:
-    """The device that the settings name. Raises DeviceGone.
+    """Return the device that the settings name. Raises DeviceGone.
 
     Run folders from before there was such a setting take what there is.
     """
@@ -58,13 +58,16 @@ def planned_device(settings: Settings) -> torch.device:
 
 
 def own_gpu() -> torch.device:
-    """The first GPU, or that of this rank; where each rank sees but its own, that."""
+    """Return this rank's GPU: the first one in a run of one rank, or where each rank sees only its own."""
     count = torch.cuda.device_count() if "LOCAL_RANK" in os.environ else 1
     return torch.device("cuda", device_number() % max(1, count))
 
 
 def _absence() -> str | None:
-    """Why there is no GPU to compute on; None where there is one. A card that is listed may still serve nobody: it is asked for a byte."""
+    """Return why there is no GPU to compute on; None where there is one.
+
+    A card that is listed may still be unusable: one byte is allocated on it.
+    """
     try:
         torch.empty(1, dtype=torch.uint8, device=own_gpu())
     except (RuntimeError, AssertionError) as error:  # AssertionError: a build without GPU code
@@ -80,7 +83,7 @@ def release() -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What this process may still take of a GPU: what is free, and what its own allocator keeps unused."""
+    """Return how many bytes of a GPU this process may still take: those that are free, and those its own allocator keeps unused."""
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 

@@ -15,18 +15,18 @@ GOLDEN = -1640531527  # 0x9E3779B9
 
 
 def words_of(seed: int, step: int, name: str) -> tuple[int, int]:
-    """Two signed 32-bit numbers from (seed, step, name)."""
+    """Hash (seed, step, name) to two signed 32-bit integers."""
     digest = hashlib.blake2b(f"{seed} {step} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:], "little", signed=True)
 
 
 def mix(value: Tensor) -> Tensor:
-    """MurmurHash3's finaliser of int32 words."""
+    """Apply MurmurHash3's finaliser to a copy of int32 words."""
     return mix_(value.clone())
 
 
 def mix_(value: Tensor, spare: Tensor | None = None) -> Tensor:
-    """The same in place. spare: memory of the same shape for what lies between.
+    """Apply MurmurHash3's finaliser to int32 words in place. spare: memory of the same shape for intermediate values.
 
     The masks make the shifts logical: an arithmetic one would clear the sign bit.
     """

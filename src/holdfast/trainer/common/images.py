@@ -38,11 +38,11 @@ class TensorImage:
             self._view(memory, at, run, start).copy_(run)
 
     def extremes(self) -> list[Tensor]:
-        """The smallest and the largest value of each stretch of tensors on a card, NaN where one is, on that card."""
+        """Return the smallest and the largest value, fp32, of each stretch of tensors on a card; NaN where it contains one."""
         return [value.float() for run, _ in self._runs if run.is_cuda for value in torch.aminmax(run)]
 
     def finite(self, memory: mmap.mmap, at: int) -> bool:
-        """Whether every value that was written at `at` is finite and none is absurd, of tensors in main memory.
+        """Return whether all values written at `at` from tensors in main memory are finite and none is absurdly large.
 
         Reads in one thread, beside those that train.
         """
@@ -53,7 +53,7 @@ class TensorImage:
         return torch.frombuffer(memory, dtype=run.dtype, count=run.numel(), offset=at + start)
 
     def to_bytes(self) -> bytes:
-        """The image now, in memory of its own."""
+        """Copy the current image into memory of its own."""
         return save({name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}, _metadata(self.header))
 
     def read(self, image: bytes) -> None:
@@ -76,7 +76,7 @@ class TensorImage:
 
 
 def layout(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> tuple[bytes, dict[str, int]]:
-    """(header, where each tensor begins behind it), as the safetensors library lays an image out; it would copy all values for that."""
+    """Return (header, offset of each tensor behind it) of an image as the safetensors library lays it out, without copying values."""
     order = sorted(tensors, key=lambda name: (-_DTYPES.index(tensors[name].dtype), name))
     entries: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     offsets, at = {}, 0
@@ -100,7 +100,7 @@ def _is_sane(part: Tensor) -> bool:
 
 
 def _runs(tensors: Mapping[str, Tensor], starts: Mapping[str, int]) -> list[tuple[Tensor, int]]:
-    """Flat tensors and where each begins in the image; neighbours in the image that are neighbours in memory are one."""
+    """Return flat tensors, each with its offset in the image; tensors adjacent both in the image and in memory become one."""
     runs: list[tuple[Tensor, int]] = []
     for name in sorted(starts, key=lambda name: starts[name]):
         flat = tensors[name].detach().view(-1)

@@ -68,7 +68,7 @@ class Job:
         return settings_at(self.timeline, step)
 
     def say(self, text: str) -> None:
-        """One line for the log. A full disk must not end a run because of a line of log."""
+        """Print one line to the log. A full disk does not raise: it must not end a run because of a line of log."""
         with contextlib.suppress(OSError):
             print(f"rank {self.rank}: {text}" if self.rank else text, flush=True)
 
@@ -102,7 +102,10 @@ class Job:
         return factor
 
     def surface(self, all_of_them: bool) -> None:
-        """Another micro-batch begins, or none is left in the step: let the late faults happen that were waiting for it."""
+        """Count down the late faults at the begin of a micro-batch, and let those that are due happen.
+
+        all_of_them: all are due, because no micro-batch is left in the step.
+        """
         waiting = [(0 if all_of_them else left - 1, fault) for left, fault in self.coming]
         self.coming = [(left, fault) for left, fault in waiting if left > 0]
         for left, fault in waiting:
@@ -118,7 +121,7 @@ class Job:
 
 
 def happen(fault: Fault) -> float:
-    """What a fault does to the process it fires in; the factor it leaves for the loss or the gradients."""
+    """Do to this process what a fault says; return the factor it leaves for the loss or the gradients, 1.0 for none."""
     message = fault.message or f"fault: {fault.name}"
     if fault.effect in ("kill", "host_oom"):  # the kernel sends the same when memory has run out
         os.kill(os.getpid(), signal.SIGKILL)

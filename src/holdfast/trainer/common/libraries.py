@@ -17,7 +17,7 @@ _REMEMBERED = (  # what the libraries remember of whether it is installed
 
 @contextmanager
 def libraries(of_text: bool = True) -> Iterator[None]:
-    """Inside, import what needs them. What they make in being imported stays, and is not looked through for garbage, then or later.
+    """Provide a context to import the large libraries in: garbage collection is off, and what they create is never looked through by it.
 
     of_text: transformers is among them.
     """
@@ -32,7 +32,7 @@ def libraries(of_text: bool = True) -> Iterator[None]:
 
 @contextmanager
 def without_bitsandbytes() -> Iterator[None]:
-    """Inside, bitsandbytes is not installed, unless it is imported already, as by a run that wants it (quantising.py).
+    """Hide bitsandbytes from imports within the context, unless it is imported already, as by a run that quantises.
 
     PEFT imports it wherever it is installed, and with it torch's compiler: longer than the rest of a small model's start.
     """
@@ -49,7 +49,7 @@ def without_bitsandbytes() -> Iterator[None]:
 
 
 def _read_models_once() -> None:
-    """Transformers reads the source of all its models to know their names, keeps what it found, and reads them again under another name."""
+    """Make transformers reuse the list of its models' source files, which it otherwise reads twice, under two names."""
     import transformers
     from transformers.utils import import_utils
 

@@ -9,13 +9,13 @@ _traced_for_a_card: bool | None = None  # None: nothing is traced here
 
 
 def on_card(thing: Tensor | torch.device) -> bool:
-    """Of a tensor or a device: whether it is a card's."""
+    """Return whether a tensor lies on a GPU, or whether a device is one."""
     if _traced_for_a_card is not None:
         return _traced_for_a_card
     return (thing.device if isinstance(thing, Tensor) else thing).type == "cuda"
 
 
 def trace_for(card: bool) -> None:
-    """From here on this process has shapes alone, and all of them lie on a card, or none."""
+    """Treat all tensors as on a GPU, or none, for the rest of this process, which computes with shapes alone."""
     global _traced_for_a_card
     _traced_for_a_card = card

@@ -28,7 +28,7 @@ class OutOfMemory(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """By type, or by the words that every vendor's allocator and libraries use."""
+    """Recognise an out-of-memory error by its type, or by the words that vendors' allocators and libraries use."""
     if isinstance(error, (OutOfMemory, torch.cuda.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _TEXTS)

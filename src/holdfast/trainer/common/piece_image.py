@@ -29,7 +29,7 @@ class PieceImage(TensorImage):
                 self.tensors[name].view(-1).copy_(values)
 
     def of(self, image: bytes) -> list[tuple[str, Tensor]]:
-        """What an image has for each of the tensors, flat. Raises ValueError where it lacks one, or has it in another size."""
+        """Return (name, flat tensor) of each tensor in an image. Raises ValueError where one is missing or has another size."""
         entries, base = header_of(image)
         found = []
         with warnings.catch_warnings():
@@ -48,7 +48,7 @@ class PieceImage(TensorImage):
 
 
 def _all(tensors: Mapping[str, Tensor], whole: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """What all ranks' pieces make up, without values."""
+    """Return empty tensors in the shapes that all ranks' pieces make up together."""
     found, kinds = {}, {}
     for name, tensor in tensors.items():
         named, _ = piece_of(name)

@@ -27,7 +27,7 @@ class Pinned:
             self._place = place
 
     def release(self) -> None:
-        """The driver forgets the memory. May be called again."""
+        """Unregister the memory with the driver. May be called again."""
         if self._place is not None:
             place, self._place = self._place, None
             torch.cuda.cudart().cudaHostUnregister(place)  # type: ignore[no-untyped-call]

@@ -36,9 +36,9 @@ def refuse_broken_weights(model: nn.Module, source: str) -> None:
 
 
 def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool = False) -> tuple[list[str], int]:
-    """(the weights with values that are not finite or beyond `most`, in words, of how many weights). frozen_alone: without what is trained.
+    """Return (names of the weights with values that are not finite or larger than `most`, in words; number of weights looked at).
 
-    One pass that allocates nothing the size of a weight.
+    frozen_alone: leave out what is trained. One pass that allocates nothing the size of a weight.
     """
     wanted = ((name, weight) for name, weight in model.named_parameters() if not (frozen_alone and weight.requires_grad))
     weights = {name: own_piece(weight).detach() for name, weight in wanted if weight.is_floating_point()}
@@ -64,7 +64,7 @@ def put_in(adapter: TensorImage, file: Path, expected: Json) -> None:
 
 
 def own_piece(weight: Any) -> Tensor:
-    """What this rank holds of a weight: the others look at the rest of one that is cut, and one that is away is in main memory."""
+    """Return the part of a weight that this rank holds: its shard of a sharded one, the copy in main memory of an offloaded one."""
     piece: Tensor = weight.to_local() if hasattr(weight, "to_local") else getattr(weight, "on_host", weight)
     return piece
 

@@ -17,7 +17,7 @@ class Waiting:
         self._pulse: Json | None = None
 
     def begin(self, what: str | bool) -> None:
-        """From here on this process waits for others. what: in which exchange between them; True: of small facts."""
+        """Mark this process in its pulse as waiting for other ranks. what: the exchange it waits in; True: one of small facts."""
         self._pulse = self.memory.pulse() if self.memory else None
         if self.memory and self._pulse:
             self.memory.beat(self._pulse | {"waits": what})
@@ -28,7 +28,7 @@ class Waiting:
 
     @contextmanager
     def during(self, what: str | bool) -> Iterator[None]:
-        """Inside, the pulse says so; where it ends with an error, as of a peer that is lost, it stays."""
+        """Mark this process as waiting for other ranks within the context. After an error, such as a lost peer, the mark stays."""
         self.begin(what)
         yield
         self.end()

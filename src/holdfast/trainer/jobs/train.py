@@ -10,7 +10,7 @@ from holdfast.trainer.common.libraries import libraries
 
 
 def train(path: Path, number: int) -> int:
-    """Be the trainer of attempt `number` of the run at `path`; its exit code."""
+    """Run attempt `number` of the run at `path` as its trainer; return the exit code."""
     attempt = register(path, number)
     with libraries(of_text="transformers" in kind_of(attempt.config).packages):
         from holdfast.trainer.loop import loop

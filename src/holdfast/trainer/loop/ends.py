@@ -40,7 +40,7 @@ ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], Account]], .
 
 
 def end_of(job: Job, error: Exception) -> int | None:
-    """Say and leave what an error means for the attempt; its exit code, None where it is no error of the table."""
+    """Report what an error means for the attempt; return its exit code, None where the table has no such error."""
     for kind_of_error, kind, account in ENDS:
         if isinstance(error, kind_of_error) and (kind != "disk_full" or (takes_nothing(error) and not _is_faulty(error))):
             said, facts = account(job, error)
@@ -50,7 +50,7 @@ def end_of(job: Job, error: Exception) -> int | None:
 
 
 def _is_faulty(error: Exception) -> bool:
-    """Whether it is no want of room: the disk's own failure, or rights that were changed, which another attempt may not meet."""
+    """Return whether the disk failed or refuses access, which another attempt may not meet, rather than being full."""
     return isinstance(error, OSError) and error.errno in (errno.EIO, errno.EACCES)
 
 
@@ -68,7 +68,7 @@ def _told(error: Exception) -> Json:
 
 
 def _out_of_memory(job: Job, full: OutOfMemory) -> Account:
-    """What does not fit although all was tried: a sample alone is named, because no setting left can help it."""
+    """Describe what did not fit although everything was tried; a sample alone is named, because no setting can help it."""
     step, batch = job.run.committed() + 1, full.batch
     if batch is None:
         reason = f"{full.what} does not fit into memory: {full}"
@@ -79,6 +79,6 @@ def _out_of_memory(job: Job, full: OutOfMemory) -> Account:
 
 
 def _damaged(error: Damaged) -> Account:
-    """The state to go on from is none that training makes: it, and each such one before it, named."""
+    """Describe a state that training cannot have produced, with each newer one that was rejected before it."""
     assert error.found.snapshot is not None
     return Account("\nholdfast: ".join(error.told), {"step": error.found.snapshot.step, "sound": error.sound, "damaged": error.told})

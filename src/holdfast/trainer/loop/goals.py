@@ -26,7 +26,7 @@ class NoGoal:
     """A run without train.until."""
 
     def look(self, row: Json) -> None:
-        """Nothing ends it early."""
+        """Do nothing: no goal ends the run early."""
 
 
 class Goals:
@@ -58,7 +58,7 @@ class Goals:
             job.event("length_fitted", steps=changes["steps"], reason=changes["reason"])
 
     def _decided(self, row: Json) -> Json:
-        """{steps, goal, reason} of a change; empty where there is none."""
+        """Return the change this step brings as {steps, goal, reason}; empty where there is none."""
         step = row["step"]
         self.tokens += row["tokens"]
         if row["loss"] is not None:
@@ -70,7 +70,7 @@ class Goals:
         return self._refitted(step, self.before + now - self.began)
 
     def _reached(self, row: Json, seconds: float) -> tuple[str, str] | None:
-        """(goal, in words) of what this step has reached."""
+        """Return the goal this step has reached as (goal, in words); None where it has reached none."""
         until = self.until
         if until.loss is not None and row["loss"] is not None and len(self.losses) >= _LEAST:
             mean = sum(self.losses) / len(self.losses)
@@ -83,7 +83,7 @@ class Goals:
         return None
 
     def _refitted(self, step: int, seconds: float) -> Json:
-        """The length that the hours allow, where it is another one than the schedule is made for."""
+        """Return a change to the length that the hours allow, where it differs from the one the schedule is made for."""
         if self.until.hours is None or len(self.times) < _LEAST:
             return {}
         (first, began), (last, now) = self.times[0], self.times[-1]
@@ -104,11 +104,11 @@ class Goals:
         return train.steps is None and train.epochs is None
 
     def _configured(self) -> int:
-        """The length without goals."""
+        """Return the number of steps without goals."""
         return max(1, self.training.job.plan.steps)
 
     def _length(self, steps: int, from_step: int) -> PartialSettings:
-        """The settings of a run of that many steps."""
+        """Return the settings of a run of `steps` steps."""
         settings = self.training.job.settings(from_step)
         samples = steps * self.training.task.data.table.batch - settings.behind
         return {"steps": steps, "samples": min(samples, settings.samples) if steps <= settings.steps else samples}
@@ -126,13 +126,13 @@ class Goals:
 
 
 def goals_of(training: TrainingState, step: int) -> Goals | NoGoal:
-    """What may end the run that stands at `step`."""
+    """Build what may end the run that stands at `step`."""
     until = training.job.config.train.until
     return NoGoal() if until is None else Goals(training, until, step)
 
 
 def seconds_before(run: RunFolder, attempt: int) -> float:
-    """Seconds that earlier attempts trained: from their start to the last sign of them. What lay between attempts does not count."""
+    """Return the seconds that earlier attempts trained, each from its start to its last sign of life; pauses do not count."""
     last: dict[int, float] = {}
     for row in run.steps():
         last[row["attempt"]] = max(row["time"], last.get(row["attempt"], 0.0))

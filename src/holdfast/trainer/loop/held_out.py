@@ -38,7 +38,7 @@ class HeldOut:
         self.rows = read_evaluations(training.job.run)
 
     def over(self, step: int) -> bool:
-        """Whether the run ends after `step`, which is evaluated first where it is due. False where it is to stop before it is judged.
+        """Evaluate `step` where that is due; return whether the run ends after it. False where it stops before it is judged.
 
         May be asked again for a step, by another attempt: what was measured stands, and the best state is made safe all the same.
         """
@@ -53,7 +53,7 @@ class HeldOut:
         return bool(step >= settings.steps)
 
     def due(self, step: int) -> bool:
-        """Whether `step` is evaluated."""
+        """Return whether `step` is evaluated."""
         every = self.config.every
         return every is not None and step > 0 and (step % every == 0 or step == self.training.job.settings(step + 1).steps)
 
@@ -76,7 +76,7 @@ class HeldOut:
         return True
 
     def _measure(self, step: int) -> Json | None:
-        """The row of `step`; None when the run is asked to stop meanwhile."""
+        """Evaluate `step` and return its row; None when the run is asked to stop meanwhile."""
         job = self.training.job
         job.point("evaluate", step)
         began = time.perf_counter()
@@ -96,7 +96,7 @@ class HeldOut:
         return {"step": step, "loss": loss, "labels": labels, "seconds": round(time.perf_counter() - began, 4), "best": best}
 
     def _loss(self, step: int) -> tuple[float, float, int] | None:
-        """(sum of the losses, its divisor, number of label tokens) over the held-out rows, in the next step's micro-batches."""
+        """Sum the losses over the held-out rows, in the next step's micro-batches: (sum, divisor, number of label tokens)."""
         budget, size = self.training.job.settings(step + 1).micro_batch_tokens, self.training.rank.size
         total, divisor, labels = 0.0, 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
@@ -112,7 +112,10 @@ class HeldOut:
         return total, divisor, labels
 
     def _told(self, batches: Sequence[Batch], step: int) -> list[Json]:
-        """Each rank's losses of its share of `batches`, None where it is to stop; those that are not finite may be None."""
+        """Compute this rank's share of `batches`; return each rank's losses, None where it is to stop.
+
+        Losses that are not finite may be None.
+        """
         rank, task = self.training.rank, self.training.task
         shares = [batches[number :: rank.size] for number in range(rank.size)]
 

@@ -83,7 +83,7 @@ def train(job: Job, ready: TrainingState | None = None) -> int:
 
 
 def _join(job: Job) -> Rank:
-    """This process among those that train the run. Raises Refusal where they are not alike, PeerLost where they do not meet."""
+    """Join the ranks that train the run. Raises Refusal where they are not alike, PeerLost where they do not meet."""
     settings, size = settings_of_process(job.timeline), job.orders.get("ranks", 1)
     if size == 1:
         return ALONE
@@ -102,17 +102,17 @@ def _settle(job: Job, rank: Rank) -> None:
 
 
 def _with_other_libraries(job: Job, rank: Rank) -> bool:
-    """Whether libraries have changed since a trainer of the run last began its steps."""
+    """Return whether libraries have changed since a trainer of the run last began its steps."""
     kinds = [event["event"] for event in job.run.events() if event["event"] in ("restored", "libraries_changed")] if rank.first else []
     return bool(rank.exchange({"changed": kinds[-1:] == ["libraries_changed"]})[0]["changed"])
 
 
 def _proven(training: TrainingState, rank: Rank, step: int = 1) -> bool:
-    """Whether the training state computes what its settings ask for. Where not, the timeline has the change, for another training state.
+    """Prove that the training state computes what its settings ask for.
 
-    step: the first one it will compute, from which on such a change holds.
-
-    A proof that fails is repeated, by all ranks: what does not come again is no fact about the model. The second one counts.
+    Returns False where it does not: the timeline then has the change, for another training state. step: the first one it will compute, from
+    which on such a change holds. A proof that fails is repeated by all ranks, because what does not come again is no fact about the model.
+    The second one counts.
     """
     decided = _proof(training, rank)
     if decided["changes"]:
@@ -124,7 +124,7 @@ def _proven(training: TrainingState, rank: Rank, step: int = 1) -> bool:
 
 
 def _proof(training: TrainingState, rank: Rank) -> Json:
-    """{changes, reason} of the first rank that finds something to change; changes is empty where none does."""
+    """Prove the layout on all ranks; return {changes, reason} of the first that finds something to change, else empty changes."""
     changes, reason = once_more("the trial of the model's layout", training.task.prove, rank)
     told = rank.exchange({"changes": changes, "reason": reason})
     return next((one for one in told if one["changes"]), told[0])
@@ -139,7 +139,7 @@ def _change(job: Job, changes: PartialSettings, reason: str, step: int = 1) -> N
 
 
 def _on_main_memory(job: Job) -> bool:
-    """Whether the device has no memory of its own."""
+    """Return whether the device has no memory of its own."""
     gpus = training_devices(read_json(job.run.machine_file) or {})
     return bool(gpus and gpus[0].get("integrated"))
 
@@ -192,7 +192,7 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
 
 
 def _spot_checks(training: TrainingState) -> int | None:
-    """Steps between spot checks, None where there are none. Raises Refusal where bits differ between two right computations."""
+    """Return the number of steps between spot checks, None for no checks. Raises Refusal where repeated computations differ."""
     every = training.job.config.train.spot_check
     if every is not None and not training.settings.deterministic and training.rank.size > 1:
         text = "train.spot_check compares bits, and on a GPU without train.deterministic those of two computations differ"
@@ -222,13 +222,13 @@ def _row(training: TrainingState, step: int, computed: Gradients | None, seconds
 
 
 def _means(training: TrainingState, computed: Gradients | None) -> Json:
-    """What the task measures, a label. A row says of tokens in any case how many were right."""
+    """Average what the task measures over labels. `token_accuracy` is always a key of a row."""
     means = {name: round(computed.measured[name] / computed.labels, 6) if computed else None for name in training.task.measures}
     return {"token_accuracy": None} | means
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory used so far: of the device's allocator, or of this process on the CPU."""
+    """Return the peak memory so far in bytes: of the device's allocator, or of this process on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -36,7 +36,7 @@ class BeginAgain(Exception):
 
 
 def compute_within_memory(training: TrainingState, step: int, samples: list[int], announce: Announce) -> Gradients:
-    """The gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
+    """Compute the gradients of a step. Where a micro-batch does not fit, the step begins again with smaller ones."""
 
     def compute() -> Gradients:
         return training.compute(step, samples, announce, lambda: training.prepare(step + 1))
@@ -86,7 +86,7 @@ def once_more(what: str, work: Callable[[], Result], rank: Rank = ALONE) -> Resu
 
 
 def _make_smaller(training: TrainingState, step: int, full: OutOfMemory) -> None:
-    """Halve the micro-batch that did not fit; for a sample alone the task has other ways, or none."""
+    """Halve the micro-batch that did not fit; for a single sample use the lighter settings that the task may have."""
     assert full.batch is not None
     batch = full.batch
     reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {batch.size} tokens: {full}"
@@ -136,7 +136,7 @@ class MemoryWatch:
         self.retries = self._allocator().get("num_alloc_retries", 0)
 
     def look(self, step: int) -> None:
-        """Called after `step` is committed; what it changes holds from the next step on."""
+        """Check memory after `step` is committed; what it changes holds from the next step on."""
         if self.learned != len(self.training.job.timeline):
             self.learned, self.retries = len(self.training.job.timeline), self._allocator().get("num_alloc_retries", 0)
         if step % _LOOK_EVERY == 0 and (reason := self._reason_of_all(step)):
@@ -148,12 +148,12 @@ class MemoryWatch:
                 self.training.job.event("memory_low", step=step, reason=f"{reason}; micro-batches hold one sample each already")
 
     def _reason_of_all(self, step: int) -> str | None:
-        """The reason of the first rank that has one: all of them make their micro-batches smaller, or none."""
+        """Return the reason of the first rank that has one, so that all ranks make their micro-batches smaller, or none."""
         told = self.training.rank.exchange({"reason": self._reason(step)})
         return next((one["reason"] for one in told if one["reason"]), None)
 
     def _allocator(self) -> dict[str, int]:
-        """What the device's allocator counts; nothing where there is none."""
+        """Return the statistics of the device's allocator; empty on a CPU."""
         if self.training.device.type != "cuda":
             return {}
         return {name: int(value) for name, value in torch.cuda.memory_stats(self.training.device).items()}

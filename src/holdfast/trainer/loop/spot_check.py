@@ -49,7 +49,7 @@ def spot_check(training: TrainingState, step: int, samples: list[int], announce:
 
 
 def suspects(told: Sequence[Sequence[str]]) -> tuple[list[int], bool]:
-    """(the ranks that are to blame, whether it can be told which of them). told: of each rank its own part, that again, the next rank's.
+    """Find which ranks are to blame: (ranks, whether it is certain which). told: of each rank its own part, that again, the next rank's.
 
     One that differs from itself is wrong. Else a part that two ranks computed differently blames both; a rank that is blamed twice is it.
     """

@@ -20,7 +20,7 @@ class SlowRanks:
         self.told: int | None = None
 
     def look(self, step: int, seconds: Sequence[float]) -> None:
-        """Called after each step with the seconds of each rank, until its own gradients were there."""
+        """Collect the seconds each rank took to its own gradients, after each step; report an event when the slow rank changes."""
         if len(seconds) < 2:
             return
         self.seen.append(seconds)
@@ -35,7 +35,7 @@ class SlowRanks:
 
 
 def slowest(seconds: Sequence[float]) -> int | None:
-    """The rank that takes much longer than the others' median, None where none does."""
+    """Return the rank that takes much longer than the others' median; None where none does."""
     rank = max(range(len(seconds)), key=lambda number: seconds[number])
     others = statistics.median(time for number, time in enumerate(seconds) if number != rank)
     return rank if seconds[rank] > _TIMES * others and seconds[rank] - others > _LEAST_S else None

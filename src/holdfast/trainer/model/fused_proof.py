@@ -20,7 +20,7 @@ _SAME = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of a tensor's norm: anoth
 
 
 def layers_differ(fused: Fused) -> str:
-    """Why the kernels cannot be used here; empty where every kind of group gives the reference's outputs and gradients."""
+    """Compare the fused LoRA kernels with torch in each kind of group; return why they cannot be used, empty where they agree."""
     if (most := max((group.rank for group in fused.groups), default=0)) > ops.MOST_RANK:
         return f"they take ranks up to {ops.MOST_RANK}, the adapter has {most}"
     kinds = {(group.features, *group.sizes, group.bias is None): group for group in fused.groups}
@@ -37,7 +37,7 @@ def layers_differ(fused: Fused) -> str:
 
 
 def loss_differs(head: OutputHead) -> str:
-    """Why the loss's kernel cannot be used here; empty where it gives the losses, hits and gradients that torch does, or is not asked."""
+    """Compare the fused loss with torch: losses, hits, gradients; return why it cannot be used, empty where they agree or it is off."""
     layer: Any = head.layer
     if not head.fuses(kind := getattr(getattr(layer, "weight", None), "dtype", torch.float32)):
         return ""
@@ -61,7 +61,7 @@ def loss_differs(head: OutputHead) -> str:
 
 
 def _losses(head: OutputHead, hidden: Tensor, labels: Tensor, fused: bool) -> list[Tensor]:
-    """Losses, hits, and the gradient of the losses' weighted sum."""
+    """Compute [losses, hits, gradient of the losses' weighted sum in the hidden states]."""
     head.fused = fused
     with torch.enable_grad():
         x = hidden.clone().requires_grad_()
@@ -94,7 +94,7 @@ def _names(count: int) -> list[str]:
 
 
 def _drawn(group: Group, device: torch.device) -> Drawn:
-    """As in a step, for rows of any hashes; nothing is drawn where the adapter has no dropout."""
+    """Draw dropout as in a step, for random row hashes; nothing where the adapter has no dropout."""
     if not isinstance(group.dropout, StatelessDropout) or not group.dropout.dropped:
         return Drawn(None, None, 0, 0)
     rows = torch.randint(-(2**31), 2**31, (_TOKENS,), dtype=torch.int32).to(device)
@@ -108,7 +108,7 @@ def _keep(group: Group, at: int, rows: Tensor) -> Tensor:
 
 
 def _wrong_masks(group: Group, drawn: Drawn) -> int:
-    """Elements in which a kernel's masks are others than the hash's: with ones alone the masks themselves are left."""
+    """Count the elements in which a kernel's dropout masks differ from the hash's, seen through inputs of ones."""
     count, wrong = len(group.layers), 0
     assert drawn.rows is not None
     ones = [torch.ones(1, group.features, device=drawn.rows.device)] * count
@@ -120,7 +120,7 @@ def _wrong_masks(group: Group, drawn: Drawn) -> int:
 
 
 def _passed(group: Group, given: list[Tensor], outer: list[Tensor], drawn: Drawn, fused: bool) -> list[Tensor]:
-    """Outputs, and gradients with respect to x, every A and every B; computed by the kernels, or by torch."""
+    """Compute the outputs, and the gradients in x, every A and every B, by the kernels or by torch."""
     count = len(group.layers)
     with torch.enable_grad():
         x, *trained = [tensor.clone().requires_grad_() for tensor in given]

@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 def first_of(left: list[int], size: int) -> list[Some]:
-    """The next portion, by number alone."""
+    """Take the first `size` of what is left as the next portion."""
     return [Some(left[:size])]
 
 
@@ -48,7 +48,7 @@ def in_portions(
     work: Callable[[AnyPortion], Result],
     at_once: int = 1,
 ) -> Iterator[tuple[AnyPortion, Result]]:
-    """Each portion with what `work` made of it, until all `numbers` had their turn.
+    """Yield each portion with what `work` made of it, until all `numbers` are done.
 
     cut: the next portions of what is left, of a size; asked again where one of them did not fit, and when they are done with. Raises what
     `work` raises where a single thing does not fit. at_once: portions that are worked on at the same time while they fit.

@@ -45,13 +45,13 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
 
 
 def beginning(stream: Ids) -> Ids:
-    """A short sample of the data's tokens."""
+    """Return a short sample of the data's tokens: the first ones, repeated where there are too few."""
     return np.resize(stream[:_LENGTH], _LENGTH)
 
 
 @torch.no_grad()
 def of_its_code(model: Any, work: Callable[[], Tensor], narrow: bool) -> Tensor:
-    """What `work` gives of the model. Raises Refusal where the model's own code fails twice; errors of other things as they are."""
+    """Return what `work` gives. Raises Refusal where the model's own code fails twice; other errors as they are."""
     try:
         try:
             return work()

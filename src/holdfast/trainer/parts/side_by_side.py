@@ -100,7 +100,7 @@ def _together(
 
 
 def _as_one(batches: Sequence[Batch]) -> Batch:
-    """What is computed at the same time, as one micro-batch: for the pulse, for faults, and for what does not fit."""
+    """Merge micro-batches that are computed at the same time into one, as the pulse, faults and out-of-memory handling see them."""
     if len(batches) == 1:
         return batches[0]
     numbers, sources, lengths = (

@@ -23,31 +23,31 @@ class StepHooks:
         self.rates = dict(rates or {})
 
     def hold(self, optimizer: FlatOptimizer) -> None:
-        """Called once, with the optimizer whose block the weights are in."""
+        """Take note of the optimizer whose block the weights are in. Called once."""
 
     def begin_pass(self, counts: bool) -> None:
-        """Called before each pass through the model and back. counts: its gradients are the step's; else it only keeps others company."""
+        """Prepare for a forward and backward pass. counts: its gradients are the step's; else it only keeps other ranks company."""
 
     def end_pass(self) -> None:
-        """Called when the pass is over: its gradients are complete."""
+        """Finish a pass, whose gradients are complete."""
 
     def gradients(self) -> None:
-        """Called when a step's gradients are complete and not yet judged: what is to be added to them, or left out of them."""
+        """Add to a step's complete gradients, or take from them, before they are checked."""
 
     def norm(self, optimizer: FlatOptimizer, add: Callable[[Tensor], None]) -> Tensor:
-        """The norm of all gradients, in fp32. add: puts the sum over all ranks into a tensor."""
+        """Return the norm of all gradients in fp32. add: puts the sum over all ranks into a tensor."""
         return optimizer.norm()
 
     def before(self) -> None:
-        """Called before the update, while gradients are there."""
+        """Prepare for the update, while the gradients are still there."""
 
     def after(self, step: int, steps: int) -> None:
-        """Called when `step` of so many has updated the weights."""
+        """Follow an update: `step` of `steps` has changed the weights."""
 
     def state(self) -> dict[str, Tensor]:
-        """Live tensors that influence later steps."""
+        """Return the live tensors that influence later steps."""
         return {}
 
     def image(self, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> TensorImage:
-        """The image of what is held of these tensors."""
+        """Build the image of what this process holds of these tensors."""
         return TensorImage(tensors, metadata)

@@ -43,7 +43,7 @@ class DataSet(Protocol):
         ...
 
     def source(self, number: int) -> str:
-        """Where a row stands: file and line."""
+        """Return where a row stands: file and line."""
         ...
 
 
@@ -122,7 +122,7 @@ class Task(Protocol[OneBatch]):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors beside the artifact that influence later steps (live)."""
+        """Return the live tensors beside the artifact that influence later steps."""
         ...
 
 

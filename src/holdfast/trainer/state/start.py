@@ -31,7 +31,7 @@ class Damaged(Exception):
 
 
 def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
-    """The state to go on from, which the first rank looks for; the others hear of which step it is, and read their part of one in memory.
+    """Find the state to go on from. The first rank looks for it; the others hear its step, and read their part of one in memory.
 
     Raises NoState.
     """
@@ -55,7 +55,7 @@ def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
 
 
 def restored(training: TrainingState, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
-    """Who keeps this rank's snapshots, and the state that all ranks have now. Raises Damaged."""
+    """Restore the newest sound state on all ranks; return this rank's keeper of snapshots and that state. Raises Damaged."""
     job, rank, newest = training.job, training.rank, found
     if job.config.cuts_trained:
         found = for_all(training, places, found)

@@ -50,7 +50,7 @@ class Gradients:
 
 
 def nothing() -> None:
-    """Nothing is to be done while a card is still busy with the step."""
+    """Do nothing while a card is still busy with the step."""
 
 
 def compute_gradients(
@@ -125,7 +125,7 @@ def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
 
 
 def run_dummy_passes(rank: Rank, passes: Sequence[int], one_pass: Callable[[], object]) -> None:
-    """Where a pass is one of all ranks, do those that this rank has fewer than another. passes: how many each has to do."""
+    """Do passes without effect where this rank has fewer than another and each pass is one of all ranks. passes: number by rank."""
     for _ in range(max(passes) - passes[rank.number] if rank.together else 0):
         one_pass()
 
@@ -174,10 +174,10 @@ def _in_rounds(
     announce: Announce,
     rank: Rank,
 ) -> Tensor:
-    """Where each pass leaves the sum of all ranks' gradients: the first micro-batches of all parts added in the tree, then the second ones.
+    """Add gradients where each pass sums over all ranks: the first micro-batches of all parts in a tree, then the second ones, and so on.
 
-    Losses and measures of this rank's micro-batches, by round and part, 0 for those of others: [rounds, parts, 1 + measures]. each: how
-    many micro-batches the parts of each rank have. Neighbours among parts are on neighbouring ranks, whose pass adds them.
+    Returns losses and measures of this rank's micro-batches by round and part, 0 for other ranks': [rounds, parts, 1 + measures]. each:
+    number of micro-batches in the parts of each rank. Neighbouring parts are on neighbouring ranks, whose pass adds them.
     """
     rounds = max(1, *(count for counts in each for count in counts))
     found = torch.zeros(rounds, len(laid) * rank.size, 1 + len(task.measures), dtype=torch.float64, device=optimizer.gradient.device)
@@ -203,7 +203,7 @@ def _in_rounds(
 
 
 def _over_rounds(found: Tensor) -> Tensor:
-    """What `_in_rounds` found, added as its gradients are: [1 + measures]."""
+    """Add what `_in_rounds` returned in the order its gradients are added: [rounds, parts, 1 + measures] to [1 + measures]."""
     while found.shape[1] > 1:
         found = found[:, ::2] + found[:, 1::2]
     total: Tensor = sum(found[1:, 0], start=found[0, 0])
@@ -237,7 +237,7 @@ def update(optimizer: FlatOptimizer, computed: Gradients, lr: float, max_grad_no
 
 
 def gradients_sha256(optimizer: FlatOptimizer) -> str:
-    """SHA-256 over names and bytes of all gradients, in the order of names."""
+    """Hash names and bytes of all gradients with SHA-256, in the order of names."""
     digest = hashlib.sha256()
     for name, parameter in sorted(optimizer.parameters.items()):
         assert parameter.grad is not None

@@ -47,7 +47,7 @@ class TrainingState:
         self.optimizer.restored()
 
     def samples(self, step: int) -> list[int]:
-        """The rows of a step, less those in quarantine: a hole, which shifts no other row."""
+        """Return the row numbers of a step, without those in quarantine; leaving them out shifts no other row."""
         settings, table = self.job.settings(step), self.task.data.table
         hole = settings.quarantine
         numbers = table.samples(step, settings.samples, settings.behind)
@@ -111,7 +111,7 @@ class TrainingState:
 
 
 def build(job: Job, settings: Settings) -> TrainingState:
-    """The state before the first step; it follows from config, settings and seed alone."""
+    """Build the state before the first step, which follows from config, settings and seed alone."""
     if job.config.model and (told := base_model.changed(job.run, read_model(job.config.model))):
         raise Refusal("checkpoint_model_mismatch", told, base_model.HINT)
     device = prepare_torch(settings)

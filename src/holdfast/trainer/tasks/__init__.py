@@ -12,7 +12,7 @@ from holdfast.trainer.protocol.task import AnyTask
 
 
 def task_of(config: Config) -> type[AnyTask]:
-    """The task that a config asks for."""
+    """Import and return the class of the task that a config asks for."""
     with without_bitsandbytes():
         found: type[AnyTask] = look_up(kind_of(config).trainer)
     return found

@@ -107,7 +107,7 @@ def _counted(parameters: Any, trainable: int) -> int:
 
 
 def _before(ledger: Ledger, task: AnyTask, optimizer: FlatOptimizer) -> dict[int, str]:
-    """What each block is for that is there before the step."""
+    """Name what each block is for that exists before the step."""
     kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
     named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]
     named += [("optimizer", tensor) for tensor in (*optimizer.kept().values(), *optimizer.state().values())]

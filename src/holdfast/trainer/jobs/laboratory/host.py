@@ -29,7 +29,7 @@ _KINDS: dict[str, Callable[[TrainingState, Json, Path], Json]] = {"start": start
 
 
 def host_experiments(path: Path) -> int:
-    """One experiment a line, until standard input ends. After an error on a GPU the process leaves: its context cannot be trusted."""
+    """Do one experiment per line of standard input; exit after an error on a GPU, whose context cannot be trusted."""
     for line in sys.stdin:
         folder = Path(line.strip())
         outcome = _done(RunFolder(path), folder)
@@ -55,7 +55,7 @@ def _done(run: RunFolder, folder: Path) -> Json:
 
 
 def _state(job: Job, request: Json) -> TrainingState:
-    """The training state before the first step, under the request's settings; as a run has it, which settles and proves first.
+    """Build the training state before the first step under the request's settings, as a run does, which settles and proves first.
 
     prove: also proves kernels and layout, and takes back what computes something else, as a run does when it starts.
     """
@@ -87,7 +87,7 @@ def _take(job: Job, changes: Json, reason: str) -> None:
 
 
 def changed_config(config: Config, changes: dict[str, Any]) -> Config:
-    """The config with values at dotted keys."""
+    """Return the config with values at dotted keys replaced."""
     if not changes:
         return config
     tree = config.model_dump(mode="json")

@@ -55,7 +55,10 @@ def start_from_weights(model: nn.Module, init: str, rank: int, seed: int) -> Any
 
 
 def _parts(weight: Tensor, init: str, rank: int, seed: int) -> tuple[Tensor, Tensor]:
-    """[out, rank] and [rank, in]: the largest singular directions, each with the root of its value; or the first of an orthogonal basis."""
+    """Factor a weight into [out, rank] and [rank, in]: the largest singular directions, each with the root of its value.
+
+    init olora: the first columns of an orthogonal basis instead.
+    """
     if init == "olora":
         q, r = torch.linalg.qr(weight)
         return q[:, :rank].contiguous(), r[:rank].contiguous()

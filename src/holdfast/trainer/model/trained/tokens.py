@@ -18,7 +18,7 @@ _NAME = "default"
 
 
 def token_numbers(config: Config, base: Any) -> list[int]:
-    """The tokens that `adapter.trainable_token_indices` names by text or number. Raises Refusal for what is no token of the model."""
+    """Resolve the tokens that `adapter.trainable_token_indices` names by text or id. Raises Refusal for one the model lacks."""
     wanted = config.adapter.trainable_token_indices
     known = base.get_input_embeddings().num_embeddings
     tokenizer = load_codec(read_model(config.model).folder).tokenizer if any(isinstance(one, str) for one in wanted) else None

@@ -16,13 +16,13 @@ _BATCH = 16
 
 
 def ignore(rows: int) -> None:
-    """Nobody wants to know."""
+    """Do nothing with a number of rows."""
 
 
 def answers(
     model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int, asked: Asked = ignore
 ) -> list[str]:
-    """One answer per prompt (token numbers), without special tokens and surrounding blanks, in the order of the prompts."""
+    """Generate one answer per prompt (token ids), in order, without special tokens and surrounding blanks."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found = [""] * len(prompts)
     for some, answered in in_portions(
