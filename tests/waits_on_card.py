@@ -14,7 +14,7 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.step import compute_gradients, gradients_sha256
+from holdfast.trainer.step.step import compute_gradients, gradients_sha256
 from holdfast.trainer.tasks.text.compared import ComparedLoss
 from holdfast.trainer.tasks.text.objective import objective_of
 from holdfast.trainer.tasks.text.reference import Kept

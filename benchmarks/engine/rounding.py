@@ -19,10 +19,10 @@ import torch
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.rounding import Rounded
-from holdfast.trainer.step import compute_gradients, update
+from holdfast.trainer.step.step import compute_gradients, update
 from holdfast.trainer.tasks.text.task import Sft
 from tables import table
 

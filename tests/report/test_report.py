@@ -18,8 +18,8 @@ from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
-from holdfast.report import report_training
-from holdfast.report.report import render
+from holdfast.report.run import report_training
+from holdfast.report.run.report import render
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.words import words_of

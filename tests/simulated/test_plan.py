@@ -12,7 +12,7 @@ import yaml
 from conftest import events, holdfast, lines
 from holdfast.base_model.folder import read_description
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import load_tokens
+from holdfast.data.token_set.token_set import load_tokens
 from holdfast.planning.memory.demand import Demand
 from holdfast.planning.tracing import tracer
 from holdfast.run.folder import RunFolder

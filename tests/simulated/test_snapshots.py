@@ -76,7 +76,7 @@ PINNED = """
 import mmap, sys
 import simulated_card as card
 import torch
-from holdfast.trainer.memory.pinned import Pinned
+from holdfast.trainer.common.pinned import Pinned
 
 memory, device = mmap.mmap(-1, 1 << 16), torch.device("cuda:0")
 block = torch.frombuffer(memory, dtype=torch.float32)

@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from holdfast.base_model.packed import Packed
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.frozen.quantised import _parameter, _parts
 from holdfast.trainer.model.kernels import ops

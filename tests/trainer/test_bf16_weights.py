@@ -13,10 +13,10 @@ from safetensors.torch import save
 
 from holdfast.config.config import Config
 from holdfast.config.train import Train
+from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.optim.rounding import Rounded
-from holdfast.trainer.state.images import TensorImage
 from support.architectures import LABELS, ROUNDINGS
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder

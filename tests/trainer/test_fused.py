@@ -23,7 +23,7 @@ from torch import Tensor
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.planning.plan import make_plan, settings_of
-from holdfast.trainer.hashed_bits import mix
+from holdfast.trainer.common.hashed_bits import mix
 from holdfast.trainer.model import kernels
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.fused import Fused

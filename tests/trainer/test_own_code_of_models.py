@@ -13,12 +13,12 @@ import torch
 import transformers
 
 from holdfast.base_model.folder import read_model
-from holdfast.planning.trained_size import trainable_parameters, what_learns
+from holdfast.planning.memory.trained_size import trainable_parameters, what_learns
 from holdfast.run.plan import Plan
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.jobs.measure import by_token
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.model.unfit import refuse_unfit
-from holdfast.trainer.refuse import Refusal
 from support.architectures import ARCHITECTURES, GQA, SIZES
 from support.stand import Stand, model_folder
 

@@ -13,7 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from holdfast.config.config import Config
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import TERMS
 from support.rounding import but_for_rounding

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, read_lines
 from holdfast.base.units import counted
-from holdfast.data.tokens.overlap import keys_of
-from holdfast.data.tokens.token_set import load_tokens
+from holdfast.data.token_set.overlap import keys_of
+from holdfast.data.token_set.token_set import load_tokens
 from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process

@@ -42,7 +42,7 @@ class Found:
 
 
 def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str], say: Say = _quiet) -> dict[str, Found]:
-    """What the child found of each part, by its name. `folder`: an empty place for the two to meet; say: hears how far it is.
+    """Have a child measure each part; return its answers by name. folder: an empty place for files; say: called with progress.
 
     Raises Stop(1) where it fails.
     """

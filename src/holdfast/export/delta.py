@@ -17,10 +17,10 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.units import listed
+from holdfast.base_model.module_pattern import refused
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.types import is_tower
 from holdfast.config.adapter_kinds import KINDS
-from holdfast.config.module_pattern import refused
 from holdfast.export.experts import is_of_experts, pieces
 from holdfast.export.tensors import Floats, Held, tensors_of_file
 
@@ -60,7 +60,7 @@ class Change:
         return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped or self.expert
 
     def applied(self, base: Floats, first: int, last: int) -> Floats:
-        """Rows first to last of the changed tensor, from those of the base's."""
+        """Return rows [first, last) of the changed tensor, computed from those of the base's."""
         if self.whole is not None:
             base = self.whole.rows(first, last)
         if self.factor is not None:
@@ -95,7 +95,7 @@ class Delta:
 
 
 def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], tied: str | None) -> Delta:
-    """What the adapter in `file` makes of a base model with tensors of these names and shapes.
+    """Compute what the adapter in `file` changes in a base model with tensors of these names and shapes.
 
     tied: the name of the embedding that is the output layer, too; None where that has its own weights or there is none.
     Raises Stop(1) where the adapter is of a kind that is no change of single weights, or has a part the base has no place for.
@@ -169,7 +169,7 @@ def _incomplete(module: str, found: dict[str, Held]) -> Stop:
 
 
 def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
-    """LoRA's kinds at a weight of such a shape. Raises Stop(1)."""
+    """Return the changes of LoRA's kinds at a weight of such a shape. Raises Stop(1)."""
     embedding = "lora_embedding_A" in found
     sides = [found.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB"]
     if sides[0] is None or sides[1] is None:
@@ -192,7 +192,7 @@ def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int
 
 
 def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
-    """LoRA on a stack of experts, by tensor of the base; empty where the base has none that it fits. Raises Stop(1)."""
+    """Return the changes of LoRA on a stack of experts by tensor of the base; empty where none fits. Raises Stop(1)."""
     if {*found} != {"lora_A", "lora_B"}:
         raise _incomplete(module, found)
     down, up = found["lora_A"].rows(), found["lora_B"].rows()
@@ -207,7 +207,7 @@ def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping
 
 
 def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
-    """IA3 at a weight of such a shape: what scales an output scales its bias, too. Raises Stop(1)."""
+    """Return the changes of IA3 at a weight of such a shape: a factor of an output scales its bias, too. Raises Stop(1)."""
     if "ia3_l" not in found:
         raise _incomplete(module, found)
     factor = found["ia3_l"].rows()
@@ -225,7 +225,10 @@ FORMULAS: Mapping[str, Callable[[str, dict[str, Held], Json, tuple[int, ...]], C
 
 
 def _alpha(module: str, config: Json, otherwise: int) -> float:
-    """As PEFT's get_pattern_key: that of the first key of alpha_pattern that the module's name ends with, as a pattern. Raises Stop(1)."""
+    """Return the alpha of a module as PEFT's get_pattern_key does: of the first key of alpha_pattern that matches the end of its name.
+
+    Raises Stop(1).
+    """
     given, hint = config.get("alpha_pattern") or {}, "take adapter_config.json from where the adapter came from"
     if not isinstance(given, dict):
         raise Stop(BLOCKED, "alpha_pattern of the adapter is no list of names with numbers", hint)
@@ -239,7 +242,7 @@ def _alpha(module: str, config: Json, otherwise: int) -> float:
 
 
 def _places(names: set[str]) -> dict[str, list[str]]:
-    """The tensors that each end of a name is an end of, in the order of their names."""
+    """Map each end of a name to the tensors it is an end of, sorted by name."""
     places: dict[str, list[str]] = {}
     for name in sorted(names):
         for end in _ends(name):
@@ -248,7 +251,7 @@ def _places(names: set[str]) -> dict[str, list[str]]:
 
 
 def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str | None) -> str | None:
-    """The one tensor of the base that a module's weight is: files leave out, or rename, the first parts of some names.
+    """Find the one tensor of the base that a module's weight is; files leave out, or rename, the first parts of some names.
 
     The longest end that both have decides, and where it leaves several, the one with the same tower or language model in its name,
     then the one with most of the parts before that end: model.layers.0 is model.language_model.layers.0 and not mtp.layers.0.

@@ -29,7 +29,7 @@ from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compa
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.export.tensors import FLOATS
 from holdfast.run.adapter_folder import refuse_not_finite
-from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 
 MANIFEST = "holdfast.json"
 _SLACK = 64 << 20  # bytes beside the weights
@@ -68,14 +68,14 @@ def export(order: Order) -> Json:
 
 
 def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
-    """The merged model; SHA-256 of the files whose hash was taken on the way, by name."""
+    """Write the merged model; return the SHA-256, by name, of the files that were hashed while being written."""
     return {file.name: digest for file, digest in write_merged(order.subject, codec, folder, wide=order.wide)}
 
 
 def _rounded_or_wide(
     order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Compared, known: dict[str, str]
 ) -> tuple[Compared, dict[str, str]]:
-    """What to make of a merge that differs: merged in fp32, is it equal? Then rounding explains the difference.
+    """Merge in fp32 where a merge differs: if that is equal, rounding explains the difference.
 
     A small one is let be, with its figures; where the base's 16 bits lose more than that, what was merged in fp32 is what is exported.
     """
@@ -107,7 +107,7 @@ def _rounded_or_wide(
 
 
 def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
-    """The adapter as PEFT reads it, with the tokenizer, and the settings it is to be asked with."""
+    """Write the adapter as PEFT reads it, with tokenizer and generation settings; return {}: no hash was taken on the way."""
     source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
     base = order.subject.base_name
@@ -118,7 +118,7 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
 
 
 def needed_bytes(order: Order) -> int:
-    """What the export takes on the disk. Raises Stop(1) where the adapter cannot be exported so."""
+    """Return the bytes of disk an export takes. Raises Stop(1) where the adapter cannot be exported so."""
     if order.kind == "adapter":
         refuse_whole(order)
         return order.subject.weights.stat().st_size
@@ -195,18 +195,18 @@ def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compa
 
 
 def reference_part(subject: Subject, questions: Questions) -> Json:
-    """What is asked of base + adapter: the base as its files are, in 16 or 32 bits, whatever it was trained on. Or of the whole model."""
+    """Return what is asked of base + adapter, the base as its files are, in 16 or 32 bits; or of the whole model."""
     part: Json = {"name": "reference", **subject.loaded(), "pad": questions.pad}
     return part | {"logits": questions.places, "prompts": questions.prompts, "ends": questions.ends, "longest": questions.longest}
 
 
 def base_part(subject: Subject, questions: Questions) -> Json:
-    """What is asked of the base alone: its difference from the reference is what was learned."""
+    """Return what is asked of the base alone: its difference from the reference is what was learned."""
     return {"name": "base", "model": str(subject.facts.folder), "adapter": None, "logits": questions.places}
 
 
 def reference_side(found: dict[str, Found], questions: Questions) -> Side:
-    """What base + adapter gave, with the logits of the base alone where it was asked and has the same vocabulary."""
+    """Return what base + adapter gave, with the base's own logits where it was asked and has the same vocabulary."""
     logits, answers = _logits(found["reference"]), found["reference"].facts["answers"]
     base = _logits(found["base"]) if "base" in found else None
     base = base if base is not None and base.shape == logits.shape else None

@@ -25,7 +25,7 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_emb
 
 
 def tied_embedding(subject: Subject) -> str | None:
-    """The embedding that is the output layer as well, by its name in the base's files; None where there are two."""
+    """Return the base's name of the embedding that is also the output layer; None where there are two."""
     shapes = subject.model.shapes
     if HEAD in shapes or "embed_out.weight" in shapes:
         return None
@@ -33,7 +33,7 @@ def tied_embedding(subject: Subject) -> str | None:
 
 
 def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, work: Path | None = None) -> tuple[list[Coming], Delta]:
-    """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
+    """List every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
 
     adapted: False for the base as it is. wide: what the adapter changes stays in fp32, for who rounds it to
     another type. A model that was trained as a whole keeps the types it was trained in: all of its weights
@@ -57,7 +57,7 @@ def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, w
 
 
 def merged_bytes(subject: Subject, wide: bool = False) -> int:
-    """What the merged model takes, and what is written on the way to it where PEFT merges. Raises Stop(1) where it cannot be merged."""
+    """Return the bytes of the merged model, and of what PEFT writes on the way where it merges. Raises Stop(1) where it cannot."""
     try:
         return sum(tensor.bytes for tensor in merged_tensors(subject, wide=wide)[0])
     except Unplaced:
@@ -79,7 +79,7 @@ def _coming(name: str, held: Held, change: Change | None, wide: bool) -> Coming:
 
 
 def _written(name: str, held: Held, change: Change | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes of a tensor as it is to be, a stretch of rows at a time."""
+    """Yield the bytes of a tensor as it is to be, a stretch of rows at a time."""
     for first, last in stretches(held.stored.shape):
         if change is None:
             yield held.raw(first, last) if held.stored.shape else held.raw()
@@ -110,7 +110,7 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
 
 
 def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unplaced) -> Delta:
-    """The tensors of the base's files that differ once PEFT merged the adapter, whole; they stay in `work` until they are written.
+    """Merge by PEFT; return the base's tensors that differ afterwards, whole. They stay in `work` until they are written.
 
     PEFT holds the model in fp32 in main memory.
 

@@ -20,7 +20,7 @@ _OF_VERSION = ("name", "version", "run", "base", "adapter_sha256", "behaviour_sh
 
 
 def registry_file(environment: Mapping[str, str]) -> Path:
-    """HOLDFAST_MODELS, else runs/models.jsonl here."""
+    """Return the path of the registry: HOLDFAST_MODELS, else runs/models.jsonl here."""
     own = environment.get("HOLDFAST_MODELS")
     return Path(own).expanduser().absolute() if own else Path.cwd() / "runs" / JOURNAL
 
@@ -96,7 +96,7 @@ class Registry:
 
 
 def read_registry(file: Path) -> Registry:
-    """The list that a journal adds up to; an empty one where there is no journal. Raises Damaged where it has other entries than ours."""
+    """Read the list that a journal adds up to, empty without a journal. Raises Damaged where it has other entries than ours."""
     registry = Registry(file)
     for number, entry in enumerate(read_lines(file), 1):
         try:
@@ -150,7 +150,7 @@ def _place(registry: Registry, name: str, number: int, event: str) -> None:
 
 @contextmanager
 def _held(file: Path) -> Iterator[Registry]:
-    """The registry, with nobody else writing to it."""
+    """Lock the registry against other writers within the context, and yield it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with hold(file.with_name(f".{file.name}.lock"), wait=True):
         cut_torn_line(file)
@@ -196,7 +196,7 @@ def is_named(facts: Json, name: str | None) -> bool:
 
 
 def _is_of(version: Json, hashes: Json) -> bool:
-    """Whether hashes are of a listed version; one whose entries tell weights alone is that of its run."""
+    """Return whether hashes are of a listed version; one whose entries know the weights alone has to be of the same run."""
     if version.get("behaviour_sha256") and hashes.get("behaviour_sha256"):
         return bool(version["behaviour_sha256"] == hashes["behaviour_sha256"])
     return bool(version["adapter_sha256"] == hashes["adapter_sha256"] and version["run"] == hashes.get("run"))

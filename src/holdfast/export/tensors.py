@@ -39,7 +39,7 @@ class Held:
         return self.stored.end - self.stored.begin
 
     def raw(self, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint8]:
-        """The bytes of rows first to last (the first axis), mapped and not read."""
+        """Return the bytes of rows [first, last) along the first axis, mapped and not read."""
         rows = self.stored.shape[0] if self.stored.shape else 1
         each = self.bytes // max(rows, 1)
         end = rows if last is None else last
@@ -49,7 +49,7 @@ class Held:
         return found
 
     def rows(self, first: int = 0, last: int | None = None) -> Floats:
-        """Rows first to last as fp32. Raises Stop(1) for a type that is no plain float."""
+        """Return rows [first, last) as fp32. Raises Stop(1) for a type that is no plain float."""
         if self.stored.dtype not in FLOATS:
             text = f"{self.file}: a tensor of type {self.stored.dtype} cannot be computed with"
             raise Stop(BLOCKED, text, "give the base model in 16 or 32 bits with --base DIR")
@@ -59,7 +59,7 @@ class Held:
 
 
 def held_tensors(folder: Path) -> dict[str, Held]:
-    """Every tensor of a model folder by name."""
+    """Return every tensor of a model folder by name."""
     return {name: Held(file, stored) for file in weight_files(folder) for name, stored in stored_tensors(file).items()}
 
 
@@ -68,7 +68,7 @@ def tensors_of_file(file: Path) -> dict[str, Held]:
 
 
 def widen(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
-    """Bytes of a float type as fp32: exact."""
+    """Convert bytes of a float type to fp32, exactly."""
     if dtype == "BF16":
         return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
     kind = "<f2" if dtype == "F16" else "<f4"
@@ -77,7 +77,7 @@ def widen(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
 
 
 def narrow(values: Floats, dtype: str) -> npt.NDArray[np.uint8]:
-    """fp32 rounded once to a float type, as bytes. Raises OverflowError where a value is finite and the type cannot hold it."""
+    """Round fp32 once to a float type; return the bytes. Raises OverflowError where a value is finite and the type cannot hold it."""
     values = np.ascontiguousarray(values, np.float32)
     if dtype == "BF16":
         words = values.view(np.uint32)
@@ -96,7 +96,7 @@ def as_bytes(values: Any) -> npt.NDArray[np.uint8]:
 
 
 def stretches(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(first, last) of stretches of rows that are computed at a time."""
+    """Yield (first, last) of stretches of rows that are computed at a time."""
     if not shape:
         yield 0, 1
         return

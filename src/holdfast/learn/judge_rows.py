@@ -16,7 +16,7 @@ from holdfast.data.judge.rules import NO_LIMIT, rules_of
 from holdfast.data.survey.clean import clean_files
 from holdfast.data.survey.findings import Findings
 from holdfast.data.survey.survey import clean_block
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.workers.workers import Copies
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round

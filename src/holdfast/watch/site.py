@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from holdfast import __version__
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.machine.readings.now import Sampler
 from holdfast.report.pages import page_template
 from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, Refused, open_server

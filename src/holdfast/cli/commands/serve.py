@@ -15,9 +15,9 @@ from pathlib import Path
 
 import orjson
 
-from holdfast import __version__
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import __version__
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.delta import HEAD, read_delta
 from holdfast.export.endings import end_tokens, pad_token
@@ -27,7 +27,7 @@ _NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", 
 
 
 def need_gguf() -> Any:
-    """The package. Raises Stop(2) without it."""
+    """Import and return the package gguf. Raises Stop(2) without it."""
     try:
         import gguf
     except ImportError:
@@ -36,7 +36,7 @@ def need_gguf() -> Any:
 
 
 def sixteen(subject: Subject) -> str:
-    """The 16-bit type a model is written in: fp16, which keeps eight times the digits of bf16, but for values beyond it.
+    """Choose the 16-bit type of a model: f16, which keeps eight times the digits of bf16, unless a value is too large for it.
 
     A merge rounded to bf16 loses most of what a short run has learned: its changes are below half a unit of the last place.
     """
@@ -45,7 +45,7 @@ def sixteen(subject: Subject) -> str:
 
 
 def _largest(held: Held) -> float:
-    """The largest exponent's power of two of a tensor of bf16, from its bits: no number is made."""
+    """Return the power of two of the largest exponent in a bf16 tensor, from its bits, without widening it."""
     largest = 0
     for first, last in stretches(held.stored.shape):
         words = (held.raw(first, last) if held.stored.shape else held.raw()).view("<u2")
@@ -64,7 +64,7 @@ class Named:
 
 
 def write_gguf(subject: Subject, codec: Codec, file: Path, kind: str, adapted: bool = True) -> None:
-    """The merged model, or with `adapted` False the base alone, with matrices of type `kind`: f32, f16, bf16 or one of OWN_TYPES."""
+    """Write the merged model, or the base alone where `adapted` is False. kind: of matrices, f32, f16, bf16 or one of OWN_TYPES."""
     gguf = need_gguf()
     family = family_of(subject.model)
     writer = _writer(gguf, file, family, subject.name)
@@ -100,7 +100,7 @@ def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bo
 
 
 def expected_tensors(subject: Subject) -> Iterator[Named]:
-    """Every tensor that a file of base + adapter should have, with the values it should have in fp32."""
+    """Yield every tensor that a file of base + adapter should have, with its values in fp32."""
     yield from _tensors(need_gguf(), subject, family_of(subject.model), "f32", adapted=True)
 
 
@@ -115,7 +115,7 @@ def _values(tensor: Coming, family: Family) -> Callable[[], Floats]:
 
 
 def _fitting(gguf: Any, kind: str, shape: tuple[int, ...], otherwise: str) -> str:
-    """The type asked for, where a row is a whole number of its blocks; else 16 bits."""
+    """Return `kind` where a row is a whole number of its blocks; else `otherwise`, which has 16 bits."""
     block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]][0]
     return kind if shape and shape[-1] % block == 0 else otherwise
 
@@ -153,7 +153,7 @@ def _as_type(gguf: Any, tensor: Named) -> Any:
 
 
 def write_gguf_adapter(subject: Subject, file: Path) -> None:
-    """The adapter for a base in GGUF, as llama.cpp's --lora takes it. Raises Stop(1) for what it has no form for."""
+    """Write the adapter for a base in GGUF, as llama.cpp's --lora takes it. Raises Stop(1) for what has no such form."""
     gguf = need_gguf()
     family = family_of(subject.model)
     delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied_embedding(subject))

@@ -74,14 +74,14 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
 
 
 def _needed(order: Order, kinds: list[str], tools: Tools) -> int:
-    """About what the files take, with the 16 bits they are made of; what llama.cpp's converter reads is in 32."""
+    """Estimate the bytes of the files, with the 16-bit file they are made of; llama.cpp's converter needs 32 bits besides."""
     whole = merged_bytes(order.subject)
     read = 2 if order.kind == "gguf" and converter(tools) else 0
     return int(whole * (1 + read + sum(_BITS.get(kind, 6.0) for kind in kinds if kind not in SIXTEEN) / 16))
 
 
 def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
-    """Figures of every type that is kept, and the reasons of every type that is not. Raises Stop(1) where none is left.
+    """Make every type; return figures of those kept, and the reasons of those refused. Raises Stop(1) where none is left.
 
     One in 16 bits is made first, whether it is asked for or not: it tells a wrong conversion from a coarse type.
     """
@@ -121,7 +121,7 @@ def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
 
 
 def _equal_in_f16(job: Job) -> bool:
-    """Whether the same model is equal in f16, so that what bf16 shows is its own rounding."""
+    """Test whether the same model is equal in f16, so that the difference in bf16 is its own rounding."""
     file = job.work / "wider-f16.gguf"
     try:
         write_kind(job, file, file, "f16")
@@ -138,7 +138,7 @@ def _refuse(job: Job, compared: Compared, kind: str) -> None:
 
 
 def _adapter(job: Job) -> Json:
-    """The adapter alone, compared on a base in GGUF that is made for that and not kept."""
+    """Export the adapter alone, compared on a base in GGUF that is made for that and not kept."""
     subject, tools = job.order.subject, job.tools
     file, base = job.folder / f"{subject.name}-lora.gguf", job.work / "base.gguf"
     kind, by = sixteen(subject), OURS

@@ -21,7 +21,7 @@ from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command

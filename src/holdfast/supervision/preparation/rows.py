@@ -14,17 +14,16 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
 from holdfast.data.templates.dropped import told_of_dropped
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.token_set.overlap import held_out_facts, told_of_held_out
+from holdfast.data.token_set.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.data.tokens.cache import TokenCache, cache_key
-from holdfast.data.tokens.overlap import held_out_facts, told_of_held_out
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.taught import told_of
-from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.data.workers.build import Checked, check_rows, report
 from holdfast.data.workers.workers import Workers
 from holdfast.machine.system import usable_threads
-from holdfast.report.data.lines import visible
 from holdfast.report.data.rows_told import rows_line
-from holdfast.report.words import beyond, row_weights, shown, unused_fields
+from holdfast.report.words import beyond, row_weights, shown, unused_fields, visible
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.supervision.preparation.needs import refuse_no_held_out

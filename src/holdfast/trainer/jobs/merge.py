@@ -13,7 +13,7 @@ from transformers import logging
 from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import read_json
 from holdfast.base_model.folder import read_model
-from holdfast.run.snapshots.checkpoint import ARTIFACT
+from holdfast.run.artifact import ARTIFACT
 from holdfast.trainer.model.load import loader, read_widened
 from holdfast.trainer.model.trained.saved import load_whole
 

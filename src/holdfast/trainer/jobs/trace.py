@@ -19,7 +19,7 @@ _UNWRITTEN = ("empty", "new_empty", "resize")  # what they give was not computed
 
 @contextmanager
 def traced(model: nn.Module) -> Iterator[list[Json]]:
-    """Inside, the first operation with finite inputs and an output that is not gets written down, forward or backward.
+    """Record, within the context, the first operation with finite inputs and an output that is not, forward or backward.
 
     -inf is what masks are made of and counts as finite. {module, operation, dtype, device, shapes, largest_input, cpu_fp32_finite, cause,
     says}; None is unknown.

@@ -16,7 +16,7 @@ _SAME = 3e-2  # of the logits' norm; half of what bf16 may be apart by order of 
 
 
 def halves_differ(model: nn.Module, logits: Callable[[], Tensor]) -> tuple[PartialSettings, str]:
-    """fp32, and why, where the model's logits in fp16 are others than in fp32; nothing where they are not."""
+    """Compare the model's logits in fp16 with fp32; return (a change to fp32, why) where they differ, else no change."""
     was = model.training
     model.eval()
     with torch.no_grad():

@@ -14,8 +14,8 @@ import transformers
 from torch import Tensor
 
 from holdfast.base.errors import error_message
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 
 CODE = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)  # what a model's own code raises
 _MOVED = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: no other order of additions does that
@@ -45,13 +45,13 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
 
 
 def beginning(stream: Ids) -> Ids:
-    """A short sample of the data's tokens."""
+    """Return a short sample of the data's tokens: the first ones, repeated where there are too few."""
     return np.resize(stream[:_LENGTH], _LENGTH)
 
 
 @torch.no_grad()
 def of_its_code(model: Any, work: Callable[[], Tensor], narrow: bool) -> Tensor:
-    """What `work` gives of the model. Raises Refusal where the model's own code fails twice; errors of other things as they are."""
+    """Return what `work` gives. Raises Refusal where the model's own code fails twice; other errors as they are."""
     try:
         try:
             return work()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.trainer.memory.pinned import Pinned
+from holdfast.trainer.common.pinned import Pinned
 
 PLACES = 3  # on the card: of the stretch that comes, the one that is updated, the one that goes
 
@@ -31,7 +31,7 @@ class HostMoments:
         self._gone = [torch.cuda.Event() for _ in range(PLACES)]  # type: ignore[no-untyped-call]
 
     def visit(self, stretches: Sequence[tuple[int, int]]) -> Iterator[list[Tensor]]:
-        """Each stretch (start, end) of the moments, on the card; what the caller makes of it is copied back.
+        """Yield the moments of each stretch (start, end) on the card; what the caller changes in them is copied back.
 
         At the end of it all of it is back: the host waits, so that whoever reads `host` next finds the update there.
         """

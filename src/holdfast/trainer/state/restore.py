@@ -24,12 +24,12 @@ class Found:
     in_memory: bool = False  # a snapshot, no checkpoint
 
     def spent(self) -> Found:
-        """Without the tensors, once they are where they belong: they are as large as the state."""
+        """Return the same without its tensors, which are as large as the state and have been restored."""
         return replace(self, snapshot=self.snapshot and replace(self.snapshot, artifact=b"", state=b""))
 
 
 def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ranks: int = 1, each_its_own: bool = False) -> Found:
-    """The newest state that verifies, at step `limit` at the latest. ranks: that are to hold a part of it each, of which this is the first.
+    """Find the newest state that verifies, no later than step `limit`. ranks: how many hold a part each; this is the first.
 
     each_its_own: where as many ranks left their parts in memory, only the first one's is looked at; the others do that themselves.
 
@@ -47,7 +47,7 @@ def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ran
 
 
 def _newest(places: list[Path], limit: int | None, ranks: int, each_its_own: bool) -> Snapshot | None:
-    """The newest snapshot of all places that is whole. One is read at a time: of a model trained as a whole each has gigabytes."""
+    """Read the newest whole snapshot of all places. One is read at a time: with full fine-tuning each takes gigabytes."""
     with ExitStack() as opened:
         files = [opened.enter_context(memory) for place in places if (memory := MemoryFile.open(place))]
         held = [(header, memory) for memory in files for index in range(SLOTS) if (header := memory.header(index))]
@@ -58,7 +58,7 @@ def _newest(places: list[Path], limit: int | None, ranks: int, each_its_own: boo
 
 
 def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit: int | None = None) -> Found:
-    """The state a run goes on from, after which its journal has exactly one row for each step up to it. limit: its step at most.
+    """Find the state a run goes on from, and leave its journal with exactly one row for each step up to it. limit: latest step.
 
     The journal may lack the row of the newest snapshot's step (death in between), or those the full disk did not take: the snapshot
     brings them. Where it lacks more (a journal lost with the power), an older state is used, and its steps computed again. Where there
@@ -80,7 +80,7 @@ def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit
 
 
 def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found, ranks: int) -> Found:
-    """`found`, or an older state where the best one by held-out loss was lost with its checkpoint: it is computed again from there."""
+    """Return `found`, or an older state where the best one by held-out loss was lost with its checkpoint and is to be computed again."""
     best = best_of(row for row in read_evaluations(run) if found.snapshot and row["step"] < found.snapshot.step)
     if best is None or _is_pinned(places, best["step"]):
         return found
@@ -94,7 +94,7 @@ def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found, ra
 
 
 def _is_pinned(places: list[Path], step: int) -> bool:
-    """Whether a snapshot of `step` is waiting to be made durable."""
+    """Return whether a snapshot of `step` waits to be made durable."""
     for place in places:
         memory = MemoryFile.open(place)
         if memory is not None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.common.job import Job
 from holdfast.trainer.distributed.rank import Rank
-from holdfast.trainer.job import Job
 from holdfast.trainer.state.following import Following
 from holdfast.trainer.state.parts import Parts
 from holdfast.trainer.state.restore import Found, state_for_training
@@ -15,7 +15,7 @@ from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.sound import sound_before
 from holdfast.trainer.state.together import for_all, own_part, prove, sound_for_all, told_of
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 
 class NoState(Exception):
@@ -31,7 +31,7 @@ class Damaged(Exception):
 
 
 def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
-    """The state to go on from, which the first rank looks for; the others hear of which step it is, and read their part of one in memory.
+    """Find the state to go on from. The first rank looks for it; the others hear its step, and read their part of one in memory.
 
     Raises NoState.
     """
@@ -55,7 +55,7 @@ def state_of(job: Job, rank: Rank, places: list[Path]) -> Found:
 
 
 def restored(training: TrainingState, places: list[Path], found: Found) -> tuple[Snapshots | Following, Found]:
-    """Who keeps this rank's snapshots, and the state that all ranks have now. Raises Damaged."""
+    """Restore the newest sound state on all ranks; return this rank's keeper of snapshots and that state. Raises Damaged."""
     job, rank, newest = training.job, training.rank, found
     if job.config.cuts_trained:
         found = for_all(training, places, found)

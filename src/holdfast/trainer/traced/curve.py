@@ -10,7 +10,7 @@ _MOMENTS = 400
 
 
 def curve(traced: Traced) -> Json:
-    """{kinds, bytes: [of each moment, by kind], moments: the move of each, marks: [[move, what]]}; of each stretch, its highest moment."""
+    """Return {kinds, bytes: [of each moment, by kind], moments: their moves, marks: [[move, what]]}; of each stretch the highest moment."""
     log, kinds, begin = traced.log, kinds_of(traced), start_of(traced.log)
     at = {kind: number for number, kind in enumerate(KINDS)}
     now = [0] * len(KINDS)

@@ -41,7 +41,7 @@ class _Pool:
         self._blocks: list[_Block] = []  # by order
 
     def take(self, size: int, beside: int = 0) -> _Block | None:
-        """The smallest free block of `size + beside`, cut to size where what is left is worth it; None without one."""
+        """Take the smallest free block of `size + beside`, cut to size where the rest is worth keeping; None without one."""
         at = bisect_left(self._free, (size + beside, -1))
         return self.cut(self._blocks[self._free.pop(at)[1]], size) if at < len(self._free) else None
 
@@ -166,12 +166,12 @@ class Mapped:
 
 
 def _chunk(size: int) -> int:
-    """glibc's request2size."""
+    """Round a size up to a chunk of glibc, as its request2size does."""
     return (size + 8 + 15) // 16 * 16
 
 
 def held(log: Log, begin: int, allocator: Card | Heap | Mapped) -> int:
-    """The most bytes an allocator holds for a log. begin: moves before the step, of which what is left counts as laid down in order."""
+    """Replay a log; return the most bytes its allocator holds. begin: moves before the step; blocks left of them count as in order."""
     blocks: dict[int, Any] = {}
     there: dict[int, None] = {}
     for number in log.moves[:begin]:

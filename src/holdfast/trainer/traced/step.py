@@ -19,15 +19,15 @@ from holdfast.base.tasks import kind_of, look_up
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.planning.trained_size import is_wrapped
+from holdfast.planning.memory.trained_size import is_wrapped
+from holdfast.trainer.common.on_card import trace_for
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.load import in_fewer_bits
-from holdfast.trainer.model.on_card import trace_for
 from holdfast.trainer.model.trained.parts import Parts, parts_of
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
-from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.task import AnyTask
+from holdfast.trainer.protocol.task import AnyTask
+from holdfast.trainer.step.step import compute_gradients, update
 from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
@@ -107,7 +107,7 @@ def _counted(parameters: Any, trainable: int) -> int:
 
 
 def _before(ledger: Ledger, task: AnyTask, optimizer: FlatOptimizer) -> dict[int, str]:
-    """What each block is for that is there before the step."""
+    """Name what each block is for that exists before the step."""
     kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
     named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]
     named += [("optimizer", tensor) for tensor in (*optimizer.kept().values(), *optimizer.state().values())]

@@ -58,7 +58,7 @@ class Fused:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Inside, each layer computes alone and with torch's own operations: what the proof compares with."""
+        """Compute each layer alone and with torch's operations within the context, as the reference of the proof."""
         for group in self.groups:
             group.alone = True
         yield
@@ -67,12 +67,12 @@ class Fused:
 
 
 def _shares_bytes(base: Any) -> bool:
-    """Whether a byte of a weight held in 4 bits is of two rows, which the kernel that widens does not take."""
+    """Return whether a byte of a 4-bit weight spans two rows, which the dequantising kernel does not take."""
     return getattr(base.weight, "quant_state", None) is not None and base.in_features % 2 == 1
 
 
 def _alike(layers: list[Any]) -> bool:
-    """Whether they can be one group: the same shape of A, the same factors, dropout modules in a row."""
+    """Return whether layers can form one group: the same shape of A, the same factors, dropout modules in a row."""
     shapes = {(layer.lora_A[key].weight.shape, layer.scaling[key]) for layer in layers for key in layer.lora_A}
     dropouts = [layer.lora_dropout[key] for layer in layers for key in layer.lora_A]
     if not isinstance(dropouts[0], StatelessDropout):
@@ -114,7 +114,10 @@ class Group:
             layer.forward = partial(self.forward, at)
 
     def _laid_out(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Matrices [W, B], of which the frozen weights are parts from now on, and in them, or alone, each B as products take it."""
+        """Lay out matrices [W, B] whose views replace the frozen weights; return them, and each B as matmuls take it.
+
+        Where weights are held in fewer bits, or products stay apart, there are no matrices, and each B is alone.
+        """
         padded, count = self.padded, len(self.layers)
         if self.fewer or not self.wide:
             place = self.weights[0].device
@@ -133,7 +136,7 @@ class Group:
         return matrices, [part[:, start : start + padded] for part, start in zip(parts, starts, strict=True)]
 
     def forward(self, at: int, x: Tensor) -> Tensor:
-        """The output of one layer. The first that is asked computes those of all."""
+        """Return the output of one layer. The first layer that is asked computes those of all."""
         layer = self.layers[at]
         if layer.disable_adapters or layer.merged:
             return held_linear(layer.base_layer, x)
@@ -154,14 +157,14 @@ class Group:
         self._made = None
 
     def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: Drawn) -> tuple[Tensor, ...]:
-        """The outputs of all layers, given A and B of each."""
+        """Compute the outputs of all layers, given A and B of each."""
         a, b = zip(*trained, strict=True)
         scale = self.scale / (1.0 if drawn.rows is None else self.dropout.share)
         outs: tuple[Tensor, ...] = _Together.apply(x.to(self.kind), self, drawn, scale, *a, *b)  # type: ignore[no-untyped-call]
         return outs
 
     def reference(self, at: int, x: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
-        """One layer's output by torch's own operations: in fp32, from the same rounded values, rounded at its end."""
+        """Compute one layer's output with torch: in fp32 from the same rounded values, rounded at the end."""
         x, a, b = (tensor.to(self.kind).float() for tensor in (x, a, b))
         kept, scale = (x, self.scale) if keep is None else (x * keep, self.scale / self.dropout.share)
         base = self.layers[at].base_layer
@@ -194,7 +197,7 @@ class Group:
         return self.weights[at].to(self.kind) if not self.fewer else _widened(self.layers[at], self.kind)
 
     def block(self, at: int, rank: int | None = None) -> slice:
-        """The columns of h that are one layer's."""
+        """Return the columns of h that belong to layer `at`."""
         return slice(at * self.padded, at * self.padded + (rank or self.padded))
 
 

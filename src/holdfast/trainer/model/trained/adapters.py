@@ -18,16 +18,16 @@ from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
-from holdfast.planning.trained_size import names_router, names_tower
+from holdfast.planning.memory.trained_size import names_router, names_tower
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.libraries import without_bitsandbytes
-from holdfast.trainer.model.decoder import text_decoder
+from holdfast.trainer.common.decoder import text_decoder
+from holdfast.trainer.common.libraries import without_bitsandbytes
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _SHORT = 220
 
@@ -97,7 +97,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
 
 
 def _beside(model: nn.Module, text: nn.Module) -> str | None:
-    """A pattern of what lies beside the language half and is left alone; None where nothing does."""
+    """Return a pattern of the modules outside the language half, which are left alone; None where there are none."""
     inside = {id(module) for module in text.modules()} | {id(model.get_output_embeddings())}  # type: ignore[operator]
     own = next(name for name, module in model.named_modules() if module is text)
     names = [name for name, module in model.named_modules() if id(module) not in inside and not f"{own}.".startswith(f"{name}.") and name]
@@ -167,7 +167,7 @@ def widen_trained(model: nn.Module, values: bool = True) -> None:
 
 
 def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter's weights under the names PEFT saves them with; the tensors are the live parameters, trained in place."""
+    """Return the adapter's weights under the names PEFT saves: the live parameters, trained in place."""
     parameters = {parameter.data_ptr(): parameter for parameter in model.parameters() if parameter.requires_grad}
     if getattr(model, "active_peft_config", None) is not None and model.active_peft_config.is_prompt_learning:  # type: ignore[union-attr]
         (prompt,) = parameters.values()
@@ -178,7 +178,7 @@ def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def adapter_config(model: Any, base: str) -> Json:
-    """What PEFT writes as adapter_config.json, with sets in order, so that the same run writes the same file."""
+    """Return what PEFT writes as adapter_config.json, sets sorted, so that the same run writes the same file."""
     name, revision = (str(folder_of(base)), None) if is_gguf(base) else hub_name(base)
     values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
     return {name: _plain(value) for name, value in sorted(values.items())}

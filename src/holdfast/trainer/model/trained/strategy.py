@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 
 class Trained(Protocol):

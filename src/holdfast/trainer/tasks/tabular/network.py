@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast import __version__
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.config.config import Config
 from holdfast.config.table import Network, columns_of, embedding_width, network_of
 from holdfast.tables.table.form import Form
@@ -117,14 +117,14 @@ class TableNetwork(nn.Module):
 
 
 def new_network(config: Config, form: Form, outputs: int, context: StepContext) -> TableNetwork:
-    """The network before its first step; its weights follow from the seed, on any device."""
+    """Build the network as before its first step; its weights follow from the seed, on any device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
         return TableNetwork(network_of(config), form.width, tuple(len(one.values) for one in form.categories), outputs, context)
 
 
 def about(config: Config, form: Form) -> Json:
-    """What stands beside the weights, so that they can be used without the run: columns, scaling, network, versions."""
+    """Return the metadata with which the weights can be used without the run: columns, scaling, network, versions."""
     return {
         "task": "tabular",
         "form": form.model_dump(mode="json"),

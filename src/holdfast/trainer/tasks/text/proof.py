@@ -20,8 +20,8 @@ from torch import Tensor
 from holdfast.base.errors import error_message
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.settings import PartialSettings
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.model.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.model.unfit import refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble
@@ -44,7 +44,7 @@ _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
 def differences(task: TextModel) -> tuple[PartialSettings, str]:
-    """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight.
+    """Prove layout, kernels and output layer; return the first settings to change, and why; none where all is proven. Moves no weight.
 
     Raises Refusal where the model cannot learn next tokens from text.
     """
@@ -59,7 +59,7 @@ def differences(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def _wider(task: TextModel, error: RuntimeError) -> tuple[PartialSettings, str]:
-    """What is to be as wide as fp32, and why, where the model's own code fails with weights in 16 bits; raises the error where none are.
+    """Return what to widen to fp32, and why, where the model's own code fails with weights in 16 bits; else raise the error again.
 
     Some multiply with a layer's weight beside the layer, which widens none.
     """
@@ -70,7 +70,7 @@ def _wider(task: TextModel, error: RuntimeError) -> tuple[PartialSettings, str]:
 
 
 def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
-    """No Liger, and why, where its kernels give another loss or other gradients than the model's own code; nothing where they do not."""
+    """Compare Liger's kernels with the model's own code; return the change to no Liger, and why, where loss or gradients differ."""
     if task.liger is None:
         return {}, ""
     reason = task.liger.refused
@@ -94,7 +94,7 @@ def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
-    """torch's own operations, and why, where fused layers or loss compute something else, alone or together in the model; else nothing."""
+    """Compare fused layers and loss with torch's operations, alone and in the model; return the change back, and why, or none."""
     if task.fused is None:
         return {}, ""
     reason = layers_differ(task.fused) or (loss_differs(task.losses.head) if task.losses.head else "")
@@ -148,13 +148,13 @@ def _aside(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _apart(ours: list[Tensor], own: list[Tensor]) -> float:
-    """The norm of all differences as a share of the norm of all that is wanted, tensor by tensor; NaN where one is no number."""
+    """Return the norm of all differences as a share of the norm of what is wanted, tensor by tensor; NaN for a NaN."""
     gaps = [float((one.to(other.device).float() - other.float()).norm()) for one, other in zip(ours, own, strict=True)]
     return math.hypot(*gaps) / (math.hypot(*(float(other.float().norm()) for other in own)) or math.nan)
 
 
 def disproof(task: TextModel) -> tuple[PartialSettings, str]:
-    """The setting that has to change and the reason why; nothing when all was proven."""
+    """Test the layout; return the setting to change and why, nothing where all was proven."""
     task.model.eval()
     with torch.no_grad():
         first, second = _two_samples(task)
@@ -174,7 +174,7 @@ def disproof(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
-    """Two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
+    """Take two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
     config = task.base.config.get_text_config()
     window = getattr(config, "sliding_window", None) or 0
     longest = int(np.diff(task.tokens.starts).max())
@@ -184,12 +184,12 @@ def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
 
 
 def own_logits(task: TextModel) -> Tensor:
-    """Logits of a stretch of the data's own tokens by the model as transformers runs it."""
+    """Compute logits of a stretch of the data's own tokens by the model as transformers runs it."""
     return _own_logits(task, _two_samples(task)[0])
 
 
 def _own_logits(task: TextModel, ids: Ids) -> Tensor:
-    """Logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
+    """Compute logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
     with task.own_attention():
         logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
     return logits
@@ -231,9 +231,9 @@ def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | Non
 
 
 def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
-    """What is wrong with the gradients of two samples in one row, held against those of each alone by the model's own attention.
+    """Compare the gradients of two samples in one row with those of each alone under the model's own attention; say what differs.
 
-    Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
+    Each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
     """
     with torch.enable_grad():
         ours = _aside(_gradients_of(task, _losses(task, [batch_of(task, [first, second], packed=True)])))
@@ -255,7 +255,7 @@ def _losses(task: TextModel, batches: list[TextBatch]) -> list[Callable[[], Tens
 
 
 def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
-    """fp32, and why, where the CPU multiplies with a matrix like the model's largest no faster in bf16; nothing where it does."""
+    """Time a matmul as large as the model's largest; return (a change to fp32, why) where bf16 is no faster on the CPU, else none."""
     rows, columns = max(model.matrices().values(), key=math.prod)
     x, matrix = torch.ones(_TIMED[0], columns), torch.ones(min(rows, _TIMED[1]), columns)
     wide, narrow = (_seconds(x.to(kind), matrix.to(kind)) for kind in (torch.float32, torch.bfloat16))
@@ -266,7 +266,7 @@ def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
 
 
 def _seconds(x: Tensor, matrix: Tensor) -> float:
-    """The shortest time of a few products."""
+    """Return the shortest time of a few products."""
     times = []
     for _ in range(_TIMES + 1):
         began = time.perf_counter()
@@ -284,12 +284,12 @@ def _packed_logits(task: TextModel, first: Ids, second: Ids) -> Tensor:
 
 
 def batch_of(task: TextModel, samples: list[Ids], packed: bool) -> TextBatch:
-    """A micro-batch of these samples, `packed` into one row or padded; each learns all of its tokens."""
+    """Make a micro-batch of these samples, `packed` into one row or padded, with all tokens learned."""
     rows = [(ids, np.ones(len(ids), np.uint8)) for ids in samples]
     return assemble(rows, tuple(range(len(rows))), ("",) * len(rows), task.tokens.pad, packed, task.device)
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference as a share of the largest value; infinite when either is not finite."""
+    """Return the largest difference as a share of the largest value; infinite where either is not finite."""
     gap = float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
     return gap if gap == gap else float("inf")
