@@ -215,7 +215,7 @@ def _write_summary(
         known["incomplete"] = True if epochs else known["incomplete"]
         log = newest / "output.log" if newest else None
         printed, trained_on = of_tracebacks(log) if log and not after else ("", False)
-        known["lived_through"] = printed if trained_on else None
+        known |= {"lived_through": printed} if trained_on else {}
         doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
         doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
         doubts += [user.left]
