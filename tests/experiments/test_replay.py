@@ -136,6 +136,11 @@ def test_a_plan_of_another_version_is_told_of_and_one_that_is_none_refused(finis
         refused = holdfast("train", copy / "config.yaml", "--run", copy)
         assert refused.returncode == 1 and "plan.json is missing or damaged" in refused.stderr, refused.stderr
         assert "Traceback" not in refused.stderr
+    shutil.copy(finished / "plan.json", copy / "plan.json")
+    (copy / "timeline.jsonl").unlink()
+    without = holdfast("train", copy / "config.yaml", "--run", copy)
+    price = f"begin again with --run DIR, another folder: that computes {len(lines(copy / 'steps.jsonl'))} steps once more, which took "
+    assert price in refused.stderr and price in without.stderr and without.returncode == 1
 
 
 def training_of(run: Path, step: int) -> Any:

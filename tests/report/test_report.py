@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -244,3 +245,17 @@ def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tm
     assert token not in text and "script" not in page.tags and page.links == ["data:,"]
     assert "Ended well: 8 steps through 1 incident, 0 steps computed twice." in text and "rows 3 of its data set" in text
     assert page.tags.count("svg") == 2, "steps over time, and the loss"
+
+
+def test_a_run_that_held_out_no_row_says_that_nothing_is_judged(tmp_path: Path, assets: SimpleNamespace) -> None:
+    """On the way, at the end, in its report; 10% of one row is none."""
+    for name, rows, held_out in (("one", 1, 0.1), ("none", 4, 0.0), ("some", 4, 0.1)):
+        file = write_rows(tmp_path / f"{name}.jsonl", [{"instruction": f"q{i}", "output": f"a{i}"} for i in range(rows)])
+        tree = {"model": str(assets.model), "data": {"files": str(file), "held_out": held_out}, "train": {"steps": 1, "threads": 1}}
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(json.dumps(tree))
+        done = holdfast("train", config, "--run", tmp_path / name)
+        told = (done.stdout + done.stderr, (tmp_path / name / "report.html").read_text())
+        assert done.returncode == 0 and "0 held-out" not in told[0]
+        assert [text.lower().count("no row was held out: nothing says whether") > 0 for text in told] == [name != "some"] * 2
+        assert ("no row is held out: nothing will say" in told[0]) is (name != "some")

@@ -44,6 +44,11 @@ def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
     return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
 
 
+def nothing_judged(evaluation: Json) -> str:
+    """Return that no row was held out, so that nothing can be said of the result; empty where some was, or that is unknown."""
+    return "no row was held out: nothing says whether the result is better than the base" if evaluation.get("rows") == 0 else ""
+
+
 def computed_again(summary: Json) -> str:
     """How many steps of a command were computed twice, in words: a lower bound where nobody told each step."""
     count = f"{summary['steps_computed_twice']:,}"

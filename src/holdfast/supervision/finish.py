@@ -147,7 +147,8 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     """
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan().rows.held_out
-    terminal.say(f"evaluating: {words_of(config).loaded} on {counted(rows, 'held-out row')}")
+    on = f"on {counted(rows, 'held-out row')}" if rows else "(no row is held out, so no loss is measured)"
+    terminal.say(f"evaluating: {words_of(config).loaded} {on}")
     log = run.path / "evaluation.log"
 
     def ask() -> int | str:

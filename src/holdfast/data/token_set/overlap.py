@@ -100,7 +100,7 @@ def told_of_held_out(facts: Json, by_file: bool) -> list[str]:
     """Return what a person is told of the rows that judge; a line begins with "! " where they stand in training."""
     rows, lines = facts["rows"], []
     if not rows:
-        return []
+        return ["no row is held out: nothing will say whether the result is better than the base (data.held_out, data.held_out_files)"]
     if facts["moved"]:
         by = ", ".join(_GROUPED_BY[kind] for kind in facts["grouped_by"])
         text = f"{facts['grouped']:,} rows hang together by {by}; held out by whole groups: {facts['moved']:,} rows changed sides"

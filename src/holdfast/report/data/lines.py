@@ -58,6 +58,8 @@ def facts(answer: Json) -> list[str]:
         lines.append(
             f"! {counted(found, 'row')} in the held-out set: {same:,} word for word but for case, {found - same:,} by the prompt alone"
         )
+    if answer["kept"] + answer["mended"] == 1:
+        lines.append("! of 1 row none can be held out: nothing will say whether a model trained on it is better than its base")
     if answer["max_tokens"]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
     lines += [*told_of(answer["learned"]), *told_of_dropped(answer["notes"])]

@@ -71,7 +71,8 @@ def _verdict(summary: Json, status: str, rows: list[Json]) -> str:
     text = f"{how}: {steps} " + (f"through {counted(len(incidents), 'incident')}" if incidents else "without an incident")
     if (again := summary["steps_computed_twice"]) is not None and incidents:
         text += f", {computed_again(summary)} {'step' if again == 1 else 'steps'} computed twice"
-    return text + (f". But {summary['doubt']}." if summary.get("doubt") else ".")
+    lived = f"; {summary['lived_through']}" if summary.get("lived_through") else ""
+    return f"{text}{lived}" + (f". But {summary['doubt']}." if summary.get("doubt") else ".")
 
 
 def _tiles(summary: Json) -> list[tuple[str, str]]:

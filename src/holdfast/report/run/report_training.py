@@ -15,7 +15,7 @@ from holdfast.config.config import Config
 from holdfast.report.data.rows_told import row_warnings
 from holdfast.report.run.report_parts import drawable, duration, shown_incident
 from holdfast.report.svg import Marker, histogram, line_chart
-from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, unhealthy, words_of
+from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, unhealthy, words_of
 from holdfast.run.evaluations import best_of, read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan, read_plan
@@ -92,7 +92,8 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     loss = summary["loss"]
     change = change_of_loss(loss)
     if not change:
-        return text + "."
+        unjudged = nothing_judged(evaluation)
+        return f"{text}. {unjudged[0].upper()}{unjudged[1:]}." if unjudged else f"{text}."
     text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
     exact = evaluation.get("exact_match")
     if exact and "pair_accuracy" not in evaluation:

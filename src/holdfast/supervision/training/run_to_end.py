@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.base.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.base.files import Json, read_json
-from holdfast.base.units import counted, span
+from holdfast.base.units import counted
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.config.config import Config
@@ -120,18 +120,13 @@ def _conclude(
         [*diagnosed(run), *(f"| {line}" for line in [line for line in failure_report.lines if line.strip()][-3:])] if failure_report else []
     )
     log = run.attempt(run.attempts()[-1]) / "output.log"
-    kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else "no step was committed"
+    lost = f"of {counted(committed, 'committed step')} no state is left" if (committed := run.committed()) else "no step was committed"
+    kept = f"the state after step {saved} is kept in {run.checkpoints}" if saved else lost
     text = f"gave up: {outcome.move.reason}\n  {kept}" + "".join(f"\n  {line}" for line in last)
     hint = f"read {log}; fix the cause, then rerun the same command to resume"
     if outcome.ending.kind == "no_state":  # no rerun brings it back
-        hint = f"put a checkpoint back, or begin again with --run DIR, another folder: {_price(run)}"
+        hint = f"put a checkpoint back, or {run.anew()}"
     raise Stop(GAVE_UP, text, hint, summary)
-
-
-def _price(run: RunFolder) -> str:
-    """What the committed steps of a run took, and would take again."""
-    took = sum(float(row.get("seconds") or 0.0) for row in run.steps())
-    return f"that computes {counted(run.committed(), 'step')} once more, which took {span(took)}"
 
 
 def diagnosed(run: RunFolder) -> list[str]:
