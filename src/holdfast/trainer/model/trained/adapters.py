@@ -23,6 +23,7 @@ from holdfast.run.artifact import Artifact
 from holdfast.trainer.libraries import without_bitsandbytes
 from holdfast.trainer.model.decoder import text_decoder
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
+from holdfast.trainer.model.trained.loaded_names import loadable_names
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
@@ -167,14 +168,15 @@ def widen_trained(model: nn.Module, values: bool = True) -> None:
 
 
 def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter's weights under the names PEFT saves them with; the tensors are the live parameters, trained in place."""
+    """The adapter's weights under names that PEFT finds them by; the tensors are the live parameters, trained in place."""
     parameters = {parameter.data_ptr(): parameter for parameter in model.parameters() if parameter.requires_grad}
     if getattr(model, "active_peft_config", None) is not None and model.active_peft_config.is_prompt_learning:  # type: ignore[union-attr]
         (prompt,) = parameters.values()
         return {"prompt_embeddings": prompt}
     live = model.state_dict(keep_vars=True)
     saved = get_peft_model_state_dict(model, state_dict=live, save_embedding_layers=False)  # an adapter of embeddings needs no copy of them
-    return {name: parameters[tensor.data_ptr()] for name, tensor in sorted(saved.items())}
+    names = loadable_names(model, saved)
+    return {names[name]: parameters[saved[name].data_ptr()] for name in sorted(saved, key=lambda name: names[name])}
 
 
 def adapter_config(model: Any, base: str) -> Json:
