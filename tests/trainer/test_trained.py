@@ -198,3 +198,10 @@ def test_an_adapter_that_peft_would_lose_is_refused_and_without_those_modules_it
     targets = refusal.value.hint.partition("[")[2].partition("]")[0].split(", ")
     able = Config.model_validate(tree | {"adapter": {"r": 2, "targets": targets}})
     assert artifact_tensors(add_adapter(tiny("inkling2_text"), able))
+
+
+def test_all_linear_leaves_no_name_in_the_file_of_a_module_that_was_left_alone() -> None:
+    config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}})
+    made = add_adapter(tiny("llama4"), config)
+    named = adapter_config(made, "tiny")["target_modules"]
+    assert "q_proj" in named and "router" not in named, "AutoModelForCausalLM has it under another path, where nothing leaves it out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -94,7 +95,14 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         text = text if len(text) <= _SHORT else text[:_SHORT] + " ..."
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     _refuse_unsaved(wrapped, adapter)
+    if adapter.targets == "all-linear" and isinstance(found := getattr(wrapped.peft_config["default"], "target_modules", None), set):
+        found &= _named_by(wrapped.targeted_module_names)
     return wrapped.train()
+
+
+def _named_by(modules: Iterable[str]) -> set[str]:
+    """Return each end of the modules' names: a name that PEFT found in what is left out would be an adapter of another class's modules."""
+    return {end for name in modules for end in (name[at:] for at in range(len(name)) if at == 0 or name[at - 1] == ".")}
 
 
 def _beside(model: nn.Module, text: nn.Module) -> str | None:
