@@ -63,6 +63,9 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         notes.append(f"weights that come in {wide} -> bf16, as they are loaded")
     model, left, about = _read(facts, loaded, settings.attention, place, device)
     notes += about
+    if not hasattr(model, "prepare_inputs_for_generation"):
+        text = f"{type(model).__name__} of transformers {transformers.__version__} does not write one token after the other"
+        raise Refusal("launch_misconfigured", text, "give a causal language model")
     given = unpack(model, packed, loaded, widen=fewer is None) if packed else None
     if left:
         named = _some(left)

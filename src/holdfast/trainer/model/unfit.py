@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast.base.errors import error_message
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.model.layers.dropout import StatelessDropout
 
 CODE = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)  # what a model's own code raises
 _MOVED = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: no other order of additions does that
@@ -34,6 +35,11 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
     ids = beginning(stream)
     other = ids.copy()
     other[-1] = next(number for number in (*ids, 0, 1) if number != ids[-1])
+    model.train()  # some take other shapes then
+    for module in model.modules():
+        if isinstance(module, StatelessDropout):  # needs a micro-batch
+            module.eval()
+    of_its_code(model, partial(logits, ids), narrow)
     model.eval()
     for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
         once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))

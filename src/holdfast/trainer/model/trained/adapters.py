@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from holdfast.trainer.common.decoder import text_decoder
 from holdfast.trainer.common.libraries import without_bitsandbytes
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
+from holdfast.trainer.model.trained.loaded_names import loadable_names
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
@@ -83,7 +85,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         wanted.task_type = "SEQ_CLS"  # with which PEFT trains and saves the head, too
     try:
         with without_bitsandbytes():
-            wrapped: nn.Module = get_peft_model(model, wanted, autocast_adapter_dtype=True)
+            wrapped: Any = get_peft_model(model, wanted, autocast_adapter_dtype=True)
     except ValueError as error:
         able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
         named = f"adapter.targets is {adapter.targets!r}" + (
@@ -93,7 +95,15 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         text = text if len(text) <= _SHORT else text[:_SHORT] + " ..."
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     _refuse_unsaved(wrapped, adapter)
-    return wrapped.train()
+    if adapter.targets == "all-linear" and isinstance(found := getattr(wrapped.peft_config["default"], "target_modules", None), set):
+        found &= _named_by(wrapped.targeted_module_names)
+    trained: nn.Module = wrapped.train()
+    return trained
+
+
+def _named_by(modules: Iterable[str]) -> set[str]:
+    """Return each end of the modules' names: a name that PEFT found in what is left out would be an adapter of another class's modules."""
+    return {end for name in modules for end in (name[at:] for at in range(len(name)) if at == 0 or name[at - 1] == ".")}
 
 
 def _beside(model: nn.Module, text: nn.Module) -> str | None:
@@ -174,7 +184,8 @@ def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
         return {"prompt_embeddings": prompt}
     live = model.state_dict(keep_vars=True)
     saved = get_peft_model_state_dict(model, state_dict=live, save_embedding_layers=False)  # an adapter of embeddings needs no copy of them
-    return {name: parameters[tensor.data_ptr()] for name, tensor in sorted(saved.items())}
+    names = loadable_names(model, saved)
+    return {names[name]: parameters[saved[name].data_ptr()] for name in sorted(saved, key=lambda name: names[name])}
 
 
 def adapter_config(model: Any, base: str) -> Json:
