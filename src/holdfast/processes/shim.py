@@ -94,6 +94,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
             beside.look(trainers.living)
         times["ended"] = time.time()
         facts = beside.end()
+    facts |= trainers.limits[trainers.guilty]
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
     with contextlib.suppress(OSError):  # a folder that was removed, perhaps with another run in its place
         if (attempt / "nurse.json").stat().st_mtime_ns == name.st_mtime_ns:
