@@ -24,6 +24,8 @@ from holdfast.config.settings import Settings
 from holdfast.processes.rank_environment import rank_of
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
+from holdfast.run.outcomes import exit_code
+from holdfast.run.own_run import OwnRun
 from holdfast.run.plan import RunPlan
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 
@@ -63,6 +65,15 @@ class Job:
     stopping: Stopping = field(default_factory=Stopping)
     coming: list[tuple[int, Fault]] = field(default_factory=list)  # late faults, and in how many micro-batches each comes
     rank: int = 0
+
+    def __post_init__(self) -> None:
+        self._own = OwnRun(self.run)
+
+    def leave_another_run(self) -> None:
+        """End this process where its run's folder was removed and another run begun under its name: nothing of this one goes in there."""
+        if self._own.replaced():
+            self.say(f"holdfast: another run has begun in {self.run.path}, which was removed: this trainer of the run before ends")
+            os._exit(exit_code("elsewhere"))
 
     def settings(self, step: int) -> Settings:
         return settings_at(self.timeline, step)

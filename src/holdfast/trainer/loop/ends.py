@@ -58,6 +58,7 @@ def end(job: Job, kind: EndingKind, **facts: Any) -> int:
     """Leave the attempt's own account and its exit code. Where ranks end alike, the first one's account stands."""
     if job.rank and ((job.folder / "result.json").exists() or kind in ("finished", "interrupted")):
         return exit_code(kind)
+    job.leave_another_run()
     with contextlib.suppress(OSError):  # the exit code says the same, in one number
         write_json(job.folder / "result.json", {"kind": kind, **facts})
     return exit_code(kind)

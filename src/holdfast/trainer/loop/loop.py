@@ -179,6 +179,7 @@ def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found
         last = job.settings(step + 1).steps
         due = saving.due(step, row["seconds"]) and snapshots.writer_is_free(step, wait=job.config.save.every is not None)
         durable = snapshots.agreed(due or step == last or job.stopping.asked)
+        job.leave_another_run()
         snapshots.commit(step, row, durable, needed=held_out.due(step))
         if durable:
             saving.asked(step)
