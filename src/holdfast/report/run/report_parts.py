@@ -15,6 +15,7 @@ from holdfast.machine.readings.words import figures, seen_signs, summed
 from holdfast.privacy.scrub import Scrubber
 from holdfast.report.notices import notice
 from holdfast.report.pages import page_template
+from holdfast.report.summarise import place_in_words
 from holdfast.report.svg import line_chart
 from holdfast.run.folder import RunFolder
 
@@ -74,6 +75,8 @@ def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
         ("Python", str(machine.get("python"))),
         ("torch", str(torch.get("version"))),
     ]
+    place = (read_json(run.summary_file) or {}).get("second_place")
+    facts += [("second place", place_in_words(place))] if place else []
     return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
 
 

@@ -70,7 +70,8 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
             view = View(tick, terminal.tell, stop.wish)
             run.summary_file.unlink(missing_ok=True)
             beside, told = attended(folder, config.run.hang_s, terminal.tell), notified(folder, config.run.notify)
-            with beside, sampled(folder), told, tracked(folder, config, terminal.tell), sending(folder, config, terminal.tell):
+            copied = sending(folder, config.save.to, config.save.keep, config.run.hang_s, terminal.tell)
+            with beside, sampled(folder), told, tracked(folder, config, terminal.tell), copied:
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
                     outcome = anchor.going_on(lambda: supervise(user))

@@ -28,7 +28,7 @@ class Saving:
     def due(self, step: int, seconds: float) -> bool:
         """Decide whether the state after `step`, which took `seconds`, is to be made durable."""
         self.seconds.append(seconds)
-        if self.config.keep_every and step % self.config.keep_every == 0:
+        if any(every and step % every == 0 for every in (self.config.keep_every, self.config.to_every)):
             return True
         if self.config.every:
             return step % self.config.every == 0
