@@ -55,6 +55,24 @@ def test_the_page_shows_runs_and_lets_nothing_in(site: SimpleNamespace, size: st
         tab.close()
 
 
+def test_an_engine_of_accessibility_finds_nothing_serious(site: SimpleNamespace, tmp_path: Path) -> None:
+    if not (engine := os.environ.get("HOLDFAST_AXE")):
+        pytest.skip("HOLDFAST_AXE names no axe.min.js: pip download --no-deps axe-playwright-python has one")
+    make_run(site.runs, name="other")
+    tab = Tab(tmp_path, "390,844")
+    try:
+        tab.call("Page.setBypassCSP", enabled=True)
+        tab.call("Page.navigate", url=f"{site.url}#made&with=other")
+        tab.wait("document.querySelectorAll('#charts svg').length === 3 && document.querySelectorAll('#pair path').length === 2")
+        for scheme in ("light", "dark"):
+            tab.picture(tmp_path / "seen.png", scheme)
+            tab.value(f"{Path(engine).read_text()};1")
+            serious = "found.violations.filter(one => ['serious', 'critical'].includes(one.impact))"
+            assert tab.value(f"axe.run().then(found => JSON.stringify({serious}.map(one => one.help + one.nodes[0].html)))") == "[]"
+    finally:
+        tab.close()
+
+
 def _reads_values_and_zooms(tab: Tab) -> None:
     """The chart of the loss by keyboard: what stands at a step, a part of it, its table."""
     tab.value("window.box = document.querySelector('#charts figure'); box.focus()")

@@ -55,19 +55,18 @@ def logged_losses(run: RunFolder) -> list[tuple[int, float]]:
 
 
 def charts(run: RunFolder, curves: Curves, evaluated: Points) -> list[Json]:
-    """[{title, unit, over, smooth, lines: [{name, points}]}], the loss first."""
-    losses = [_line("training", curves.points()), _line("held-out", evaluated)]
-    found = [_chart("Loss", "loss", losses, smooth=True)]
+    """[{title, unit, over, lines: [{name, points, smooth}]}], the loss first."""
+    found = [_chart("Loss", "loss", [_line("training", curves.points(), smooth=True), _line("held-out", evaluated)])]
     if not curves.points() and (logged := logged_losses(run)):
         found = [_chart("Loss, as the command printed it of late", "loss", [_line("loss", logged)], over="printed loss")]
     for name, title, unit in (("speed", "Speed", "tokens a second"), ("grad_norm", "Gradient norm", "before clipping")):
-        found.append(_chart(title, unit, [_line(unit, curves.points(name))], smooth=True))
+        found.append(_chart(title, unit, [_line(unit, curves.points(name), smooth=True)]))
     return [chart for chart in found + _of_machine(run) if chart["lines"]]
 
 
 def both_losses(names: tuple[str, str], courses: tuple[Points, Points]) -> Json:
     """The chart of two runs' losses."""
-    return _chart("Loss of both", "loss", [_line(name, course) for name, course in zip(names, courses, strict=True)])
+    return _chart("Loss of both", "loss", [_line(name, course, smooth=True) for name, course in zip(names, courses, strict=True)])
 
 
 def _of_machine(run: RunFolder) -> list[Json]:
@@ -83,14 +82,14 @@ def _of_machine(run: RunFolder) -> list[Json]:
     return charts
 
 
-def _chart(title: str, unit: str, lines: list[Json], smooth: bool = False, over: str = "step") -> Json:
-    return {"title": title, "unit": unit, "over": over, "smooth": smooth, "lines": [line for line in lines if line["points"]]}
+def _chart(title: str, unit: str, lines: list[Json], over: str = "step") -> Json:
+    return {"title": title, "unit": unit, "over": over, "lines": [line for line in lines if line["points"]]}
 
 
-def _line(name: str, points: Points) -> Json:
+def _line(name: str, points: Points, smooth: bool = False) -> Json:
     """A line as it is sent: evenly chosen points, the last among them; five digits are more than can be seen."""
     chosen = points[:: -max(1, -(-len(points) // _DRAWN))][::-1]
-    return {"name": name, "points": [[x, float(f"{y:.5g}")] for x, y in chosen]}
+    return {"name": name, "smooth": smooth, "points": [[x, float(f"{y:.5g}")] for x, y in chosen]}
 
 
 def loss_svg(losses: Points, incidents: list[Json]) -> str:
