@@ -152,6 +152,13 @@ def test_a_chart_draws_each_value_in_its_place() -> None:
     assert "killed &amp; resumed" in chart
 
 
+def test_behind_each_picture_are_its_numbers() -> None:
+    chart = line_chart(range(1, 1001), [k / 8 for k in range(1, 1001)], "a & b")
+    cells = re.findall("<td[^>]*>([^<]*)</td>", chart)
+    assert "a &amp; b</th>" in chart and len(cells) == 40 and cells[-2:] == ["1,000", "125"]
+    assert re.findall("<td[^>]*>([^<]*)</td>", histogram([0.0, 5.0, 9.0], [3, 1200], "tokens")) == ["0 to 5", "3", "5 to 9", "1,200"]
+
+
 def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:
     values = [1.0] * 5000
     values[2500] = 2.0

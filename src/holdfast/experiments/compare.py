@@ -83,6 +83,13 @@ def _rows_differ(one: Json, other: Json) -> str:
     return f"data: rows that the other does not have ({only})" if apart else "data: how often its rows are there"
 
 
+def compared(names: dict[Path, str]) -> Json:
+    """`compare` of run folders by their names, or `compare_commands` where all are of watched commands. Raises Stop."""
+    if all(RunFolder(path).command_file.exists() for path in names):
+        return compare_commands(names)
+    return compare([(name, read_run(RunFolder(path))) for path, name in names.items()])
+
+
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:
     """{runs, differences: [{what, values}], likely: [{cause, evidence}], unknown}: values by the runs' names."""
     differences = list(_differences(runs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hmac
 import io
 import re
@@ -23,6 +24,7 @@ from holdfast.base.files import Json
 LOOPBACK = "127.0.0.1"
 _LARGEST_BODY = 1 << 22  # bytes
 _CONNECTIONS = 64
+_WORTH_PACKING = 1024  # bytes of a body
 _SILENT_S = 30.0  # a client may take between two reads or writes
 _ASKING_S = 60.0  # and to send a whole request
 _LEAVING_S = 2.0  # who is told that there is no room may take to hear it
@@ -194,7 +196,11 @@ class GuardedHandler(BaseHTTPRequestHandler):
         self.send_body(orjson.dumps(value), "application/json", status)
 
     def send_body(self, body: bytes, kind: str, status: int = 200) -> None:
+        packed = len(body) > _WORTH_PACKING and "gzip" in (self.headers.get("Accept-Encoding") or "")
+        body = gzip.compress(body, 5) if packed else body
         self.send_response(status)
+        if packed:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Content-Type-Options", "nosniff")
