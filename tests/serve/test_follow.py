@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import EMBEDDED
+from holdfast.cli.commands.serve import _token
 from holdfast.data.tokens.codec import load_codec
 from holdfast.export import registry
 from holdfast.serve import follow
@@ -93,6 +94,17 @@ def test_a_version_that_was_withdrawn_gives_no_further_answer(world: Any) -> Non
     promote(world.file, 2)
     world.following.look()
     world.state.refuse("tuned")
+
+
+def test_the_token_file_is_made_for_its_owner_and_used_again(tmp_path: Path) -> None:
+    file = tmp_path / "helper.token"
+    token = _token(file)
+    assert (_token(file), file.stat().st_mode & 0o777, len(token) >= 32) == (token, 0o600, True)
+    file.write_text("short\n")
+    with pytest.raises(Stop, match="5 letters are too few"):
+        _token(file)
+    with pytest.raises(Stop, match="No such file"):
+        _token(tmp_path / "nowhere" / "token")
 
 
 def test_a_damaged_list_of_models_stops_no_answer(world: Any) -> None:

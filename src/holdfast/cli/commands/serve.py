@@ -37,6 +37,7 @@ from holdfast.supervision.launch import measuring_environment
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
 ENGINES = ("llama.cpp", "transformers")
+_LEAST_TOKEN = 16  # letters
 _LOOK_S = 1.0  # how often the list of models is looked at
 _WHAT = "a finished run, one of its checkpoints, a PEFT folder, or a name of `holdfast models`: its version in place, followed"
 
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
     parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
     parser.add_argument("--preferences", type=Path, metavar="FILE", help="where --ab keeps them (default: preferences.jsonl in the run)")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="where the token stands; made where it is not (default: another one each time)"
+    )
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
     parser.add_argument("--json", dest="ready_line", action="store_true", help="print one line of JSON with url and token when ready")
 
@@ -57,7 +61,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     version = in_place(file, name) if name else None
     subject = subject_of(version, arguments.base) if version else read_subject(arguments.subject, arguments.base)
     preferences = _preferences(arguments, subject, file.parent / "serve" / name if name else None)
-    state = State(secrets.token_urlsafe(24))
+    state = State(_token(arguments.token_file))
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -83,6 +87,22 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if state.blind:
             _tell_preferred(state.blind.file)
     return DONE, {}
+
+
+def _token(file: Path | None) -> str:
+    """The token of the file, which is made with a new one where it is not there, for its owner's eyes. Raises Stop(2)."""
+    if file is None:
+        return secrets.token_urlsafe(24)
+    try:
+        if not file.exists():
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(secrets.token_urlsafe(24) + "\n")
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise Stop(USAGE, f"--token-file {file}: {getattr(error, 'strerror', None) or 'no ASCII'}", "give another file") from None
+    if len(token) < _LEAST_TOKEN:
+        raise Stop(USAGE, f"--token-file {file}: {len(token)} letters are too few", f"{_LEAST_TOKEN} or more; remove it, and one is made")
+    return token
 
 
 def _name(given: Path) -> str | None:
