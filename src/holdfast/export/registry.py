@@ -87,6 +87,10 @@ class Registry:
     versions: dict[tuple[str, int], Version] = field(default_factory=dict)
     in_place: dict[str, list[int]] = field(default_factory=dict)
 
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.versions}
+
     def current(self, name: str) -> Version | None:
         numbers = self.in_place.get(name)
         return self.versions[name, numbers[-1]] if numbers else None
@@ -261,7 +265,7 @@ def _version(registry: Registry, name: str, number: int) -> Version:
     found = registry.versions.get((name, number))
     if found:
         return found
-    names = sorted({one for one, _ in registry.versions})
+    names = sorted(registry.names)
     numbers = [str(one) for other, one in sorted(registry.versions) if other == name]
     told = f"it has {', '.join(numbers)}" if numbers else f"there are {', '.join(names)}" if names else f"{registry.file} lists nothing yet"
     raise Stop(USAGE, f"there is no {name} {number}: {told}", "holdfast models lists what was exported or verified")

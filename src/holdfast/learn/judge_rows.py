@@ -23,7 +23,7 @@ from holdfast.learn.rounds import Round
 from holdfast.learn.sources import Arrived
 
 _LEAST_OF_A_PERSON = 3
-OLD_REASONS = ("seen_before",)  # a source that tells everything again is no attack
+OLD_REASONS = ("seen_before", "withdrawn")  # a source that tells everything again is no attack
 DETAILS = {
     "seen_before": "a round has had this row",
     "one_person": "more rows of one person than keep.per_person allows",

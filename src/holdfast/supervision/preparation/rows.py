@@ -29,6 +29,8 @@ from holdfast.run.sampling.shuffle import Rows
 from holdfast.supervision.preparation.needs import refuse_no_held_out
 from holdfast.terminal.run_view import Terminal
 
+_TOKENS = "tokens"  # of the user's cache
+
 
 def divide(run: RunFolder, config: Config, tokens: TokenSet) -> tuple[Rows, Rows, int]:
     """Return the rows that are trained and those held out, and the rows of an epoch. Raises Stop(1) where they are too few."""
@@ -47,6 +49,13 @@ def _rows_per_epoch(config: Config, training: int) -> int:
     return rows
 
 
+def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
+    """The folder of the user's cache where rows lie that were tokenised with this config; None without a cache."""
+    codec, folder = codec_of(config, model.folder), cache_folder(os.environ)
+    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    return folder / _TOKENS / cache_key(codec, rules_of(config, limit)) if folder else None
+
+
 def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal, wanted: str = "") -> tuple[TokenSet, Json]:
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on.
 
@@ -59,7 +68,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
         terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
     rules = rules_of(config, limit)
     folder = cache_folder(os.environ)
-    cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
+    cache = TokenCache(folder / _TOKENS if folder else None, run.token_shards, cache_key(codec, rules))
     with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:
         checked = check_rows(config, cache, workers, rejects)
     _tell_of_cache(cache, run, terminal)
