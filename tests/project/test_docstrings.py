@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import runpy
 from pathlib import Path
 
@@ -27,3 +29,16 @@ def test_a_verb_is_told_from_a_noun(tmp_path: Path, line: str, lacks: bool) -> N
     file = tmp_path / "one.py"
     file.write_text(f'class A:\n    def f(self):\n        """{line}"""\n\n    @property\n    def g(self):\n        """The rank."""\n')
     assert [*SCRIPT["docstrings"](file)] == [("A.f", line, lacks)]
+
+
+def test_no_class_of_these_rooms_is_named_by_a_bare_participle() -> None:
+    """A class is a noun: RestorePoint, not Found."""
+    names = {
+        node.name
+        for room in ("trainer", "export")
+        for file in (ROOT / "src" / "holdfast" / room).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    irregular = {"Found", "Held", "Kept", "Made", "Told", "Given", "Taken", "Drawn", "Shown", "Seen", "Written", "Taught", "Read"}
+    assert not {name for name in names if (bare := name.strip("_")) in irregular or re.fullmatch(r"[A-Z][a-z]+(ed|ing)", bare)}

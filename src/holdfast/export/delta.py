@@ -22,7 +22,7 @@ from holdfast.base_model.parts import of_experts
 from holdfast.base_model.types import is_tower
 from holdfast.config.adapter_kinds import KINDS
 from holdfast.export.experts import is_of_experts, pieces
-from holdfast.export.tensors import Floats, Held, tensors_of_file
+from holdfast.export.tensors import Floats, StoredTensor, tensors_of_file
 
 _PREFIX = "base_model.model."
 _MERGES = {kind.peft: kind.merge for kind in KINDS.values() if kind.merge}  # formulas by peft_type
@@ -50,7 +50,7 @@ class Change:
     up: Floats | None = None
     magnitude: Floats | None = None
     flipped: bool = False
-    whole: Held | None = None
+    whole: StoredTensor | None = None
     factor: Floats | None = None
     expert: bool = False
 
@@ -79,7 +79,7 @@ class Change:
         return changed
 
 
-class Unplaced(Stop):
+class UnplacedPart(Stop):
     """A part of the adapter that none of the base's tensors, by their names and shapes in its files, is changed by."""
 
 
@@ -102,8 +102,8 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
     """
     _refuse_other(file, config)
     formula = FORMULAS[_MERGES[config["peft_type"]]]
-    parts: dict[str, dict[str, Held]] = {}
-    whole: dict[str, Held] = {}
+    parts: dict[str, dict[str, StoredTensor]] = {}
+    whole: dict[str, StoredTensor] = {}
     for name, held in tensors_of_file(file).items():
         match = _PART.match(name.removeprefix(_PREFIX))
         if match:
@@ -138,7 +138,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             changes[place] = replace(changes.get(place, Change()), whole=held)
     if lost:
         text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
-        raise Unplaced(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+        raise UnplacedPart(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     untied = tied is not None and (HEAD in changes or tied in changes)
     return Delta(changes, untied)
 
@@ -154,21 +154,21 @@ def _refuse_other(file: Path, config: Json) -> None:
         raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", hint)
 
 
-def _refuse_other_shape(name: str, held: Held, shape: tuple[int, ...]) -> None:
+def _refuse_other_shape(name: str, held: StoredTensor, shape: tuple[int, ...]) -> None:
     if held.stored.shape != shape:
         raise _misfit(name, held.stored.shape, shape)
 
 
 def _misfit(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> Stop:
     text = f"{name} of the adapter is made for {list(found)}, the base model has {list(shape)}"
-    return Unplaced(BLOCKED, text, "give the base model it was trained on with --base DIR")
+    return UnplacedPart(BLOCKED, text, "give the base model it was trained on with --base DIR")
 
 
-def _incomplete(module: str, found: dict[str, Held]) -> Stop:
+def _incomplete(module: str, found: dict[str, StoredTensor]) -> Stop:
     return Stop(BLOCKED, f"{module} has only {' and '.join(sorted(found))} in the adapter", "save the adapter again")
 
 
-def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
+def _product(module: str, found: dict[str, StoredTensor], config: Json, shape: tuple[int, ...]) -> Changes:
     """Return the changes of LoRA's kinds at a weight of such a shape. Raises Stop(1)."""
     embedding = "lora_embedding_A" in found
     sides = [found.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB"]
@@ -191,7 +191,7 @@ def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int
     return Change(scale, down, up, magnitude, flipped), None
 
 
-def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
+def _of_experts(module: str, found: dict[str, StoredTensor], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
     """Return the changes of LoRA on a stack of experts by tensor of the base; empty where none fits. Raises Stop(1)."""
     if {*found} != {"lora_A", "lora_B"}:
         raise _incomplete(module, found)
@@ -206,7 +206,7 @@ def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping
     return {one.name: Change(one.scale, one.down, one.up, flipped=one.flipped, expert=True) for one in some}
 
 
-def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
+def _factor(module: str, found: dict[str, StoredTensor], config: Json, shape: tuple[int, ...]) -> Changes:
     """Return the changes of IA3 at a weight of such a shape: a factor of an output scales its bias, too. Raises Stop(1)."""
     if "ia3_l" not in found:
         raise _incomplete(module, found)
@@ -221,7 +221,7 @@ def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     return Change(factor=factor), of_bias
 
 
-FORMULAS: Mapping[str, Callable[[str, dict[str, Held], Json, tuple[int, ...]], Changes]] = {"product": _product, "factor": _factor}
+FORMULAS: Mapping[str, Callable[[str, dict[str, StoredTensor], Json, tuple[int, ...]], Changes]] = {"product": _product, "factor": _factor}
 
 
 def _alpha(module: str, config: Json, otherwise: int) -> float:
@@ -269,7 +269,7 @@ def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str |
         found = [one for one in found if shared[one] == max(shared.values())]
     if len(found) > 1:
         text = f"{name} of the adapter may be any of {listed(found, _SHOWN)} of the base model"
-        raise Unplaced(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+        raise UnplacedPart(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     return found[0] if found else None
 
 

@@ -21,11 +21,11 @@ from holdfast.data.tokens.codec import Codec
 from holdfast.export import words
 from holdfast.export.ask import Questions, questions_of
 from holdfast.export.card import write_card
-from holdfast.export.child import Found, measure
+from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import base_ends, write_companions
 from holdfast.export.learned import lost
 from holdfast.export.merge import merged_bytes, write_merged
-from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
+from holdfast.export.proof import EXACT, NARROWED, Comparison, Side, beyond, compare, first_layer
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.export.tensors import FLOATS
 from holdfast.run.adapter_folder import refuse_not_finite
@@ -73,8 +73,8 @@ def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, st
 
 
 def _rounded_or_wide(
-    order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Compared, known: dict[str, str]
-) -> tuple[Compared, dict[str, str]]:
+    order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Comparison, known: dict[str, str]
+) -> tuple[Comparison, dict[str, str]]:
     """Merge in fp32 where a merge differs: if that is equal, rounding explains the difference.
 
     A small one is let be, with its figures; where the base's 16 bits lose more than that, what was merged in fp32 is what is exported.
@@ -93,7 +93,7 @@ def _rounded_or_wide(
         left = beyond(narrow.figures, NARROWED)
         if not narrow.figures["greedy"]["apart"] and not left:
             rounding = {"budget": NARROWED, "rounding": f"merged in fp32 it is equal (NMSE {found.figures['nmse']:.1e})"}
-            return Compared(narrow.figures | rounding), known
+            return Comparison(narrow.figures | rounding), known
         why = "; ".join(left) or "greedy answers differ"
         kind = order.subject.model.stored
         if lost(narrow.figures["learned"]):
@@ -101,7 +101,7 @@ def _rounded_or_wide(
         order.say(f"in the base's {kind} too little of the adapter is left ({why}): it is written in fp32")
         shutil.rmtree(folder)
         wider.rename(folder)
-        return Compared(found.figures | {"rounding": f"in {kind}: NMSE {narrow.figures['nmse']:.1e}; {why}"}), hashes
+        return Comparison(found.figures | {"rounding": f"in {kind}: NMSE {narrow.figures['nmse']:.1e}; {why}"}), hashes
     finally:
         shutil.rmtree(wider, ignore_errors=True)
 
@@ -167,7 +167,7 @@ class staged:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compared:
+def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Comparison:
     """Load the export by transformers (an adapter by PEFT) and compare it with base + adapter; the first layer that differs with it."""
     subject = order.subject
     reference = reference_part(subject, questions)
@@ -205,7 +205,7 @@ def base_part(subject: Subject, questions: Questions) -> Json:
     return {"name": "base", "model": str(subject.facts.folder), "adapter": None, "logits": questions.places}
 
 
-def reference_side(found: dict[str, Found], questions: Questions) -> Side:
+def reference_side(found: dict[str, PartAnswer], questions: Questions) -> Side:
     """Return what base + adapter gave, with the base's own logits where it was asked and has the same vocabulary."""
     logits, answers = _logits(found["reference"]), found["reference"].facts["answers"]
     base = _logits(found["base"]) if "base" in found else None
@@ -213,7 +213,7 @@ def reference_side(found: dict[str, Found], questions: Questions) -> Side:
     return Side(logits, answers, questions.chat_ids, questions.text_ids, questions.ends, questions.kept_pad, base)
 
 
-def _logits(found: Found) -> npt.NDArray[np.float32]:
+def _logits(found: PartAnswer) -> npt.NDArray[np.float32]:
     assert found.logits is not None
     return found.logits
 
@@ -223,7 +223,7 @@ def _ends(answers: list[Json]) -> tuple[tuple[int, ...], int | None]:
     return ends, answers[0]["pad"]
 
 
-def refuse_unequal(order: Order, compared: Compared) -> None:
+def refuse_unequal(order: Order, compared: Comparison) -> None:
     """Raise Stop(1) with every reason, and with the first layer that differs."""
     if not compared.reasons:
         return

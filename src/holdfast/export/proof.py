@@ -39,7 +39,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """The figures, and every reason why the two are not equal; none where they are. numeric: the reasons are of logits alone."""
 
     figures: Json
@@ -49,7 +49,7 @@ class Compared:
 
 def compare(
     reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool, whole: Whole | None = None
-) -> Compared:
+) -> Comparison:
     """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too.
 
     whole: logits of all tokens at some places (reference, exported, base), where those of the sides are of the likeliest.
@@ -86,7 +86,7 @@ def compare(
     if not stops:
         what = "its pad token" if end in exported.ends else f"none of those it stops at ({', '.join(map(str, exported.ends)) or 'none'})"
         reasons.append(f"token {end}, which ends the answers of training, is {what}")
-    return Compared(figures, reasons, numeric)
+    return Comparison(figures, reasons, numeric)
 
 
 def beyond(figures: Json, budget: Budget) -> list[str]:

@@ -31,7 +31,7 @@ class _Entry(BaseModel):
     version: int
 
 
-class _Made(_Entry):
+class _ArtifactEntry(_Entry):
     run: str | None
     base: str
     adapter_sha256: str
@@ -39,25 +39,27 @@ class _Made(_Entry):
     data_sha256: str | None
 
 
-class _Exported(_Made):
+class _ExportEntry(_ArtifactEntry):
     event: Literal["exported"]
     kind: str
     path: str
     files: list[Json]
 
 
-class _Verified(_Made):
+class _VerdictEntry(_ArtifactEntry):
     event: Literal["verified"]
     against: str | None
     verdict: str
     general: str | None = None
 
 
-class _Placed(_Entry):
+class _PlaceEntry(_Entry):
     event: Literal["promoted", "rolled_back", "withdrawn"]
 
 
-_ENTRY: TypeAdapter[_Exported | _Verified | _Placed] = TypeAdapter(Annotated[_Exported | _Verified | _Placed, Field(discriminator="event")])
+_ENTRY: TypeAdapter[_ExportEntry | _VerdictEntry | _PlaceEntry] = TypeAdapter(
+    Annotated[_ExportEntry | _VerdictEntry | _PlaceEntry, Field(discriminator="event")]
+)
 
 
 @dataclass

@@ -28,7 +28,7 @@ SHARD_BYTES = 5 * 10**9  # as transformers cuts them
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredTensor:
     """A tensor and the file that holds it."""
 
     file: Path
@@ -58,13 +58,13 @@ class Held:
         return widen(self.raw(first, last), self.stored.dtype).reshape(shape)
 
 
-def held_tensors(folder: Path) -> dict[str, Held]:
+def held_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Return every tensor of a model folder by name."""
-    return {name: Held(file, stored) for file in weight_files(folder) for name, stored in stored_tensors(file).items()}
+    return {name: StoredTensor(file, stored) for file in weight_files(folder) for name, stored in stored_tensors(file).items()}
 
 
-def tensors_of_file(file: Path) -> dict[str, Held]:
-    return {name: Held(file, stored) for name, stored in stored_tensors(file).items()}
+def tensors_of_file(file: Path) -> dict[str, StoredTensor]:
+    return {name: StoredTensor(file, stored) for name, stored in stored_tensors(file).items()}
 
 
 def widen(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
@@ -106,7 +106,7 @@ def stretches(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Coming:
+class PendingTensor:
     """A tensor that is still to be written: its bytes are asked for when its turn comes, a stretch at a time."""
 
     name: str
@@ -116,9 +116,9 @@ class Coming:
     write: Callable[[], Iterable[npt.NDArray[np.uint8]]]
 
 
-def write_shards(folder: Path, tensors: list[Coming], most: int = SHARD_BYTES) -> list[tuple[Path, str]]:
+def write_shards(folder: Path, tensors: list[PendingTensor], most: int = SHARD_BYTES) -> list[tuple[Path, str]]:
     """Write model.safetensors, or shards of at most `most` bytes with their index; each file and its SHA-256, taken on the way."""
-    shards: list[list[Coming]] = [[]]
+    shards: list[list[PendingTensor]] = [[]]
     for tensor in tensors:
         if shards[-1] and sum(one.bytes for one in shards[-1]) + tensor.bytes > most:
             shards.append([])
@@ -136,7 +136,7 @@ def write_shards(folder: Path, tensors: list[Coming], most: int = SHARD_BYTES) -
     return written
 
 
-def _write(file: Path, tensors: list[Coming]) -> str:
+def _write(file: Path, tensors: list[PendingTensor]) -> str:
     header: Json = {"__metadata__": {"format": "pt"}}
     at = 0
     for tensor in tensors:

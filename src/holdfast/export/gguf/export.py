@@ -32,7 +32,7 @@ from holdfast.export.gguf.make import OURS, Job, Tools, converter, run_tool, wri
 from holdfast.export.gguf.modelfile import modelfile
 from holdfast.export.gguf.prove import compare_gguf, need_engine
 from holdfast.export.merge import merged_bytes
-from holdfast.export.proof import Compared
+from holdfast.export.proof import Comparison
 from holdfast.export.subject import subject_codec
 
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.6}
@@ -105,7 +105,7 @@ def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
         except Stop as stop:
             if kinds == [kind]:
                 raise
-            compared = Compared({}, [stop.message])
+            compared = Comparison({}, [stop.message])
         if not compared.reasons:
             checked[kind] = compared.figures | {"converter": by}
             continue
@@ -132,9 +132,9 @@ def _equal_in_f16(job: Job) -> bool:
         file.unlink(missing_ok=True)
 
 
-def _refuse(job: Job, compared: Compared, kind: str) -> None:
+def _refuse(job: Job, compared: Comparison, kind: str) -> None:
     """Raise Stop(1) where there are reasons."""
-    refuse_unequal(job.order, Compared(compared.figures, [f"{kind}: {reason}" for reason in compared.reasons]))
+    refuse_unequal(job.order, Comparison(compared.figures, [f"{kind}: {reason}" for reason in compared.reasons]))
 
 
 def _adapter(job: Job) -> Json:

@@ -18,7 +18,7 @@ from holdfast.export.child import Say, follow
 from holdfast.export.gguf.convert import expected_tensors, need_gguf
 from holdfast.export.gguf.engine import MOST_TOKENS
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
-from holdfast.export.proof import Compared, Side, compare, log_softmax
+from holdfast.export.proof import Comparison, Side, compare, log_softmax
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
 
@@ -39,7 +39,7 @@ def need_engine() -> None:
 
 def compare_gguf(
     file: Path, lora: Path | None, kind: str, reference: Side, questions: Questions, work: Path, env: Mapping[str, str], say: Say
-) -> Compared:
+) -> Comparison:
     """Compute the figures of one file of type `kind`, with an adapter on it where one is given."""
     whole = _whole(len(questions.places), reference.logits.shape[1])
     found, told = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], whole, work, env, say)

@@ -30,7 +30,7 @@ from holdfast.run.plan import RunPlan
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 
 
-class Stopping:
+class StopFlag:
     """Set by SIGTERM: finish the step, save, end."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Job:
     timeline: list[Entry]
     faults: list[Fault]
     orders: Json = field(default_factory=dict)
-    stopping: Stopping = field(default_factory=Stopping)
+    stopping: StopFlag = field(default_factory=StopFlag)
     coming: list[tuple[int, Fault]] = field(default_factory=list)  # late faults, and in how many micro-batches each comes
     rank: int = 0
 
@@ -159,7 +159,7 @@ def register(path: Path, number: int) -> Job:
     """Write down who trains, before anything slow happens, then read the orders."""
     run = RunFolder(path)
     folder = run.attempt(number)
-    stopping = Stopping()
+    stopping = StopFlag()
     stopping.listen()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     written = read_launch_spec(folder)

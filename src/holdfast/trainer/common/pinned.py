@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-class Pinned:
+class PinnedMapping:
     """A mapping that the driver may write to directly, from the construction to `release`. `refused`: why it is not."""
 
     def __init__(self, memory: mmap.mmap, device: torch.device) -> None:

@@ -9,7 +9,7 @@ from holdfast.base.files import Json
 from holdfast.run.snapshots.memory_file import MemoryFile
 
 
-class Waiting:
+class WaitMark:
     """memory: where this rank's pulse is, once it has one."""
 
     def __init__(self) -> None:
@@ -34,4 +34,4 @@ class Waiting:
         self.end()
 
 
-WAITING = Waiting()  # one a process, as the group of torch.distributed is
+WAITING = WaitMark()  # one a process, as the group of torch.distributed is

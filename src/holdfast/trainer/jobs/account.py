@@ -22,8 +22,8 @@ from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.load import loader, unlike_config
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
-from holdfast.trainer.traced.replay import Card, Heap, Mapped, held
-from holdfast.trainer.traced.step import Traced, trace
+from holdfast.trainer.traced.replay import Card, Heap, MappedHeap, held
+from holdfast.trainer.traced.step import StepTrace, trace
 
 _CARD_UNIT = 512  # bytes; what torch's allocator rounds up to
 _OTHERS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
@@ -90,7 +90,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "largest": peak.largest,
         "building": peak.building,
         "held": held(traced.log, begin, Card() if card else Heap()),
-        "mapped": None if card else held(traced.log, begin, Mapped()),
+        "mapped": None if card else held(traced.log, begin, MappedHeap()),
         "params": {"total": traced.total, "trainable": traced.trainable},
         "learns": traced.parts.learns,
         "weights_by_part": traced.parts.weights,
@@ -101,7 +101,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
     } | ({"curve": curve(traced)} if case.get("curve") else {})
 
 
-def _traced(model: ModelFacts, config: Config, settings: Settings, case: Json) -> Traced:
+def _traced(model: ModelFacts, config: Config, settings: Settings, case: Json) -> StepTrace:
     """Trace a step; padded where samples of this architecture cannot share a row, as a run finds by trying."""
     try:
         return trace(model, config, settings, case["lengths"], case["labels"])

@@ -62,7 +62,7 @@ def measure(path: Path) -> int:
     return 0
 
 
-class _Told:
+class _ProgressFile:
     """Writes how far it is, at most once a second, and when something begins."""
 
     def __init__(self, out: Path, part: str) -> None:
@@ -83,7 +83,7 @@ def _measure(part: Json, rows: Any, out: Path, place: Place) -> None:
     name, answer, device = part["name"], dict[str, Any](), place.device
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenised(part)
-    told = _Told(out, name)
+    told = _ProgressFile(out, name)
     told.begin("loading the model")
     model = load_plain(part["model"], part["adapter"], *place)
     if part.get("losses"):
@@ -120,7 +120,7 @@ def _tokenised(part: Json) -> Json:
     return {"chats": [[*map(int, ids)] for ids in chats], "texts": texts}
 
 
-def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device, told: _Told) -> Floats:
+def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device, told: _ProgressFile) -> Floats:
     """Compute learned tokens of each row and the sum of their losses in nats. Rows are padded on the right, where none attends."""
     ids, learned, starts = rows["ids"], rows["learned"], rows["starts"]
     lengths = np.diff(starts)
@@ -142,7 +142,7 @@ def _vocabulary(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
 
 
-def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device, told: _Told) -> tuple[Any, Any]:
+def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device, told: _ProgressFile) -> tuple[Any, Any]:
     """Compute logits [places, vocabulary] and states [layers + 1, places, width] at (row, position), each row alone, unpadded.
 
     Narrower states, of a model that has several streams, are filled up with zeros.
@@ -167,7 +167,7 @@ def by_token(state: torch.Tensor) -> torch.Tensor:
     return (state.movedim(0, 2) if streams_first else state)[0].flatten(1)
 
 
-def _answers(model: Any, part: Json, device: torch.device, told: _Told) -> list[Json]:
+def _answers(model: Any, part: Json, device: torch.device, told: _ProgressFile) -> list[Json]:
     """Generate greedy answers: by our own loop where `ends` is given, else by transformers with the folder's own settings."""
     if part.get("ends") is not None:
         found = greedy(model, part["prompts"], part["pad"], part["ends"], part["longest"], told.more)

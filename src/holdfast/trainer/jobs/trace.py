@@ -39,14 +39,14 @@ def traced(model: nn.Module) -> Iterator[list[Json]]:
         handles.append(module.register_forward_pre_hook(lambda module, given, name=name: enter(module, given, name)))
         handles.append(module.register_forward_hook(lambda module, given, made, name=name: leave(name)))
     try:
-        with _Looking(seen, inside):
+        with _OperationWatch(seen, inside):
             yield seen
     finally:
         for handle in handles:
             handle.remove()
 
 
-class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation, also those of a backward pass."""
 
     def __init__(self, seen: list[Json], inside: list[str]) -> None:

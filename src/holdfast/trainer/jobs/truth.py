@@ -51,7 +51,7 @@ def _on_cpu(leaf: Any) -> Any:
 
 
 def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name; those given by name alone where the operation does not tell its own."""
+    """Return the arguments of a call by name; {} where the operation does not tell their names."""
     schema = getattr(func, "_schema", None)
     return {} if schema is None else {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
 

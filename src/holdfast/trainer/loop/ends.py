@@ -16,7 +16,7 @@ from holdfast.trainer.common.oom import OutOfMemory
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import PeerLost
 from holdfast.trainer.loop.pressure import BeginAgain
-from holdfast.trainer.state.start import Damaged, NoState
+from holdfast.trainer.state.start import DamagedState, NoState
 
 
 class Account(NamedTuple):
@@ -31,7 +31,7 @@ ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], Account]], .
     (DeviceGone, "device_gone", lambda job, error: Account(str(error), _told(error) | {"rank": job.rank, "device": device_number()})),
     (PeerLost, "peer_lost", lambda _, error: Account(f"the ranks are not all there any more: {error}", None)),
     (NoState, "no_state", lambda job, error: Account(str(error), {"step": job.run.committed()} | _told(error))),
-    (Damaged, "damaged", lambda _, error: _damaged(error)),
+    (DamagedState, "damaged", lambda _, error: _damaged(error)),
     (FloatingPointError, "nonfinite", lambda job, error: Account(str(error), {"step": job.run.committed() + 1} | _told(error))),
     (OutOfMemory, "out_of_memory", lambda job, error: _out_of_memory(job, error)),
     (BeginAgain, "out_of_memory", lambda _, error: Account(str(error), _told(error) | {"again": True})),
@@ -79,7 +79,7 @@ def _out_of_memory(job: Job, full: OutOfMemory) -> Account:
     return Account(f"out of memory at step {step}: {reason} ({full})", facts)
 
 
-def _damaged(error: Damaged) -> Account:
+def _damaged(error: DamagedState) -> Account:
     """Describe a state that training cannot have produced, with each newer one that was rejected before it."""
     assert error.found.snapshot is not None
     return Account("\nholdfast: ".join(error.told), {"step": error.found.snapshot.step, "sound": error.sound, "damaged": error.told})

@@ -16,7 +16,7 @@ from holdfast.trainer.common.batch import Batch
 from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.loop.pressure import within_memory
 from holdfast.trainer.parts.threads import at_the_same_time, products_in
-from holdfast.trainer.state.following import Following
+from holdfast.trainer.state.following import SnapshotFollower
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.step.step import run_dummy_passes
 from holdfast.trainer.step.training_state import TrainingState
@@ -27,7 +27,7 @@ _CHUNK = 512  # rows whose micro-batches lie on the device at once
 class HeldOut:
     """The evaluations of a run. What is decided follows from evaluations.jsonl, whose row of a step is on disk before the next step."""
 
-    def __init__(self, training: TrainingState, snapshots: Snapshots | Following) -> None:
+    def __init__(self, training: TrainingState, snapshots: Snapshots | SnapshotFollower) -> None:
         self.training, self.snapshots = training, snapshots
         self.config = training.job.config.evaluate
         seed = training.job.config.train.seed

@@ -32,9 +32,9 @@ from holdfast.trainer.loop.held_out import HeldOut
 from holdfast.trainer.loop.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, within_memory
 from holdfast.trainer.loop.spot_check import spot_check
 from holdfast.trainer.loop.stragglers import SlowRanks
-from holdfast.trainer.state.following import Following
-from holdfast.trainer.state.restore import Found
-from holdfast.trainer.state.saving import Saving
+from holdfast.trainer.state.following import SnapshotFollower
+from holdfast.trainer.state.restore import RestorePoint
+from holdfast.trainer.state.saving import CheckpointSchedule
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.state.start import restored, state_of
 from holdfast.trainer.step.step import Gradients
@@ -144,14 +144,14 @@ def _on_main_memory(job: Job) -> bool:
     return bool(gpus and gpus[0].get("integrated"))
 
 
-def _run(training: TrainingState, snapshots: Snapshots | Following, found: Found) -> int:
+def _run(training: TrainingState, snapshots: Snapshots | SnapshotFollower, found: RestorePoint) -> int:
     job = training.job
     step = 0
     if found.snapshot:
         step = found.snapshot.step
     job.event("restored", step=step, state=found.place, **training.task.facts)
     announcer = Announcer(job, snapshots.memory, publish=True)
-    saving = Saving(job, snapshots.memory, step)
+    saving = CheckpointSchedule(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
         choose_parts(training)
@@ -235,7 +235,7 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _nonfinite(training: TrainingState, snapshots: Snapshots | Following, step: int, computed: Gradients) -> int:
+def _nonfinite(training: TrainingState, snapshots: Snapshots | SnapshotFollower, step: int, computed: Gradients) -> int:
     samples = training.samples(step)
     numbers = f"loss {figure(computed.loss)}, gradient norm {figure(computed.grad_norm)}"
     text = f"step {step} is not finite: {numbers}; the weights were not touched"

@@ -140,7 +140,7 @@ def _of_torch() -> Kernel | None:
 
 
 def _of_torch_within() -> Kernel | None:
-    """Return the private operation under torch's kernel, which has no public name in torch 2.5 to 2.10; None for others.
+    """Return the private operation under torch's kernel, as torch 2.5 to 2.10 have it without a public name; None elsewhere.
 
     A private operation: called only where its arguments are those known here, and where autograd knows it.
     """

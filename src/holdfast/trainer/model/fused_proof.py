@@ -12,14 +12,14 @@ from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout
-from holdfast.trainer.model.layers.fused import Drawn, Fused, Group
+from holdfast.trainer.model.layers.fused import FusedLayers, Group, MaskSource
 
 _TOKENS = 331  # several blocks of each kernel, and one that is not full
 _LABELS = 33  # rows of logits of the whole vocabulary
 _SAME = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of a tensor's norm: another order of additions, one rounding instead of three
 
 
-def layers_differ(fused: Fused) -> str:
+def layers_differ(fused: FusedLayers) -> str:
     """Compare the fused LoRA kernels with torch in each kind of group; return why they cannot be used, empty where they agree."""
     if (most := max((group.rank for group in fused.groups), default=0)) > ops.MOST_RANK:
         return f"they take ranks up to {ops.MOST_RANK}, the adapter has {most}"
@@ -93,12 +93,12 @@ def _names(count: int) -> list[str]:
     return [*["the output"] * count, "the gradient of the input", *["the gradient of A"] * count, *["the gradient of B"] * count]
 
 
-def _drawn(group: Group, device: torch.device) -> Drawn:
+def _drawn(group: Group, device: torch.device) -> MaskSource:
     """Draw dropout as in a step, for random row hashes; nothing where the adapter has no dropout."""
     if not isinstance(group.dropout, StatelessDropout) or not group.dropout.dropped:
-        return Drawn(None, None, 0, 0)
+        return MaskSource(None, None, 0, 0)
     rows = torch.randint(-(2**31), 2**31, (_TOKENS,), dtype=torch.int32).to(device)
-    return Drawn(rows, group.dropout.context.keys, group.dropout.number, group.dropout.dropped)
+    return MaskSource(rows, group.dropout.context.keys, group.dropout.number, group.dropout.dropped)
 
 
 def _keep(group: Group, at: int, rows: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def _keep(group: Group, at: int, rows: Tensor) -> Tensor:
     return mask
 
 
-def _wrong_masks(group: Group, drawn: Drawn) -> int:
+def _wrong_masks(group: Group, drawn: MaskSource) -> int:
     """Count the elements in which a kernel's dropout masks differ from the hash's, seen through inputs of ones."""
     count, wrong = len(group.layers), 0
     assert drawn.rows is not None
@@ -119,7 +119,7 @@ def _wrong_masks(group: Group, drawn: Drawn) -> int:
     return wrong
 
 
-def _passed(group: Group, given: list[Tensor], outer: list[Tensor], drawn: Drawn, fused: bool) -> list[Tensor]:
+def _passed(group: Group, given: list[Tensor], outer: list[Tensor], drawn: MaskSource, fused: bool) -> list[Tensor]:
     """Compute the outputs, and the gradients in x, every A and every B, by the kernels or by torch."""
     count = len(group.layers)
     with torch.enable_grad():

@@ -21,7 +21,7 @@ def halves_differ(model: nn.Module, logits: Callable[[], Tensor]) -> tuple[Parti
     model.eval()
     with torch.no_grad():
         narrow = logits()
-        with Widened():  # type: ignore[no-untyped-call]
+        with Fp32Mode():  # type: ignore[no-untyped-call]
             wide = logits()
     model.train(was)
     gap = float((narrow - wide).norm() / wide.norm())
@@ -31,7 +31,7 @@ def halves_differ(model: nn.Module, logits: Callable[[], Tensor]) -> tuple[Parti
     return {"dtype": "fp32"}, f"this card multiplies no bf16, and in fp16 this model's logits {told}: it computes in fp32"
 
 
-class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Fp32Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, what would be computed in 16 bits is computed in fp32, from the same weights; one of them is widened at a time."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

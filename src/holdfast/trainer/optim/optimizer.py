@@ -17,7 +17,7 @@ from holdfast.config.train import Train
 from holdfast.run.types import STRETCH
 from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.optim.host_moments import HostMoments
-from holdfast.trainer.optim.rounding import Rounded
+from holdfast.trainer.optim.rounding import StochasticRounder
 
 # By rounding at random: a sum of errors of a unit of the last place at the most (a 128th), of variance move times unit, leaves a bound of
 # 2.1 times what was moved at all once in 10^20 times (Freedman's inequality).
@@ -124,7 +124,7 @@ class Elementwise(FlatOptimizer):
         stretch = min(size, self.STRETCH)
         self.away = HostMoments(len(self.KINDS), size, stretch, device) if train.offload == "optimizer" and on_card(device) else None
         self.moments = self.away.host if self.away else self.made(size, device)
-        self.rounded = Rounded(train.seed, stretch, device) if self.weights.dtype != torch.float32 else None
+        self.rounded = StochasticRounder(train.seed, stretch, device) if self.weights.dtype != torch.float32 else None
         self.stretches = self._cut(stretch)
 
     def made(self, size: int, device: torch.device) -> list[Tensor]:

@@ -17,7 +17,7 @@ from holdfast.trainer.common.hashed_bits import GOLDEN, mix_, words_of
 _HIDDEN = 0xFFFF  # the bits of fp32 that bf16 has not
 
 
-class Rounded:
+class StochasticRounder:
     """Widens stretches of a block of bf16, at most so long, and rounds them back. Its memory is taken once: no update can run out of it."""
 
     def __init__(self, seed: int, stretch: int, device: torch.device) -> None:

@@ -10,7 +10,7 @@ from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.trainer.common.job import Job
 
 
-class Following:
+class SnapshotFollower:
     """In place of `Snapshots`: the weights are the same on every rank, and the first rank's snapshot is of all of them."""
 
     def __init__(self, job: Job, places: list[Path]) -> None:

@@ -13,7 +13,7 @@ from holdfast.trainer.common.job import Job
 _REMEMBERED = 32  # steps whose time the interval goes by
 
 
-class Saving:
+class CheckpointSchedule:
     """Says when a checkpoint is due. It changes nothing that is computed, so two runs may save at other steps and end alike."""
 
     def __init__(self, job: Job, memory: MemoryFile, step: int) -> None:

@@ -23,7 +23,7 @@ from holdfast.run.snapshots.memory_places import SHARED_MEMORY
 from holdfast.run.snapshots.piece_files import everybodys, unpin
 from holdfast.run.snapshots.save_interval import snapshot_interval
 from holdfast.trainer.common.images import ABSURD
-from holdfast.trainer.common.pinned import Pinned
+from holdfast.trainer.common.pinned import PinnedMapping
 from holdfast.trainer.step.training_state import TrainingState
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
@@ -57,7 +57,7 @@ class Snapshots:
         self._gone = threading.Event()  # the state has left the device
         self._gone.set()
         self._waited_s = 0.0  # for the newest snapshot, wherever it was waited for
-        self._pinned: Pinned | None = None
+        self._pinned: PinnedMapping | None = None
         self._unwritten: list[Json] = []
         # parts of a state that is cut are of different sizes, and all ranks decide alike
         self._large = not training.job.config.cuts_trained and training.artifact.bytes + training.state.bytes >= _LARGE
@@ -198,7 +198,7 @@ class Snapshots:
         """Let the device copy into the slots directly; report an event where its driver refuses. Runs in the thread."""
         if self._pinned is not None:
             self._pinned.release()
-        self._pinned = Pinned(self.memory.memory, self.training.device)
+        self._pinned = PinnedMapping(self.memory.memory, self.training.device)
         if self._pinned.refused:
             self.training.job.event("snapshot_not_pinned", place=str(self.memory.path), reason=self._pinned.refused)
 

@@ -16,7 +16,7 @@ from holdfast.base.files import Json
 from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.trainer.common.images import ABSURD
 from holdfast.trainer.optim.loss_scale import LossScale
-from holdfast.trainer.state.restore import Found, find_state
+from holdfast.trainer.state.restore import RestorePoint, find_state
 from holdfast.trainer.step.training_state import TrainingState
 
 _ROUNDING = 1.01
@@ -36,7 +36,7 @@ def damage(training: TrainingState, step: int) -> str | None:
     return next((one for one in found if one is not None), None)
 
 
-def sound_before(training: TrainingState, places: list[Path], found: Found) -> tuple[int, list[str]]:
+def sound_before(training: TrainingState, places: list[Path], found: RestorePoint) -> tuple[int, list[str]]:
     """Return (step of the newest sound state, 0: the beginning; what is wrong with each newer one). `training` then holds some state."""
     told: list[str] = []
     while found.snapshot is not None:

@@ -21,7 +21,7 @@ from holdfast.trainer.common.piece_image import PieceImage
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import PeerLost, Rank
 from holdfast.trainer.model.trained.cut import CHECKSUMS, CutPieces
-from holdfast.trainer.state.restore import Found, find_state
+from holdfast.trainer.state.restore import RestorePoint, find_state
 from holdfast.trainer.state.sound import damage
 from holdfast.trainer.step.training_state import TrainingState
 
@@ -30,7 +30,7 @@ _SHOWN = 3
 _HINT = "rerun the same command to resume; if it comes again, test memory and disk of this machine, or go back with train.fsdp left out"
 
 
-def for_all(training: TrainingState, places: list[Path], found: Found) -> Found:
+def for_all(training: TrainingState, places: list[Path], found: RestorePoint) -> RestorePoint:
     """Turn what the first rank found into what each rank reads; by a checkpoint where another number of ranks left it in memory.
 
     Raises PeerLost.
@@ -53,14 +53,14 @@ def for_all(training: TrainingState, places: list[Path], found: Found) -> Found:
     return replace(found, snapshot=own)
 
 
-def told_of(found: Found) -> Json:
+def told_of(found: RestorePoint) -> Json:
     """Encode what other ranks need to know of a state to read their part. ranks: how many parts are in memory."""
     meta = found.snapshot.meta if found.snapshot else {}
     facts: Json = {"step": found.snapshot.step if found.snapshot else None, "in_memory": found.in_memory, "attempt": meta.get("attempt")}
     return facts | {"ranks": ranks_in(meta) if found.in_memory else 0}
 
 
-def sound_for_all(training: TrainingState, places: list[Path], found: Found) -> tuple[Found, list[str]]:
+def sound_for_all(training: TrainingState, places: list[Path], found: RestorePoint) -> tuple[RestorePoint, list[str]]:
     """Find the newest state that is sound on every rank; return it, and what is wrong with each newer one.
 
     The training state is left holding one of the states tried.
@@ -74,7 +74,7 @@ def sound_for_all(training: TrainingState, places: list[Path], found: Found) -> 
             break
         said.append(f"{every[0]['place']} is damaged {wrong[0]}")
         step = found.snapshot.step - 1
-        found = find_state(training.job.run, places, step, training.rank.size) if training.rank.first else Found(None, "", [])
+        found = find_state(training.job.run, places, step, training.rank.size) if training.rank.first else RestorePoint(None, "", [])
         found = for_all(training, places, found)
     return found, said
 
@@ -114,7 +114,7 @@ def _refuse_strange_layers(rank: Rank, cut: CutPieces, wanted: list[int]) -> Non
         raise Refusal("hardware_fault", f"{what} does not come back from the ranks as its parts are, on rank {broken[0]}", _HINT)
 
 
-def _durable(job: Job, found: Found, form: Artifact, ranks: int) -> Found:
+def _durable(job: Job, found: RestorePoint, form: Artifact, ranks: int) -> RestorePoint:
     """Write the same state as a checkpoint that `ranks` ranks can read."""
     assert found.snapshot is not None
     step = found.snapshot.step

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from holdfast.trainer.traced.ledger import MAPPED, Log
-from holdfast.trainer.traced.step import HEAD, Traced
+from holdfast.trainer.traced.step import HEAD, StepTrace
 
 KINDS = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")
 _NUMBER = re.compile(r"\d+")
@@ -34,7 +34,7 @@ class Peak:
         return sum(self.bytes.values())
 
 
-def peak_of(traced: Traced, unit: int = 1) -> Peak:
+def peak_of(traced: StepTrace, unit: int = 1) -> Peak:
     """Compute the peak of a step. unit: what sizes are rounded up to, in bytes."""
     log, kinds = traced.log, kinds_of(traced)
     begin, files = start_of(log), max((place for place, what in log.marks if what == MAPPED), default=0)
@@ -91,7 +91,7 @@ def alive(log: Log, moves: int) -> set[int]:
     return there
 
 
-def kinds_of(traced: Traced) -> dict[int, str]:
+def kinds_of(traced: StepTrace) -> dict[int, str]:
     """Return what each block of the log is for.
 
     Activations are what is there when backward begins, and, of layers that are computed again, what is there when that is done.

@@ -138,7 +138,7 @@ class Heap:
         return block
 
 
-class Mapped:
+class MappedHeap:
     """glibc where large blocks are mappings of their own, and all others in a heap. most: bytes of both."""
 
     _PAGE, _HEADER, _BESIDE = 4096, 8, 64 + 32  # what a block at a multiple of 64 is made larger by
@@ -170,7 +170,7 @@ def _chunk(size: int) -> int:
     return (size + 8 + 15) // 16 * 16
 
 
-def held(log: Log, begin: int, allocator: Card | Heap | Mapped) -> int:
+def held(log: Log, begin: int, allocator: Card | Heap | MappedHeap) -> int:
     """Replay a log; return the most bytes its allocator holds. begin: moves before the step; blocks left of them count as in order."""
     blocks: dict[int, Any] = {}
     there: dict[int, None] = {}

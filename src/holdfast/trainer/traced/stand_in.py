@@ -26,7 +26,7 @@ from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.halves import held_linear, widened
-from holdfast.trainer.model.frozen.quantised import Held
+from holdfast.trainer.model.frozen.quantised import QuantisedWeights
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.optim import optimizer
 from holdfast.trainer.optim.host_moments import PLACES
@@ -41,7 +41,7 @@ def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> Non
     """
     follow_fakes()
     auto = loading.loader(model)
-    made = SimpleNamespace(from_pretrained=_Unfilled(model.config, auto, mapped), from_config=auto.from_config)
+    made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, mapped), from_config=auto.from_config)
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
     vars(loading)["hold_quantised"] = hold_unfilled
@@ -56,7 +56,7 @@ def follow_fakes() -> None:
     FakeTensor.data_ptr = _place  # type: ignore[method-assign,assignment]
 
 
-class _Unfilled:
+class _UnfilledModel:
     """In place of from_pretrained: the model that a config describes, with weights that have no values."""
 
     def __init__(self, config: Json, auto: Any, mapped: Callable[[], None] | None) -> None:
@@ -96,7 +96,7 @@ def hold_unfilled(
     _home: torch.device,
     _narrow: torch.dtype | None = None,
     given: dict[str, Tensor] | None = None,
-) -> Held:
+) -> QuantisedWeights:
     """Do what hold_quantised does to a model, without values: as many bytes, with as high a peak on the way."""
     library, seen = bitsandbytes(f"train.frozen {form.kind}"), set()
     for _, module in list(quantised.layers_of(model)):
@@ -111,7 +111,7 @@ def hold_unfilled(
         module.weight, _ = _in_fewer_bits(shape, form.kind, form.double, library)
         wide.clear()
         vars(module)["forward"] = partial(held_linear, module)
-    return Held("", "")
+    return QuantisedWeights("", "")
 
 
 def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> tuple[Any, list[Tensor]]:

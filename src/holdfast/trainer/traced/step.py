@@ -35,7 +35,7 @@ HEAD = "output layer"  # where logits are made
 
 
 @dataclass(frozen=True)
-class Traced:
+class StepTrace:
     """A step's log and what its blocks are for. kinds: of those that were there before the step, by number.
 
     total, trainable: parameters; layers: that can be computed again; parts: of the model, and what of them learns.
@@ -49,7 +49,7 @@ class Traced:
     parts: Parts
 
 
-def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> Traced:
+def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> StepTrace:
     """Trace a step of samples of these `lengths`, of whose tokens `labels` are learned, in micro-batches as the settings have them."""
     card, device = settings.device == "cuda", torch.device("cpu")
     inside = _Inside()
@@ -82,7 +82,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
     trainable = sum(parameter.numel() for parameter in task.artifact.values())
     parts = parts_of(task.model, task.artifact, is_wrapped(model))
-    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, layers, parts)
+    return StepTrace(ledger.log, kinds, _counted(parameters, trainable), trainable, layers, parts)
 
 
 def _made_by(config: Config) -> Callable[..., tuple[AnyTask, int]]:

@@ -51,7 +51,7 @@ def fullest_step(training: TrainingState) -> int:
 
 
 def ten_rows(training: TrainingState) -> list[int]:
-    """Choose ten short rows of different content, those with the most learned tokens among the first ones looked at."""
+    """Choose ten rows of different content among the first of the run: the shortest above a quarter of all lengths."""
     rows = training.task.data.table.rows[:_LOOKED_AT]
     sizes = training.task.data.sizes
     by_length = sorted((int(number) for number in rows), key=lambda number: (int(sizes[number]), number))

@@ -25,7 +25,7 @@ from holdfast.config.config import Config
 from holdfast.machine.host_memory import host_memory
 from holdfast.trainer.common.decoder import bring, checksum, decoder_layers, frozen
 from holdfast.trainer.common.device import release
-from holdfast.trainer.common.pinned import Pinned
+from holdfast.trainer.common.pinned import PinnedMapping
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.quantised import to_card
 
@@ -186,7 +186,7 @@ class _Block:
         self.size = self.storage.nbytes()
         self.on_card = torch.empty(0, dtype=torch.uint8, device=device).set_(self.storage, 0, (self.size,), (1,))
         memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # torch's own pinned blocks are powers of two
-        self.pinned = Pinned(memory, device)
+        self.pinned = PinnedMapping(memory, device)
         self.host = torch.frombuffer(memory, dtype=torch.uint8)
         self.host.copy_(self.on_card)
         self.wanted = checksum(self.bits)

@@ -36,7 +36,7 @@ _NEWER = "pip install -U 'bitsandbytes>=0.50'; then rerun the same command to re
 _ROWS = 8  # of the product that is compared
 
 
-class Held:
+class QuantisedWeights:
     """What became of a model: the SHA-256 of its quantised weights, and what is wrong with them, empty where nothing is."""
 
     def __init__(self, digest: str, fault: str) -> None:
@@ -52,7 +52,7 @@ def hold_quantised(
     home: torch.device,
     narrow: torch.dtype | None = None,
     given: dict[str, Tensor] | None = None,
-) -> Held:
+) -> QuantisedWeights:
     """Put 4- or 8-bit weights in the place of the model's, layer by layer: no device holds more than those and one matrix in fp32 twice.
 
     The model's own may lie in their files, mapped: at a restart one of each shape is read, and the rest from what was kept.
@@ -88,7 +88,7 @@ def hold_quantised(
         if form.kind == "int8":
             vars(module)["state"] = SimpleNamespace(SCB=held.SCB)  # where PEFT's DoRA looks for the scales
         vars(module)["forward"] = partial(held_linear, module)
-    return Held(sha256(place) if kept is not None and place else write_tensors(place, tensors), fault)
+    return QuantisedWeights(sha256(place) if kept is not None and place else write_tensors(place, tensors), fault)
 
 
 def to_card(weight: Any, device: torch.device) -> None:

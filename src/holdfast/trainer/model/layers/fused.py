@@ -25,7 +25,7 @@ from holdfast.trainer.model.layers.mixed import HALF, as_rows
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
 
 
-class Drawn(NamedTuple):
+class MaskSource(NamedTuple):
     """What masks are drawn from: row hashes [tokens], keys of all modules, the group's first, dropped of 65,536."""
 
     rows: Tensor | None
@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
     dropped: int
 
 
-class Fused:
+class FusedLayers:
     """The plain LoRA layers of a model in groups; variants keep PEFT's own forward pass, as they do in lora.py."""
 
     def __init__(self, model: nn.Module, context: StepContext, mixed: bool, near: Near = everywhere) -> None:
@@ -156,7 +156,7 @@ class Group:
         """Keep no output that nobody asked for; called when the parent's forward pass ends or fails."""
         self._made = None
 
-    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: Drawn) -> tuple[Tensor, ...]:
+    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: MaskSource) -> tuple[Tensor, ...]:
         """Compute the outputs of all layers, given A and B of each."""
         a, b = zip(*trained, strict=True)
         scale = self.scale / (1.0 if drawn.rows is None else self.dropout.share)
@@ -177,11 +177,11 @@ class Group:
         (name,) = layer.lora_A
         return layer.lora_A[name].weight, layer.lora_B[name].weight
 
-    def _drawn(self, x: Tensor) -> Drawn:
+    def _drawn(self, x: Tensor) -> MaskSource:
         rows = self.dropout.rows(x) if isinstance(self.dropout, StatelessDropout) else None
         if rows is None:
-            return Drawn(None, None, 0, 0)
-        return Drawn(rows.reshape(-1), self.dropout.context.keys, self.dropout.number, self.dropout.dropped)
+            return MaskSource(None, None, 0, 0)
+        return MaskSource(rows.reshape(-1), self.dropout.context.keys, self.dropout.number, self.dropout.dropped)
 
     def fill(self, b: tuple[Tensor, ...]) -> None:
         """Put each B where products take it."""
@@ -218,7 +218,7 @@ class _Together(torch.autograd.Function):
     """The outputs of a group's layers. Of x and h nothing is kept twice, of masks nothing at all."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, drawn: Drawn, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, group: Group, drawn: MaskSource, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
         count = len(group.layers)
         a, b = trained[:count], trained[count:]
         group.fill(b)

@@ -53,7 +53,7 @@ class CutPieces(Pieces):
         self.pieces: dict[str, Tensor] = {}
         self.whole = {name: tensor.shape for name, tensor in self.tensors.items()}
         names = [f"layer {number}" for number in range(len(layers))] + ["what is outside of the layers"]
-        self._held = [_Held(name, unit, self, device) for name, unit in zip(names, units, strict=True)]
+        self._held = [_UnitWeights(name, unit, self, device) for name, unit in zip(names, units, strict=True)]
         *self._layers, self._rest = self._held
         decoder, _ = decoder_layers(base, "train.fsdp")
         decoder.register_forward_pre_hook(self._begin)
@@ -113,19 +113,19 @@ class CutPieces(Pieces):
         if torch.is_grad_enabled():
             self._rest.expect()
 
-    def _reached(self, held: _Held, *_: object) -> None:
+    def _reached(self, held: _UnitWeights, *_: object) -> None:
         for other in self._layers:
             if other is not held:
                 other.go()
         held.come()
 
-    def _left(self, held: _Held, _module: nn.Module, _given: object, out: Any) -> None:
+    def _left(self, held: _UnitWeights, _module: nn.Module, _given: object, out: Any) -> None:
         """Watch for the gradient of what a layer gave: then its backward pass begins, and that of the one behind it is over."""
         for tensor in out if isinstance(out, tuple) else (out,):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(partial(self._back, held))  # type: ignore[no-untyped-call]
 
-    def _back(self, held: _Held, _gradient: Tensor) -> None:
+    def _back(self, held: _UnitWeights, _gradient: Tensor) -> None:
         for other in reversed(self._layers):
             if other is not held:
                 other.add(self._counts)
@@ -134,7 +134,7 @@ class CutPieces(Pieces):
         held.expect()
 
 
-class _Held:
+class _UnitWeights:
     """A unit's weights: this rank's pieces, always; all of them, for a while."""
 
     def __init__(self, name: str, unit: Unit, pieces: Pieces, device: torch.device) -> None:

@@ -45,7 +45,7 @@ class Residual(nn.Module):
         return out
 
 
-class Shared(nn.Module):
+class SharedLinear(nn.Module):
     """A linear layer that members share but for factors of inputs and outputs, and a bias (Gorishniy et al., TabM, 2024).
 
     [rows, members, before] to [rows, members, after].
@@ -101,7 +101,7 @@ class TableNetwork(nn.Module):
             layers += [nn.LayerNorm(network.hidden[-1]), _ACTIVATIONS[network.activation]()]
         else:
             for number, size in enumerate(network.hidden):
-                layer = Shared(self.members, width, size, number == 0) if network.kind == "tabm" else nn.Linear(width, size)
+                layer = SharedLinear(self.members, width, size, number == 0) if network.kind == "tabm" else nn.Linear(width, size)
                 layers += [layer, _ACTIVATIONS[network.activation](), dropout()]
                 width = size
         self.body = nn.Sequential(*layers)

@@ -17,9 +17,9 @@ from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import sequences
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.trainer.tasks.text.forward import Forward
-from holdfast.trainer.tasks.text.objective import Objective, Scored
+from holdfast.trainer.tasks.text.objective import Objective, SequenceScores
 from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble, on_device
-from holdfast.trainer.tasks.text.reference import Kept, Portions, Values
+from holdfast.trainer.tasks.text.reference import Portions, StoredValues, Values
 
 
 class Group:
@@ -55,7 +55,7 @@ class ComparedLoss:
             logps = task.losses.scores(batch) if self.kind.scores else sums(task.losses.each(batch)[0], batch)
         counts, good = (on_device(torch.tensor(values), logps.device) for values in (batch.counts, batch.good))
         weights = None if batch.weights is None else on_device(torch.tensor(batch.weights), logps.device)
-        return self.objective.of(Scored(logps, reference, counts, good, weights, drift))
+        return self.objective.of(SequenceScores(logps, reference, counts, good, weights, drift))
 
     def score(self, numbers: list[int]) -> None:
         """Have the log-probabilities of samples without the adapter, where the objective needs them: the first time, and nobody waits."""
@@ -67,7 +67,7 @@ class ComparedLoss:
         tokens = self.task.tokens
         order = np.empty(0, np.int64) if self.order is None else self.order
         portions = Portions(order, np.diff(tokens.starts), self.budget, self.task.packing)
-        return Values(portions, Kept(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
+        return Values(portions, StoredValues(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
 
     def _of_portion(self, numbers: list[int]) -> Tensor:
         return self._scores([part for number in numbers for part, _ in sequences(*self.task.tokens.row(number))], without=True)

@@ -35,7 +35,7 @@ from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
 from holdfast.trainer.tasks.text.compared import sums
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
-from holdfast.trainer.tasks.text.objective import Objective, Scored, objective_of
+from holdfast.trainer.tasks.text.objective import Objective, SequenceScores, objective_of
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.text.rewarded import rewarded
 from holdfast.trainer.tasks.text.text_model import LabelLoss
@@ -184,8 +184,8 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
 
     reference, counts, good = flat(base, "logps"), flat(tuned, "counts"), flat(tuned, "good")
     drift = torch.zeros(())
-    loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, weights, drift))
-    before, _ = objective.of(Scored(reference, reference, counts, good, weights, drift))
+    loss, measured = objective.of(SequenceScores(flat(tuned, "logps"), reference, counts, good, weights, drift))
+    before, _ = objective.of(SequenceScores(reference, reference, counts, good, weights, drift))
     divisor = float(weights.double().sum())
     shares = {name: float(total) / len(tuned) for name, total in zip(objective.measures, measured, strict=True)}
     metrics = shares | {"kl_to_reference": apart}

@@ -17,7 +17,7 @@ from holdfast.config.train import Preference
 
 
 @dataclass(frozen=True)
-class Scored:
+class SequenceScores:
     """Sequences of a batch: logps and reference (log-probabilities, fp32), counts (of their tokens), good: all [sequences]."""
 
     logps: Tensor
@@ -35,7 +35,7 @@ class Objective(Protocol):
 
     def __init__(self, preference: Preference, beta: float) -> None: ...
 
-    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+    def of(self, scored: SequenceScores) -> tuple[Tensor, Tensor]:
         """Return (sum of the samples' losses, what was measured: [measures])."""
         ...
 
@@ -48,7 +48,7 @@ class Pairs:
     def __init__(self, preference: Preference, beta: float) -> None:
         self.preference, self.beta = preference, beta
 
-    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+    def of(self, scored: SequenceScores) -> tuple[Tensor, Tensor]:
         (better, worse), (long, short) = (values.view(-1, 2).unbind(1) for values in (scored.logps, scored.counts))
         reference = None if scored.reference is None else scored.reference.view(-1, 2)
         losses, margins = self.losses(better, worse, long, short, reference)
@@ -117,7 +117,7 @@ class Kto:
     def __init__(self, preference: Preference, beta: float) -> None:
         self.preference, self.beta = preference, beta
 
-    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+    def of(self, scored: SequenceScores) -> tuple[Tensor, Tensor]:
         assert scored.reference is not None and scored.drift is not None
         sign = torch.where(scored.good, 1.0, -1.0)
         weight = torch.where(scored.good, self.preference.desirable_weight, self.preference.undesirable_weight)
@@ -127,7 +127,7 @@ class Kto:
         return _sum(losses, scored), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
 
 
-def _sum(losses: Tensor, scored: Scored) -> Tensor:
+def _sum(losses: Tensor, scored: SequenceScores) -> Tensor:
     return (losses if scored.weights is None else losses * scored.weights).sum()
 
 

@@ -24,7 +24,7 @@ from holdfast.trainer.tasks.text.packing import on_device
 _SEQUENCES = 2  # of a row, at most
 
 
-class Kept:
+class StoredValues:
     """fp32 [rows, 2] in a mapped file, each value beside its inverted bits: what was torn or never written is told by that."""
 
     def __init__(self, file: Path, rows: int) -> None:
@@ -83,7 +83,7 @@ class Values:
     score: log-probabilities of rows of one portion, [rows * sequences].
     """
 
-    def __init__(self, portions: Portions, kept: Kept | None, rows: int, sequences: int, device: torch.device) -> None:
+    def __init__(self, portions: Portions, kept: StoredValues | None, rows: int, sequences: int, device: torch.device) -> None:
         self._portions, self._kept, self._sequences, self._device = portions, kept, sequences, device
         values, self._known = np.zeros((rows, sequences), np.float32), np.zeros(rows, np.bool_)
         if kept is not None:

@@ -18,11 +18,11 @@ from holdfast.trainer.common.decoder import bring, text_decoder
 from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
-from holdfast.trainer.model.frozen.quantised import Held
+from holdfast.trainer.model.frozen.quantised import QuantisedWeights
 from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.head import OutputHead, each_loss
 from holdfast.trainer.model.layers.dropout import StepContext, make_stateless
-from holdfast.trainer.model.layers.fused import Fused
+from holdfast.trainer.model.layers.fused import FusedLayers
 from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import HALF_TYPES
@@ -50,7 +50,7 @@ class TextModel:
         mesh = mesh_of(config, device)
         base, self.notes = load_base(config, settings, device, mapped=mesh is not None or streams(config, device))
         self.base = base
-        self.held: Held | None = getattr(base, "held", None)
+        self.held: QuantisedWeights | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
         own = config.cuts_trained  # what is trained is cut, not what is frozen
         trained = trained_on(base, config, settings, device, cut=own and mesh is not None)
@@ -66,7 +66,7 @@ class TextModel:
         make_stateless(self.model, self.context)
         half = HALF_TYPES.get(settings.dtype)
         able = on_card(device) and config.fusable(settings.dtype)  # a remedy may have brought a card's run to the CPU
-        self.fused = Fused(self.model, self.context, half is not None, near) if settings.fused and able else None
+        self.fused = FusedLayers(self.model, self.context, half is not None, near) if settings.fused and able else None
         if self.fused is None:
             use_lean_lora(self.model, half, cut=mesh is not None, near=near)
         self.away_bytes = away.settle() if away else 0
