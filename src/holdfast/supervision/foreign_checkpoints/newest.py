@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import read_python_json
+from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.run.command import Command
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 
@@ -133,3 +135,8 @@ def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | No
         return None
     most = state.get("max_steps")
     return (most if isinstance(most, int) and most > 0 else None,)
+
+
+def form_of(command: Command, card: LauncherCard | None) -> str:
+    """Return how a command's checkpoints look: the form of its launcher's card, a Trainer's, or any files."""
+    return card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
