@@ -122,6 +122,11 @@ def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: Simpl
         for _ in range(20):
             with dial(served) as beyond:
                 assert beyond.recv(30).startswith(b"HTTP/1.1 503 ")
+        for _ in range(5):
+            with dial(served) as beyond:
+                assert b"".join(iter(lambda: beyond.recv(1 << 16), b"")).startswith(b"HTTP/1.1 503 "), "and then the end"
+                for _ in range(2):  # a connection that is closed with bytes unread fails here, before its client has looked at the answer
+                    beyond.sendall(b"POST /v1/completions HTTP/1.1\r\n")
         lines[0].close()
         wait_until(lambda: answered(served))
 
