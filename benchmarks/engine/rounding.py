@@ -23,7 +23,7 @@ from holdfast.data.token_set.token_set import TokenSet
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.rounding import StochasticRounder
 from holdfast.trainer.step.step import compute_gradients, update
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 from tables import table
 
 LENGTH, WORDS, FOLLOWING = 64, 512, 8
@@ -50,17 +50,17 @@ def walks(model: str, count: int) -> TokenSet:
     return TokenSet(ids.reshape(-1), learned, starts, np.zeros(count, np.int32), np.arange(1, count + 1), ("walks",), 0, 0)
 
 
-def built(given: argparse.Namespace, weights: str, lr: float, budget: int) -> tuple[Sft, Config, Settings]:
+def built(given: argparse.Namespace, weights: str, lr: float, budget: int) -> tuple[TextTask, Config, Settings]:
     train = {"steps": given.steps, "lr": lr, "schedule": "constant", "warmup": 0.0, "effective_batch": given.batch, "weights": weights}
     tree = {"model": given.model, "data": {"files": "walks", "held_out": 0.1}, "adapter": {"type": "full"}, "train": train}
     config = Config.model_validate(tree)
     about = {"steps": given.steps, "samples": given.steps * given.batch, "threads": given.threads, "micro_batch_tokens": budget}
     settings = Settings.model_validate(about)
     torch.set_num_threads(given.threads)
-    return Sft(config, settings, walks(given.model, given.rows), torch.device("cpu")), config, settings
+    return TextTask(config, settings, walks(given.model, given.rows), torch.device("cpu")), config, settings
 
 
-def samples_of(task: Sft, settings: Settings, step: int) -> list[int]:
+def samples_of(task: TextTask, settings: Settings, step: int) -> list[int]:
     return task.data.table.samples(step, settings.samples, settings.behind)
 
 

@@ -135,14 +135,14 @@ def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
     from holdfast.trainer.common.device import prepare_torch
     from holdfast.trainer.optim.choose import optimizer_of
     from holdfast.trainer.tasks.text.of_shapes import made_rows
-    from holdfast.trainer.tasks.text.task import Sft
+    from holdfast.trainer.tasks.text.task import TextTask
 
     settings = Settings.model_validate(draw["settings"])
     device = prepare_torch(settings)
     gc.collect()
     others = there()  # of draws before this one
     config = _config(draw, folder)
-    task = Sft(config, settings, made_rows(draw["lengths"], draw["labels"], config.train.objective), device)
+    task = TextTask(config, settings, made_rows(draw["lengths"], draw["labels"], config.train.objective), device)
     optimizer = optimizer_of(task.artifact, config.train, task.step_hooks.rates)
     gc.collect()
     yield task, optimizer, there() - others

@@ -16,7 +16,7 @@ from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.export import ask
 from holdfast.export import export as whole
-from holdfast.export.export import Order
+from holdfast.export.export import ExportRequest
 from holdfast.export.gguf import export as exporting
 from holdfast.export.gguf import judge, kinds
 from holdfast.export.gguf.export import export_gguf
@@ -103,8 +103,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def order_of(adapter: Path, out: Path, said: list[str], kind: str = "gguf") -> Order:
-    return Order(read_subject(adapter), kind, out, dict(os.environ), said.append)
+def order_of(adapter: Path, out: Path, said: list[str], kind: str = "gguf") -> ExportRequest:
+    return ExportRequest(read_subject(adapter), kind, out, dict(os.environ), said.append)
 
 
 def test_the_base_alone_is_made_and_asked(adapter: Path, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_merge_whose_rounding_loses_too_much_is_written_in_fp32(
     """What is computed with the merge in 16 bits is told to be `left` away; with the one in fp32, what it is."""
     proves = whole.prove
 
-    def prove(order: Order, questions: Any, folder: Path, work: Path) -> Comparison:
+    def prove(order: ExportRequest, questions: Any, folder: Path, work: Path) -> Comparison:
         found = proves(order, questions, folder, work)
         if folder.name.endswith(".wide"):
             return found

@@ -29,7 +29,7 @@ from holdfast.export import export as exporting
 from holdfast.export.card import _licence
 from holdfast.export.delta import read_delta
 from holdfast.export.endings import end_of_turn, pad_token
-from holdfast.export.export import Order, export
+from holdfast.export.export import ExportRequest, export
 from holdfast.export.gguf.vocabulary import vocabulary
 from holdfast.export.learned import learned_of, lost
 from holdfast.export.merge import tied_embedding, write_merged
@@ -41,8 +41,8 @@ from support.rounding import assert_equal_but_for_rounding
 from support.shipped import make_adapter, make_family, measure_here
 
 
-def order_of(subject: Path, out: Path, kind: str = "merged", base: str | None = None) -> Order:
-    return Order(read_subject(subject, base), kind, out, {}, lambda _: None)
+def order_of(subject: Path, out: Path, kind: str = "merged", base: str | None = None) -> ExportRequest:
+    return ExportRequest(read_subject(subject, base), kind, out, {}, lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_a_broken_export_is_refused(fault: str, made: Any, tmp_path: Path, here:
     broken, reason = BROKEN[fault]
     whole = exporting.write_merged_files
 
-    def breaking(order: Order, codec: Any, folder: Path) -> dict[str, str]:
+    def breaking(order: ExportRequest, codec: Any, folder: Path) -> dict[str, str]:
         known = whole(order, codec, folder)
         broken(folder)
         return known
@@ -324,14 +324,14 @@ def weak(base: Path, out: Path, size: float) -> Path:
     return make_adapter(base, out, size=size, target_modules=["q_proj", "down_proj"])
 
 
-def only_base(order: Order, codec: Any, folder: Path) -> dict[str, str]:
+def only_base(order: ExportRequest, codec: Any, folder: Path) -> dict[str, str]:
     """Write the base as it is in place of the merge, with the export's tokenizer and settings."""
     other = replace(order.subject, tuned=order.subject.facts.folder, config={}, whole=order.subject.facts)
     write_merged(other, codec, folder, wide=order.wide)
     return {}
 
 
-def half_merged(order: Order, codec: Any, folder: Path) -> dict[str, str]:
+def half_merged(order: ExportRequest, codec: Any, folder: Path) -> dict[str, str]:
     """Merge, and put one changed matrix back as the base has it."""
     write_merged(order.subject, codec, folder, wide=True)
     name = "model.layers.0.self_attn.q_proj.weight"

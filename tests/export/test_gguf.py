@@ -15,7 +15,7 @@ from conftest import SHARED
 from holdfast.base.errors import Stop
 from holdfast.cli.main import main
 from holdfast.export import ask
-from holdfast.export.export import Order
+from holdfast.export.export import ExportRequest
 from holdfast.export.gguf import convert, judge
 from holdfast.export.gguf import export as exporting
 from holdfast.export.gguf.export import export_gguf
@@ -53,10 +53,10 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ask, name, much)
 
 
-def order_of(adapter: Path, out: Path, kind: str = "gguf") -> Order:
+def order_of(adapter: Path, out: Path, kind: str = "gguf") -> ExportRequest:
     import os
 
-    return Order(read_subject(adapter), kind, out, dict(os.environ), lambda _: None)
+    return ExportRequest(read_subject(adapter), kind, out, dict(os.environ), lambda _: None)
 
 
 LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("mistral", "qwen2", "gemma", "gemma2")]

@@ -28,7 +28,7 @@ from holdfast.planning.memory.arithmetic import Attends, footprint
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step.step import compute_gradients, update
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 from holdfast.trainer.traced import stand_in
 
 _QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 8192}
@@ -117,7 +117,7 @@ def trace(
             vars(stand_in)["bitsandbytes"] = lambda _why: SimpleNamespace(functional=SimpleNamespace(QuantState=_state))
             vars(loading)["hold_quantised"] = stand_in.hold_unfilled
         with torch.device("cuda:0") if fewer else nullcontext():  # where else is it moved to, which fakes of it cannot follow
-            task = Sft(config, settings, rows, torch.device("cuda:0"))
+            task = TextTask(config, settings, rows, torch.device("cuda:0"))
         optimizer = AdamW(task.artifact, config.train)
         gc.collect()
         watch.forget()

@@ -25,7 +25,7 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.trainer.model import load as model
 from holdfast.trainer.tasks.text import proof
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 from support.architectures import ARCHITECTURES, LENGTHS, tokens_of
 from support.varlen import of_torch
 
@@ -61,7 +61,7 @@ def computed(folder: str, device: str, **changes: Any) -> tuple[float, Tensor, A
     """Loss, gradients of the adapter in one row, what the proof says, and where the parameters are."""
     model.read_model = lambda _: SimpleNamespace(folder=folder, stored="BF16", config={}, shapes={})  # type: ignore[assignment, return-value]
     config = Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": {"r": 4, "dropout": 0.2}})
-    task = Sft(config, SETTINGS.model_copy(update=changes), tokens_of(), torch.device(device))
+    task = TextTask(config, SETTINGS.model_copy(update=changes), tokens_of(), torch.device(device))
     disproof = proof.disproof(task)  # of a fresh adapter, as at a run's start
     torch.manual_seed(1)
     trained = [parameter for _, parameter in sorted(task.model.named_parameters()) if parameter.requires_grad]

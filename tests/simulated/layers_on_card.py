@@ -27,7 +27,7 @@ from holdfast.trainer.common.refuse import broken_weights
 from holdfast.trainer.model import load as model
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.tasks.text import proof
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 from support.architectures import ARCHITECTURES, GQA, LENGTHS, tokens_of
 
 
@@ -93,7 +93,7 @@ def computed(case: Case, folder: str, offload: str) -> Computed:
     gc.collect()
     before = card.now()
     settings = SETTINGS.model_copy(update={"packing": case.adapter.get("type") != "prompt"} | case.changes)
-    task = Sft(config, settings, tokens_of(), DEVICE)
+    task = TextTask(config, settings, tokens_of(), DEVICE)
     assert not (broken := broken_weights(task.model)[0]), (offload, broken)
     with task.losses.without_prefix():
         assert proof.disproof(task) == ({}, "") or not settings.packing
@@ -120,7 +120,7 @@ def computed(case: Case, folder: str, offload: str) -> Computed:
     return Computed([float(loss) for loss in losses], gradients, resting, card.peak() - before, pageable, task.away_bytes, where)
 
 
-def overflow(task: Sft, batch: Any) -> None:
+def overflow(task: TextTask, batch: Any) -> None:
     """Let a pass run out of memory half way: what follows is to be none the worse."""
     task.loss_sum(batch, 1)
     card.reset_peak()

@@ -27,7 +27,7 @@ from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step.training_state import TrainingState
 from holdfast.trainer.tasks.text.answer import answers
 from holdfast.trainer.tasks.text.evaluation import mean_loss
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64
@@ -42,7 +42,7 @@ class Stage:
         ids = np.random.default_rng(0).integers(3, 300, ROWS * LENGTH).astype(np.int32)
         starts, lines = np.arange(ROWS + 1) * LENGTH, np.arange(1, ROWS + 1)
         self.tokens = TokenSet(ids, np.ones(len(ids), np.uint8), starts, np.zeros(ROWS, np.int32), lines, ("r",), 0, 0)
-        task = Sft(config, SETTINGS, self.tokens, DEVICE)
+        task = TextTask(config, SETTINGS, self.tokens, DEVICE)
         self.told: list[str] = []
         timeline = [Entry(1, SETTINGS.model_dump())]
         job = SimpleNamespace(

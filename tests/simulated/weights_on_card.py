@@ -21,7 +21,7 @@ from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.load import load_base
-from holdfast.trainer.model.place import Place, at_first_that_fits, places
+from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, places
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.optim.eight_bit import AdamW8Bit
 
@@ -98,7 +98,7 @@ def measured(folder: str, told: dict[str, int]) -> None:
         card.limit(int(card.now() + share * held))
         left, said = places(), list[str]()
 
-        def asked(place: Place) -> torch.Tensor:
+        def asked(place: ModelPlace) -> torch.Tensor:
             return logits(load_plain(folder, None, *place))
 
         found, _, most = at_most(lambda left=left, asked=asked, said=said: at_first_that_fits(left, asked, said.append))

@@ -20,7 +20,7 @@ from holdfast.trainer.model.load import without_attention_dropout
 from holdfast.trainer.model.trained.adapters import artifact_tensors
 from holdfast.trainer.protocol.step_hooks import StepHooks
 from holdfast.trainer.tasks.text.packing import grouped_batches
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 from holdfast.trainer.tasks.text.text_model import LabelLoss
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 
@@ -75,7 +75,7 @@ def task_of(
     mixed: bool = False,
     kernel: Kernel | None = None,
 ) -> Any:
-    """An Sft task around a random model, without a run: the same parts in the same order."""
+    """A text task around a random model, without a run: the same parts in the same order."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
@@ -87,7 +87,7 @@ def task_of(
     if mixed:
         mix_precision(base, "cpu")
     lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
-    task: Any = Sft.__new__(Sft)
+    task: Any = TextTask.__new__(TextTask)
     task.model = get_peft_model(base, lora).train()
     for name, parameter in task.model.named_parameters():
         nn.init.normal_(parameter, std=0.1) if "lora_" in name else None

@@ -22,7 +22,7 @@ from holdfast.trainer.optim.loss_scale import LossScale
 from holdfast.trainer.step.step import Announce, Gradients
 from holdfast.trainer.step.training_state import TrainingState
 from holdfast.trainer.tasks import task_of
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 from support.architectures import ARCHITECTURES, tokens_of
 
 STEPS = 12
@@ -66,7 +66,7 @@ class Stand:
         chosen = {"steps": STEPS, "samples": 6, "threads": 1, "micro_batch_tokens": 400, "packing": self.config.adapter.type != "prompt"}
         self.settings = Settings.model_validate(chosen | (settings or {}))
         torch.set_num_threads(self.settings.threads)
-        self.task = Sft(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"), folder)
+        self.task = TextTask(self.config, self.settings, tokens or tokens_of(), torch.device("cpu"), folder)
         self.rows = list(range(len(self.task.tokens)))
         self.optimizer = optimizer_of(self.task.artifact, self.config.train, self.task.step_hooks.rates)
         self.artifact = TensorImage(self.optimizer.kept(), {"format": "pt"})

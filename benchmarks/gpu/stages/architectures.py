@@ -76,14 +76,14 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     from holdfast.config.settings import Settings
     from holdfast.trainer.model import load as trainers_model
     from holdfast.trainer.tasks.text.proof import disproof
-    from holdfast.trainer.tasks.text.task import Sft
+    from holdfast.trainer.tasks.text.task import TextTask
     from support.architectures import LENGTHS, tokens_of
 
     chosen = {"steps": 1, "samples": 1, "micro_batch_tokens": 64, "threads": 1, "dtype": "bf16", "deterministic": False}
     settings = Settings.model_validate(chosen | more)
     trainers_model.read_model = lambda _: SimpleNamespace(folder=folder, stored="BF16", config={}, shapes={})  # type: ignore[assignment]
     config = Config.model_validate({"model": folder, "data": {"files": "x"}, "adapter": {"r": 4, "dropout": 0.2}})
-    task = Sft(config, settings, tokens_of(), torch.device(device))
+    task = TextTask(config, settings, tokens_of(), torch.device(device))
     torch.manual_seed(1)
     for _, parameter in sorted(task.model.named_parameters()):
         if parameter.requires_grad:
@@ -92,7 +92,7 @@ def _gradients(folder: str, device: str, **more: Any) -> tuple[Any, tuple[Json, 
     while device != "cpu" and (found := disproof(task))[0]:
         disproved = (disproved[0] | found[0], f"{disproved[1]} {found[1]}".strip())
         settings = settings.model_copy(update=found[0])
-        fresh = Sft(config, settings, tokens_of(), torch.device(device))
+        fresh = TextTask(config, settings, tokens_of(), torch.device(device))
         fresh.model.load_state_dict(task.model.state_dict())
         task = fresh
     for batch in task.batches(list(range(len(LENGTHS))), 64):

@@ -44,7 +44,7 @@ def build(
     from holdfast.planning.plan import make_plan, settings_of
     from holdfast.trainer.common.device import prepare_torch
     from holdfast.trainer.optim.optimizer import AdamW
-    from holdfast.trainer.tasks.text.task import Sft
+    from holdfast.trainer.tasks.text.task import TextTask
 
     tokens, length = (tokens, length) if not place.smoke else (256, 64)
     count = tokens // length
@@ -58,12 +58,12 @@ def build(
     settings = settings_of(config, plan, machine, 2, steps=30, samples=count).model_copy(update={"micro_batch_tokens": tokens} | changes)
     device, notes = prepare_torch(settings), []
     rows = _rows(count, length, int(model.config["vocab_size"]))
-    task = Sft(config, settings, rows, device)
+    task = TextTask(config, settings, rows, device)
     while found := _disproved(task, notes):
         settings = settings.model_copy(update=found)
         del task
         release()
-        task = Sft(config, settings, rows, device)
+        task = TextTask(config, settings, rows, device)
     return Stand(task, AdamW(task.artifact, config.train), settings, list(range(count)), plan, device, notes)
 
 

@@ -37,7 +37,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Change:
+class WeightChange:
     """What is done to one tensor. down [r, in], up [out, r]; flipped: the tensor is stored [in, out].
 
     whole: what the adapter has in place of the base's tensor; PEFT keeps embeddings beside their adapters, too.
@@ -83,14 +83,14 @@ class UnplacedPart(Stop):
     """A part of the adapter that none of the base's tensors, by their names and shapes in its files, is changed by."""
 
 
-Changes = tuple[Change, Change | None]  # of a module's weight and of its bias
+Changes = tuple[WeightChange, WeightChange | None]  # of a module's weight and of its bias
 
 
 @dataclass(frozen=True)
 class Delta:
     """The change of each tensor by its name in the base's files. untied: the output layer gets weights of its own."""
 
-    changes: dict[str, Change] = field(default_factory=dict)
+    changes: dict[str, WeightChange] = field(default_factory=dict)
     untied: bool = False
 
 
@@ -112,7 +112,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             whole[name.removeprefix(_PREFIX).replace(".modules_to_save", "").replace(".base_layer", "")] = held
     names = set(base)
     places = _places(names)
-    changes: dict[str, Change] = {}
+    changes: dict[str, WeightChange] = {}
     lost = []
     for module, found in parts.items():
         if config.get("target_parameters") and is_of_experts(module):
@@ -135,7 +135,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             lost.append(name)
         else:
             _refuse_other_shape(name, held, base[tied if tied and place == HEAD and HEAD not in base else place])
-            changes[place] = replace(changes.get(place, Change()), whole=held)
+            changes[place] = replace(changes.get(place, WeightChange()), whole=held)
     if lost:
         text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
         raise UnplacedPart(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
@@ -188,10 +188,10 @@ def _product(module: str, found: dict[str, StoredTensor], config: Json, shape: t
     magnitude = found["lora_magnitude_vector"].rows().reshape(-1) if "lora_magnitude_vector" in found else None
     if flipped and magnitude is not None:
         raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored transposed is not merged here", "export it --to adapter")
-    return Change(scale, down, up, magnitude, flipped), None
+    return WeightChange(scale, down, up, magnitude, flipped), None
 
 
-def _of_experts(module: str, found: dict[str, StoredTensor], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
+def _of_experts(module: str, found: dict[str, StoredTensor], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, WeightChange]:
     """Return the changes of LoRA on a stack of experts by tensor of the base; empty where none fits. Raises Stop(1)."""
     if {*found} != {"lora_A", "lora_B"}:
         raise _incomplete(module, found)
@@ -203,7 +203,7 @@ def _of_experts(module: str, found: dict[str, StoredTensor], config: Json, base:
         return _alpha(name, config, rank) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
     some = pieces(module, down, up, base, scale_of)
-    return {one.name: Change(one.scale, one.down, one.up, flipped=one.flipped, expert=True) for one in some}
+    return {one.name: WeightChange(one.scale, one.down, one.up, flipped=one.flipped, expert=True) for one in some}
 
 
 def _factor(module: str, found: dict[str, StoredTensor], config: Json, shape: tuple[int, ...]) -> Changes:
@@ -211,14 +211,14 @@ def _factor(module: str, found: dict[str, StoredTensor], config: Json, shape: tu
     if "ia3_l" not in found:
         raise _incomplete(module, found)
     factor = found["ia3_l"].rows()
-    of_bias = Change(factor=factor.reshape(-1)) if factor.shape[1] == 1 else None
+    of_bias = WeightChange(factor=factor.reshape(-1)) if factor.shape[1] == 1 else None
     if not np.isfinite(factor).all():
         raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
     if config.get("fan_in_fan_out"):
         factor = factor.T
     if len(shape) != 2 or factor.shape not in ((shape[0], 1), (1, shape[1])):
         raise _misfit(module, factor.shape, shape)
-    return Change(factor=factor), of_bias
+    return WeightChange(factor=factor), of_bias
 
 
 FORMULAS: Mapping[str, Callable[[str, dict[str, StoredTensor], Json, tuple[int, ...]], Changes]] = {"product": _product, "factor": _factor}

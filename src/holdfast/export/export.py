@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class ExportRequest:
     """What is to be exported, and with what: env is the environment of the child that measures; wide: a merge in fp32."""
 
     subject: Subject
@@ -49,7 +49,7 @@ class Order:
     wide: bool = False
 
 
-def export(order: Order) -> Json:
+def export(order: ExportRequest) -> Json:
     """Write the export beside its place, prove it there, and give it its name. Raises Stop(1) where it is not equal, and leaves nothing."""
     refuse_broken(order.subject)
     refuse_place(order.out, needed_bytes(order))
@@ -67,13 +67,13 @@ def export(order: Order) -> Json:
         return finish(order, folder, compared.figures, known)
 
 
-def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
+def write_merged_files(order: ExportRequest, codec: Codec, folder: Path) -> dict[str, str]:
     """Write the merged model; return the SHA-256, by name, of the files that were hashed while being written."""
     return {file.name: digest for file, digest in write_merged(order.subject, codec, folder, wide=order.wide)}
 
 
 def _rounded_or_wide(
-    order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Comparison, known: dict[str, str]
+    order: ExportRequest, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Comparison, known: dict[str, str]
 ) -> tuple[Comparison, dict[str, str]]:
     """Merge in fp32 where a merge differs: if that is equal, rounding explains the difference.
 
@@ -106,7 +106,7 @@ def _rounded_or_wide(
         shutil.rmtree(wider, ignore_errors=True)
 
 
-def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
+def write_adapter(order: ExportRequest, codec: Codec, folder: Path) -> dict[str, str]:
     """Write the adapter as PEFT reads it, with tokenizer and generation settings; return {}: no hash was taken on the way."""
     source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
@@ -117,7 +117,7 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
     return {}
 
 
-def needed_bytes(order: Order) -> int:
+def needed_bytes(order: ExportRequest) -> int:
     """Return the bytes of disk an export takes. Raises Stop(1) where the adapter cannot be exported so."""
     if order.kind == "adapter":
         refuse_whole(order)
@@ -125,7 +125,7 @@ def needed_bytes(order: Order) -> int:
     return merged_bytes(order.subject)
 
 
-def refuse_whole(order: Order) -> None:
+def refuse_whole(order: ExportRequest) -> None:
     """Raise Stop(2) where an adapter is asked of a model that was trained as a whole."""
     if order.subject.whole is not None:
         text = f"{order.subject.name} has no adapter: weights of the model itself were trained"
@@ -167,7 +167,7 @@ class staged:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Comparison:
+def prove(order: ExportRequest, questions: Questions, folder: Path, work: Path) -> Comparison:
     """Load the export by transformers (an adapter by PEFT) and compare it with base + adapter; the first layer that differs with it."""
     subject = order.subject
     reference = reference_part(subject, questions)
@@ -223,7 +223,7 @@ def _ends(answers: list[Json]) -> tuple[tuple[int, ...], int | None]:
     return ends, answers[0]["pad"]
 
 
-def refuse_unequal(order: Order, compared: Comparison) -> None:
+def refuse_unequal(order: ExportRequest, compared: Comparison) -> None:
     """Raise Stop(1) with every reason, and with the first layer that differs."""
     if not compared.reasons:
         return
@@ -234,7 +234,7 @@ def refuse_unequal(order: Order, compared: Comparison) -> None:
     raise Stop(BLOCKED, text, "nothing was written; please report it with these lines", answer)
 
 
-def finish(order: Order, folder: Path, figures: Json, known: dict[str, str]) -> Json:
+def finish(order: ExportRequest, folder: Path, figures: Json, known: dict[str, str]) -> Json:
     """Write the manifest, flush, and give the folder its name; the answer of the command."""
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     entries = [

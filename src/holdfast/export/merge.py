@@ -16,7 +16,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import write_json
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.child import ask
-from holdfast.export.delta import HEAD, Change, Delta, UnplacedPart, read_delta
+from holdfast.export.delta import HEAD, Delta, UnplacedPart, WeightChange, read_delta
 from holdfast.export.endings import end_tokens, one_or_all, pad_token, write_companions
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import FLOATS, SHARD_BYTES, PendingTensor, StoredTensor, held_tensors, narrow, stretches, write_shards
@@ -74,13 +74,13 @@ def _refuse_quantised(subject: Subject, held: dict[str, StoredTensor]) -> None:
         raise Stop(BLOCKED, text, "give the same model in 16 bits with --base DIR")
 
 
-def _coming(name: str, held: StoredTensor, change: Change | None, wide: bool) -> PendingTensor:
+def _coming(name: str, held: StoredTensor, change: WeightChange | None, wide: bool) -> PendingTensor:
     dtype = "F32" if wide and change is not None else held.stored.dtype
     size = held.bytes if dtype == held.stored.dtype else 4 * math.prod(held.stored.shape)
     return PendingTensor(name, dtype, held.stored.shape, size, partial(_written, name, held, change, dtype))
 
 
-def _written(name: str, held: StoredTensor, change: Change | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
+def _written(name: str, held: StoredTensor, change: WeightChange | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield the bytes of a tensor as it is to be, a stretch of rows at a time."""
     for first, last in stretches(held.stored.shape):
         if change is None:
@@ -126,7 +126,7 @@ def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unp
     same = {name: name in base and base[name].stored.shape == held.stored.shape for name, held in merged.items()}
     if not all(same.values()) or set(base) - set(merged) - {tied}:
         raise unplaced
-    changes = {name: Change(whole=held) for name, held in merged.items() if not _alike(base[name], held)}
+    changes = {name: WeightChange(whole=held) for name, held in merged.items() if not _alike(base[name], held)}
     if tied in changes:
         raise unplaced
     return Delta(changes)

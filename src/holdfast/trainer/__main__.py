@@ -15,7 +15,7 @@ from holdfast.run.outcomes import exit_code
 from holdfast.trainer.common.libraries import libraries
 
 
-class Work(NamedTuple):
+class JobEntry(NamedTuple):
     """A job: the function in a module of `trainer/jobs/` that does it, and how its arguments are read.
 
     with_libraries: import transformers and PEFT with less work before it.
@@ -28,23 +28,23 @@ class Work(NamedTuple):
 
 
 JOBS = {
-    "train": Work("train", "train", (Path, int), with_libraries=False),  # imports them once registered
-    "join": Work("join", "join", (Path, int), with_libraries=False),
-    "standby": Work("standby", "stand_by", (Path, str)),
-    "trial": Work("trial", "trial", (Path, Path)),
-    "trials": Work("trial", "host_trials", (Path,)),
-    "evaluate": Work("evaluate", "evaluate", (Path, int)),
-    "chat": Work("chat", "chat", (Path,)),
-    "account": Work("account", "account", ()),
-    "laboratory": Work("laboratory.host", "host_experiments", (Path,)),
-    "losses": Work("losses", "losses", (Path,)),
-    "measure": Work("measure", "measure", (Path,)),
-    "suite": Work("suite", "suite", (Path,)),
-    "serve": Work("serve", "serve", (Path,)),
-    "merge": Work("merge", "merge", (Path,)),
-    "widen": Work("widen", "widen", (Path, Path), with_libraries=False),
-    "probe": Work("torch_facts", "probe", (), with_libraries=False),
-    "probes": Work("probes.host", "probe_functions", (Path, int), with_libraries=False),
+    "train": JobEntry("train", "train", (Path, int), with_libraries=False),  # imports them once registered
+    "join": JobEntry("join", "join", (Path, int), with_libraries=False),
+    "standby": JobEntry("standby", "stand_by", (Path, str)),
+    "trial": JobEntry("trial", "trial", (Path, Path)),
+    "trials": JobEntry("trial", "host_trials", (Path,)),
+    "evaluate": JobEntry("evaluate", "evaluate", (Path, int)),
+    "chat": JobEntry("chat", "chat", (Path,)),
+    "account": JobEntry("account", "account", ()),
+    "laboratory": JobEntry("laboratory.host", "host_experiments", (Path,)),
+    "losses": JobEntry("losses", "losses", (Path,)),
+    "measure": JobEntry("measure", "measure", (Path,)),
+    "suite": JobEntry("suite", "suite", (Path,)),
+    "serve": JobEntry("serve", "serve", (Path,)),
+    "merge": JobEntry("merge", "merge", (Path,)),
+    "widen": JobEntry("widen", "widen", (Path, Path), with_libraries=False),
+    "probe": JobEntry("torch_facts", "probe", (), with_libraries=False),
+    "probes": JobEntry("probes.host", "probe_functions", (Path, int), with_libraries=False),
 }
 
 

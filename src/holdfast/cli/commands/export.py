@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.export.export import Order, export
+from holdfast.export.export import ExportRequest, export
 from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.kinds import llama_cpp, quantiser, read_kinds
 from holdfast.export.gguf.make import Tools
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     def tell(text: str) -> None:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    order = Order(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
+    order = ExportRequest(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
     try:
         answer = export_gguf(order, kinds, tools) if in_gguf else export(order)
     except Stop as stop:

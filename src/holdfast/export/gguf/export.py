@@ -13,7 +13,7 @@ from holdfast.export.ask import questions_of
 from holdfast.export.card import write_card
 from holdfast.export.child import measure
 from holdfast.export.export import (
-    Order,
+    ExportRequest,
     base_part,
     finish,
     reference_part,
@@ -28,7 +28,7 @@ from holdfast.export.gguf.convert import sixteen, write_gguf, write_gguf_adapter
 from holdfast.export.gguf.families import family_of
 from holdfast.export.gguf.judge import judged
 from holdfast.export.gguf.kinds import SIXTEEN
-from holdfast.export.gguf.make import OURS, Job, Tools, converter, run_tool, write_kind, write_model
+from holdfast.export.gguf.make import OURS, GgufJob, Tools, converter, run_tool, write_kind, write_model
 from holdfast.export.gguf.modelfile import modelfile
 from holdfast.export.gguf.prove import compare_gguf, need_engine
 from holdfast.export.merge import merged_bytes
@@ -38,7 +38,7 @@ from holdfast.export.subject import subject_codec
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.6}
 
 
-def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
+def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
     """Write one file a type to a folder, or to `out` itself where that ends with .gguf. Raises Stop(1) where one is not equal enough."""
     need_engine()
     subject = order.subject
@@ -64,7 +64,7 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
             order.env,
             order.say,
         )
-        job = Job(order, codec, folder, work, reference_side(found, questions), questions, tools)
+        job = GgufJob(order, codec, folder, work, reference_side(found, questions), questions, tools)
         checked, refused = (_adapter(job), {}) if order.kind == "gguf-adapter" else _merged(job, kinds)
         more: Json = {"refused": refused} if refused else {}
         if single:
@@ -73,14 +73,14 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
         return finish(order, folder, checked, {}) | more
 
 
-def _needed(order: Order, kinds: list[str], tools: Tools) -> int:
+def _needed(order: ExportRequest, kinds: list[str], tools: Tools) -> int:
     """Estimate the bytes of the files, with the 16-bit file they are made of; llama.cpp's converter needs 32 bits besides."""
     whole = merged_bytes(order.subject)
     read = 2 if order.kind == "gguf" and converter(tools) else 0
     return int(whole * (1 + read + sum(_BITS.get(kind, 6.0) for kind in kinds if kind not in SIXTEEN) / 16))
 
 
-def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
+def _merged(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     """Make every type; return figures of those kept, and the reasons of those refused. Raises Stop(1) where none is left.
 
     One in 16 bits is made first, whether it is asked for or not: it tells a wrong conversion from a coarse type.
@@ -120,7 +120,7 @@ def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
     return (figures | {"types": {kind: checked[kind] for kind in kept}} if len(kept) > 1 else figures), refused
 
 
-def _equal_in_f16(job: Job) -> bool:
+def _equal_in_f16(job: GgufJob) -> bool:
     """Test whether the same model is equal in f16, so that the difference in bf16 is its own rounding."""
     file = job.work / "wider-f16.gguf"
     try:
@@ -132,12 +132,12 @@ def _equal_in_f16(job: Job) -> bool:
         file.unlink(missing_ok=True)
 
 
-def _refuse(job: Job, compared: Comparison, kind: str) -> None:
+def _refuse(job: GgufJob, compared: Comparison, kind: str) -> None:
     """Raise Stop(1) where there are reasons."""
     refuse_unequal(job.order, Comparison(compared.figures, [f"{kind}: {reason}" for reason in compared.reasons]))
 
 
-def _adapter(job: Job) -> Json:
+def _adapter(job: GgufJob) -> Json:
     """Export the adapter alone, compared on a base in GGUF that is made for that and not kept."""
     subject, tools = job.order.subject, job.tools
     file, base = job.folder / f"{subject.name}-lora.gguf", job.work / "base.gguf"
@@ -156,7 +156,7 @@ def _adapter(job: Job) -> Json:
     return compared.figures | {"converter": by}
 
 
-def _one_file(order: Order, folder: Path, checked: Json) -> Json:
+def _one_file(order: ExportRequest, folder: Path, checked: Json) -> Json:
     (file,) = folder.glob("*.gguf")
     entry = {"path": str(order.out), "bytes": file.stat().st_size, "sha256": sha256(file)}
     flush_files([file])

@@ -14,7 +14,7 @@ from holdfast.base.files import Json
 from holdfast.export.child import measure
 from holdfast.export.export import reference_part, reference_side
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
-from holdfast.export.gguf.make import Job, write_kind
+from holdfast.export.gguf.make import GgufJob, write_kind
 from holdfast.export.gguf.prove import compare_gguf, first_tensor
 from holdfast.export.learned import NOTHING
 from holdfast.export.proof import NARROWED, Budget, Comparison, beyond
@@ -24,7 +24,7 @@ _TOP1 = 0.05  # by how much less often the likeliest token may be the same
 _BASE: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # of the base in 16 bits: beyond, it is converted wrong
 
 
-def judged(job: Job, file: Path, kind: str, proven: bool) -> Comparison:
+def judged(job: GgufJob, file: Path, kind: str, proven: bool) -> Comparison:
     """Compare one file with the reference; its reasons say why it is refused. proven: a wider file of the same model is equal."""
     job.order.say(f"comparing {file.name} with {job.order.subject.told} by llama.cpp")
     compared = compare_gguf(file, None, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
@@ -42,7 +42,7 @@ def judged(job: Job, file: Path, kind: str, proven: bool) -> Comparison:
     return compared
 
 
-def lead(job: Job, file: Path, kind: str, compared: Comparison, proven: bool) -> str:
+def lead(job: GgufJob, file: Path, kind: str, compared: Comparison, proven: bool) -> str:
     """Say where the difference comes from: the vocabulary, a tensor, the type, or the metadata."""
     if not compared.numeric and not beyond(compared.figures, budget_of(kind)):
         return "the vocabulary, its special tokens or the chat template (all tensors compute alike)"
@@ -55,7 +55,7 @@ def lead(job: Job, file: Path, kind: str, compared: Comparison, proven: bool) ->
     return "none of its tensors, so something its metadata say (RoPE, norms, windows)"
 
 
-def _calibrated(job: Job, compared: Comparison, kind: str, proven: bool) -> Comparison:
+def _calibrated(job: GgufJob, compared: Comparison, kind: str, proven: bool) -> Comparison:
     """Judge the figures again by what the base alone shows in that engine and type, or what rounding may cost a proven model."""
     if kind in SIXTEEN and proven:
         allowed = NARROWED
@@ -73,7 +73,7 @@ def _calibrated(job: Job, compared: Comparison, kind: str, proven: bool) -> Comp
     return replace(compared, figures=compared.figures | {"budget": told}, reasons=beyond(compared.figures, allowed))
 
 
-def _of_base(job: Job, kind: str) -> Json | None:
+def _of_base(job: GgufJob, kind: str) -> Json | None:
     """Return the figures of the base alone in that type; None where it cannot be made or asked, or is what was trained."""
     subject = job.order.subject
     if subject.whole is not None:

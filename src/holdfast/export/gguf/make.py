@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.ask import Questions
-from holdfast.export.export import Order
+from holdfast.export.export import ExportRequest
 from holdfast.export.gguf.convert import OWN_TYPES, write_gguf
 from holdfast.export.gguf.kinds import SIXTEEN
 from holdfast.export.merge import write_merged
@@ -33,10 +33,10 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Job:
+class GgufJob:
     """What an export to GGUF goes by: folder: what is kept; work: what is not; reference: what base + adapter compute."""
 
-    order: Order
+    order: ExportRequest
     codec: Codec
     folder: Path
     work: Path
@@ -56,7 +56,7 @@ def converter(tools: Tools) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def write_model(job: Job, file: Path, kind: str) -> str:
+def write_model(job: GgufJob, file: Path, kind: str) -> str:
     """Write the merged model in 16 or 32 bits; who converted it. One nobody named that fails is not used, and that is said."""
     program = converter(job.tools)
     if program is None:
@@ -73,7 +73,7 @@ def write_model(job: Job, file: Path, kind: str) -> str:
     return f"llama.cpp ({program.name})"
 
 
-def write_kind(job: Job, sixteen: Path, file: Path, kind: str, adapted: bool = True) -> None:
+def write_kind(job: GgufJob, sixteen: Path, file: Path, kind: str, adapted: bool = True) -> None:
     """Write the model in one more type, quantised from the file of 16 bits where llama-quantize is at hand. Raises Stop(1)."""
     if job.tools.quantise and kind not in SIXTEEN:
         run_tool([str(job.tools.quantise), str(sixteen), str(file), kind.upper()], job.work / "quantise.log", "llama-quantize")
@@ -85,7 +85,7 @@ def write_kind(job: Job, sixteen: Path, file: Path, kind: str, adapted: bool = T
         raise Stop(BLOCKED, f"{kind} can only be made by llama-quantize, which is not on the PATH or in --llama-cpp DIR", "build llama.cpp")
 
 
-def _by_llama_cpp(job: Job, file: Path, kind: str, program: Path) -> None:
+def _by_llama_cpp(job: GgufJob, file: Path, kind: str, program: Path) -> None:
     """Merge, and have llama.cpp's own converter read that: what the adapter changed is fp32 there, and rounded once."""
     merged = job.work / "merged"
     merged.mkdir()

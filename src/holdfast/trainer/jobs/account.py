@@ -22,7 +22,7 @@ from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.load import loader, unlike_config
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
-from holdfast.trainer.traced.replay import Card, Heap, MappedHeap, held
+from holdfast.trainer.traced.replay import CardAllocator, Heap, MappedHeap, held
 from holdfast.trainer.traced.step import StepTrace, trace
 
 _CARD_UNIT = 512  # bytes; what torch's allocator rounds up to
@@ -89,7 +89,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "places": peak.places,
         "largest": peak.largest,
         "building": peak.building,
-        "held": held(traced.log, begin, Card() if card else Heap()),
+        "held": held(traced.log, begin, CardAllocator() if card else Heap()),
         "mapped": None if card else held(traced.log, begin, MappedHeap()),
         "params": {"total": traced.total, "trainable": traced.trainable},
         "learns": traced.parts.learns,

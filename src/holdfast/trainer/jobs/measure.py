@@ -25,7 +25,7 @@ from holdfast.trainer.common.device import release, take_threads
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.jobs.losses import by_length, row_sums
 from holdfast.trainer.model.greedy import greedy
-from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
+from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.model.unfit import CODE
 
@@ -79,7 +79,7 @@ class _ProgressFile:
             append_line(self.out, {"part": self.part, "what": self.what, "done": self.done, "total": self.total, "time": now})
 
 
-def _measure(part: Json, rows: Any, out: Path, place: Place) -> None:
+def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
     name, answer, device = part["name"], dict[str, Any](), place.device
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenised(part)

@@ -18,7 +18,7 @@ from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.trainer.common.device import release, take_threads
 from holdfast.trainer.common.oom import is_out_of_memory
-from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
+from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
 
 _BATCH = 8
@@ -59,7 +59,7 @@ def _tasks(request: Json) -> tuple[Any, list[str]]:
     return manager, sorted(manager.load(request["suite"])["tasks"])
 
 
-def _asked(part: Json, request: Json, manager: Any, tasks: list[str], place: Place) -> Json:
+def _asked(part: Json, request: Json, manager: Any, tasks: list[str], place: ModelPlace) -> Json:
     """Run the tasks; return lm-eval's figures by task and metric, and those of each question."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM

@@ -19,23 +19,23 @@ from holdfast.trainer.loop.pressure import BeginAgain
 from holdfast.trainer.state.start import DamagedState, NoState
 
 
-class Account(NamedTuple):
+class EndReport(NamedTuple):
     """said: lines for the log; facts: for result.json, None where the exit code says it alone."""
 
     said: str
     facts: Json | None
 
 
-ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], Account]], ...] = (
-    (Refusal, "refused", lambda _, error: Account(str(error), {"cause": error.cause, "reason": str(error), "hint": error.hint})),
-    (DeviceGone, "device_gone", lambda job, error: Account(str(error), _told(error) | {"rank": job.rank, "device": device_number()})),
-    (PeerLost, "peer_lost", lambda _, error: Account(f"the ranks are not all there any more: {error}", None)),
-    (NoState, "no_state", lambda job, error: Account(str(error), {"step": job.run.committed()} | _told(error))),
+ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], EndReport]], ...] = (
+    (Refusal, "refused", lambda _, error: EndReport(str(error), {"cause": error.cause, "reason": str(error), "hint": error.hint})),
+    (DeviceGone, "device_gone", lambda job, error: EndReport(str(error), _told(error) | {"rank": job.rank, "device": device_number()})),
+    (PeerLost, "peer_lost", lambda _, error: EndReport(f"the ranks are not all there any more: {error}", None)),
+    (NoState, "no_state", lambda job, error: EndReport(str(error), {"step": job.run.committed()} | _told(error))),
     (DamagedState, "damaged", lambda _, error: _damaged(error)),
-    (FloatingPointError, "nonfinite", lambda job, error: Account(str(error), {"step": job.run.committed() + 1} | _told(error))),
+    (FloatingPointError, "nonfinite", lambda job, error: EndReport(str(error), {"step": job.run.committed() + 1} | _told(error))),
     (OutOfMemory, "out_of_memory", lambda job, error: _out_of_memory(job, error)),
-    (BeginAgain, "out_of_memory", lambda _, error: Account(str(error), _told(error) | {"again": True})),
-    (OSError, "disk_full", lambda _, error: Account(f"the disk takes nothing: {error}", None)),
+    (BeginAgain, "out_of_memory", lambda _, error: EndReport(str(error), _told(error) | {"again": True})),
+    (OSError, "disk_full", lambda _, error: EndReport(f"the disk takes nothing: {error}", None)),
 )
 
 
@@ -68,18 +68,18 @@ def _told(error: Exception) -> Json:
     return {"reason": str(error)}
 
 
-def _out_of_memory(job: Job, full: OutOfMemory) -> Account:
+def _out_of_memory(job: Job, full: OutOfMemory) -> EndReport:
     """Describe what did not fit although everything was tried; a sample alone is named, because no setting can help it."""
     step, batch = job.run.committed() + 1, full.batch
     if batch is None:
         reason = f"{full.what} does not fit into memory: {full}"
-        return Account(f"out of memory before or in step {step}: {reason}", {"reason": reason, "device": full.device})
+        return EndReport(f"out of memory before or in step {step}: {reason}", {"reason": reason, "device": full.device})
     reason = f"one sample of {batch.tokens} tokens does not fit into memory: {batch.sources[0]}"
     facts = {"reason": reason, "device": full.device, "step": step, "samples": list(batch.numbers)}
-    return Account(f"out of memory at step {step}: {reason} ({full})", facts)
+    return EndReport(f"out of memory at step {step}: {reason} ({full})", facts)
 
 
-def _damaged(error: DamagedState) -> Account:
+def _damaged(error: DamagedState) -> EndReport:
     """Describe a state that training cannot have produced, with each newer one that was rejected before it."""
     assert error.found.snapshot is not None
-    return Account("\nholdfast: ".join(error.told), {"step": error.found.snapshot.step, "sound": error.sound, "damaged": error.told})
+    return EndReport("\nholdfast: ".join(error.told), {"step": error.found.snapshot.step, "sound": error.sound, "damaged": error.told})

@@ -12,7 +12,7 @@ from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout
-from holdfast.trainer.model.layers.fused import FusedLayers, Group, MaskSource
+from holdfast.trainer.model.layers.fused import FusedGroup, FusedLayers, MaskSource
 
 _TOKENS = 331  # several blocks of each kernel, and one that is not full
 _LABELS = 33  # rows of logits of the whole vocabulary
@@ -70,7 +70,7 @@ def _losses(head: OutputHead, hidden: Tensor, labels: Tensor, fused: bool) -> li
         return [losses.detach(), right.float(), torch.autograd.grad((losses * weights).sum(), x)[0].float()]
 
 
-def _differs(group: Group) -> str:
+def _differs(group: FusedGroup) -> str:
     torch.manual_seed(0)
     device, count = group.weights[0].device, len(group.layers)
     drawn = _drawn(group, device)
@@ -93,7 +93,7 @@ def _names(count: int) -> list[str]:
     return [*["the output"] * count, "the gradient of the input", *["the gradient of A"] * count, *["the gradient of B"] * count]
 
 
-def _drawn(group: Group, device: torch.device) -> MaskSource:
+def _drawn(group: FusedGroup, device: torch.device) -> MaskSource:
     """Draw dropout as in a step, for random row hashes; nothing where the adapter has no dropout."""
     if not isinstance(group.dropout, StatelessDropout) or not group.dropout.dropped:
         return MaskSource(None, None, 0, 0)
@@ -101,13 +101,13 @@ def _drawn(group: Group, device: torch.device) -> MaskSource:
     return MaskSource(rows, group.dropout.context.keys, group.dropout.number, group.dropout.dropped)
 
 
-def _keep(group: Group, at: int, rows: Tensor) -> Tensor:
+def _keep(group: FusedGroup, at: int, rows: Tensor) -> Tensor:
     layer = group.layers[at]
     mask: Tensor = layer.lora_dropout[next(iter(layer.lora_A))].keep(rows, group.features)
     return mask
 
 
-def _wrong_masks(group: Group, drawn: MaskSource) -> int:
+def _wrong_masks(group: FusedGroup, drawn: MaskSource) -> int:
     """Count the elements in which a kernel's dropout masks differ from the hash's, seen through inputs of ones."""
     count, wrong = len(group.layers), 0
     assert drawn.rows is not None
@@ -119,7 +119,7 @@ def _wrong_masks(group: Group, drawn: MaskSource) -> int:
     return wrong
 
 
-def _passed(group: Group, given: list[Tensor], outer: list[Tensor], drawn: MaskSource, fused: bool) -> list[Tensor]:
+def _passed(group: FusedGroup, given: list[Tensor], outer: list[Tensor], drawn: MaskSource, fused: bool) -> list[Tensor]:
     """Compute the outputs, and the gradients in x, every A and every B, by the kernels or by torch."""
     count = len(group.layers)
     with torch.enable_grad():

@@ -22,7 +22,7 @@ _BATCH = 64
 _SAME = 1e-3  # of the logits' norm: another order of additions
 
 
-class Answer(NamedTuple):
+class GreedyAnswer(NamedTuple):
     """Token numbers without the one that ended it, by how much each was ahead of the second best, and whether it ended by itself.
 
     Of an answer that ended by itself there is one margin more, that of its end.
@@ -40,7 +40,7 @@ def greedy(
     ends: Sequence[int],
     longest: int,
     answered: Callable[[int], None] = lambda new: None,
-) -> list[Answer]:
+) -> list[GreedyAnswer]:
     """Generate one answer of at most `longest` tokens to each prompt, in their order. answered: called as each answer ends."""
     if prompts and not batches(model, prompts, pad):
         answers = []
@@ -49,7 +49,7 @@ def greedy(
             answered(1)
         return answers
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    found: dict[int, Answer] = {}
+    found: dict[int, GreedyAnswer] = {}
     for some, answers in in_portions(
         order, _BATCH, first_of, lambda some: _batch(model, [prompts[at] for at in some.numbers], pad, ends, longest, answered)
     ):
@@ -85,9 +85,9 @@ def batches(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> bool:
 
 
 @torch.inference_mode()
-def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int) -> Answer:
+def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int) -> GreedyAnswer:
     """Generate the answer to one prompt without a key-value cache."""
-    answer = Answer([], [], False)
+    answer = GreedyAnswer([], [], False)
     for _ in range(longest):
         best = _last_logits(model, [*prompt, *answer.ids]).topk(2)
         answer.margins.append(float(best.values[0] - best.values[1]))
@@ -128,10 +128,10 @@ def _next_logits(model: Any, shown: dict[str, Tensor], mask: Tensor, positions: 
 @torch.inference_mode()
 def _batch(
     model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int, answered: Callable[[int], None]
-) -> list[Answer]:
+) -> list[GreedyAnswer]:
     model, virtual = _without_virtual(model)
     shown, mask, positions, cache = _begun(model, prompts, pad, virtual)
-    answers = [Answer([], [], False) for _ in prompts]
+    answers = [GreedyAnswer([], [], False) for _ in prompts]
     rows = list(range(len(prompts)))  # which prompt each row of the batch is; None once it has ended
     alive = torch.ones(len(rows), dtype=torch.bool)
     for _ in range(longest):

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _ROOM = 0.9  # of what is free, for weights; the rest computes
 
 
-class Place(NamedTuple):
+class ModelPlace(NamedTuple):
     """A device, and whether layers are kept in main memory and come to it for their part of a pass."""
 
     device: torch.device
@@ -43,16 +43,16 @@ class DoesNotFit(OutOfMemory):
     """A model is larger than what is free of its device; nothing was tried."""
 
 
-def places() -> list[Place]:
+def places() -> list[ModelPlace]:
     """List the places where a model can lie on this machine, the fastest first."""
-    cpu = Place(torch.device("cpu"))
+    cpu = ModelPlace(torch.device("cpu"))
     if not torch.cuda.is_available():
         return [cpu]
     card = torch.device("cuda", torch.cuda.current_device())
-    return [Place(card), Place(card, layers_away=True), cpu]
+    return [ModelPlace(card), ModelPlace(card, layers_away=True), cpu]
 
 
-def at_first_that_fits(left: list[Place], work: Callable[[Place], _T], tell: Callable[[str], None]) -> _T:
+def at_first_that_fits(left: list[ModelPlace], work: Callable[[ModelPlace], _T], tell: Callable[[str], None]) -> _T:
     """Return what `work` gives at the first place with enough memory; remove the places that fail from `left`, and report them.
 
     Raises what the last one raised, and what is no matter of memory.
@@ -87,7 +87,7 @@ def refuse_too_large(model: nn.Module, device: torch.device) -> None:
         raise DoesNotFit(None, text, "the model", "cuda")
 
 
-def put(model: Any, base: Any, place: Place) -> Any:
+def put(model: Any, base: Any, place: ModelPlace) -> Any:
     """Move a model from main memory to a place. base: the model inside an adapter. Raises DoesNotFit, Refusal."""
     model.requires_grad_(False)
     if place.layers_away:

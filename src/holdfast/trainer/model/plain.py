@@ -20,7 +20,7 @@ from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
 from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
 from holdfast.trainer.model.load import HALVES, loader, read_widened, unlike_config, widen_constants
-from holdfast.trainer.model.place import Place, put
+from holdfast.trainer.model.place import ModelPlace, put
 from holdfast.trainer.model.trained.saved import with_adapter
 
 
@@ -30,7 +30,7 @@ def load_plain(folder: str, adapter: str | None, device: torch.device, layers_aw
     layers_away: they stay in main memory and come to the card for their part of a pass. Raises DoesNotFit, Refusal.
     Where a model's own code does not compute with weights in 16 bits beside values in fp32, all of it is widened.
     """
-    place = Place(device, layers_away)
+    place = ModelPlace(device, layers_away)
     model, narrow = _loaded(folder, adapter, place)
     if narrow and not _computes(model, device):
         del model
@@ -50,7 +50,7 @@ def _computes(model: Any, device: torch.device) -> bool:
     return True
 
 
-def _loaded(folder: str, adapter: str | None, place: Place, wide: bool = False) -> tuple[Any, bool]:
+def _loaded(folder: str, adapter: str | None, place: ModelPlace, wide: bool = False) -> tuple[Any, bool]:
     """Load the model with the adapter; return it, and whether weights of its own stay in 16 bits."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.set_verbosity_error()

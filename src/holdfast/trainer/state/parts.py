@@ -16,7 +16,7 @@ from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.step.training_state import TrainingState
 
 
-class Parts(Snapshots):
+class RankSnapshots(Snapshots):
     """This rank's parts, in a memory file of its own. The first rank's file says which are to become a checkpoint, and journals.
 
     step: the state the run goes on from. What an attempt that ended left beyond it, or pinned on some ranks alone, is let go.

@@ -9,7 +9,7 @@ from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.trainer.common.job import Job
 from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.state.following import SnapshotFollower
-from holdfast.trainer.state.parts import Parts
+from holdfast.trainer.state.parts import RankSnapshots
 from holdfast.trainer.state.restore import RestorePoint, state_for_training
 from holdfast.trainer.state.shared import share_state
 from holdfast.trainer.state.snapshot import Snapshots
@@ -65,7 +65,7 @@ def restored(training: TrainingState, places: list[Path], found: RestorePoint) -
         if damaged:
             raise DamagedState(newest, step, damaged)
         prove(training, found.snapshot)
-        return Parts(training, places, step), found.spent()
+        return RankSnapshots(training, places, step), found.spent()
     snapshots = Snapshots(training, places) if rank.first else SnapshotFollower(job, places)
     if rank.first:
         sound, damaged = sound_before(training, places, found)

@@ -84,7 +84,7 @@ class _Pool:
         insort(self._free, (block.size, block.order))
 
 
-class Card:
+class CardAllocator:
     """torch's caching allocator. most: bytes of its segments, none of which is given back."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ def _chunk(size: int) -> int:
     return (size + 8 + 15) // 16 * 16
 
 
-def held(log: Log, begin: int, allocator: Card | Heap | MappedHeap) -> int:
+def held(log: Log, begin: int, allocator: CardAllocator | Heap | MappedHeap) -> int:
     """Replay a log; return the most bytes its allocator holds. begin: moves before the step; blocks left of them count as in order."""
     blocks: dict[int, Any] = {}
     there: dict[int, None] = {}

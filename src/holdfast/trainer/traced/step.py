@@ -23,7 +23,7 @@ from holdfast.planning.memory.trained_size import is_wrapped
 from holdfast.trainer.common.on_card import trace_for
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.load import in_fewer_bits
-from holdfast.trainer.model.trained.parts import Parts, parts_of
+from holdfast.trainer.model.trained.parts import PartCounts, parts_of
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
 from holdfast.trainer.protocol.task import AnyTask
@@ -46,7 +46,7 @@ class StepTrace:
     total: int
     trainable: int
     layers: int
-    parts: Parts
+    parts: PartCounts
 
 
 def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> StepTrace:

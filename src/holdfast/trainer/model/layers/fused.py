@@ -38,7 +38,7 @@ class FusedLayers:
     """The plain LoRA layers of a model in groups; variants keep PEFT's own forward pass, as they do in lora.py."""
 
     def __init__(self, model: nn.Module, context: StepContext, mixed: bool, near: Near = everywhere) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[FusedGroup] = []
         self.near = near  # inside, the frozen weights of a group are on the card
         layers = plain_layers(model)
         context.keep_keys(next(iter(layers[0].lora_A.values())).weight.device if layers else torch.device("cpu"))  # where it computes
@@ -49,12 +49,12 @@ class FusedLayers:
                 found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
                 if len(found) > 1 and _alike(found):
                     with near(*found):
-                        group = Group([left.pop(id(layer)) for layer in found], mixed, comes_and_goes)
+                        group = FusedGroup([left.pop(id(layer)) for layer in found], mixed, comes_and_goes)
                     parent.register_forward_hook(group.forget, always_call=True)
                     self.groups.append(group)
         for layer in left.values():
             with near(layer):
-                self.groups.append(Group([layer], mixed, comes_and_goes))
+                self.groups.append(FusedGroup([layer], mixed, comes_and_goes))
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -81,7 +81,7 @@ def _alike(layers: list[Any]) -> bool:
     return len(shapes) == 1 and in_a_row and len({one.p for one in dropouts}) == 1
 
 
-class Group:
+class FusedGroup:
     """LoRA layers with one input x: y = x W' + b + s ((x keep) A') B' of each.
 
     x and all s h lie side by side in one matrix that meets [W, B], unless that copy of x is larger than what it saves:
@@ -218,7 +218,7 @@ class _Together(torch.autograd.Function):
     """The outputs of a group's layers. Of x and h nothing is kept twice, of masks nothing at all."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, drawn: MaskSource, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, group: FusedGroup, drawn: MaskSource, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
         count = len(group.layers)
         a, b = trained[:count], trained[count:]
         group.fill(b)
@@ -251,7 +251,7 @@ class _Together(torch.autograd.Function):
         return dx, None, None, None, *da, *db
 
 
-def _products(group: Group, x: Tensor, h: Tensor, wide: Tensor) -> list[Tensor]:
+def _products(group: FusedGroup, x: Tensor, h: Tensor, wide: Tensor) -> list[Tensor]:
     if group.joined:
         return list(torch.split(F.linear(wide, group.matrices[0], group.bias), group.sizes, dim=1))
     if group.wide:
@@ -268,7 +268,7 @@ def _products(group: Group, x: Tensor, h: Tensor, wide: Tensor) -> list[Tensor]:
 _Back = tuple[Tensor, list[Tensor], Iterable[tuple[Tensor, Tensor]]]  # dh without its scale, the gradient of each B, and dx's products
 
 
-def _joined_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
+def _joined_back(group: FusedGroup, h: Tensor, dys: list[Tensor]) -> _Back:
     matrix, dy = group.matrices[0], torch.cat(dys, 1)
     dh = dy @ matrix[:, group.features :]
     every = (h.t() @ dy).float()
@@ -277,7 +277,7 @@ def _joined_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
     return dh, db, [(dy, matrix[:, : group.features])]
 
 
-def _each_back(group: Group, h: Tensor, dys: list[Tensor]) -> _Back:
+def _each_back(group: FusedGroup, h: Tensor, dys: list[Tensor]) -> _Back:
     dh = torch.empty_like(h)
     db = []
     for at, (dy, up) in enumerate(zip(dys, group.ups, strict=True)):

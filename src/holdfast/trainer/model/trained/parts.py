@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from holdfast.base_model.parts import by_part
 
 
-class Parts(NamedTuple):
+class PartCounts(NamedTuple):
     """Numbers by part of a model: that are trained; of its own weights; of those of them that learn or carry an adapter."""
 
     learns: dict[str, int]
@@ -18,14 +18,14 @@ class Parts(NamedTuple):
     reached: dict[str, int]
 
 
-def parts_of(model: nn.Module, trained: Mapping[str, Tensor], wrapped: bool) -> Parts:
+def parts_of(model: nn.Module, trained: Mapping[str, Tensor], wrapped: bool) -> PartCounts:
     """Count what learns of a model. trained: what the optimizer moves, by name. A shared weight counts once."""
     moved = {id(tensor) for tensor in trained.values()}
     added = moved if hasattr(model, "peft_config") else set()
     own = {name: one for name, one in model.named_parameters() if id(one) not in added}
     live = [name for name, one in model.named_parameters() if id(one) in moved]  # a file may have other names for them
     reached = moved | {id(one) for module in _carriers(model, [*trained, *live]) for one in _carried(module)}
-    return Parts(
+    return PartCounts(
         by_part({name: one.numel() for name, one in trained.items()}, wrapped),
         by_part({name: _size(one) for name, one in own.items()}, wrapped),
         by_part({name: _size(one) for name, one in own.items() if id(one) in reached}, wrapped),

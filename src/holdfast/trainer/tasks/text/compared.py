@@ -22,7 +22,7 @@ from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble, on_dev
 from holdfast.trainer.tasks.text.reference import Portions, StoredValues, Values
 
 
-class Group:
+class SequenceGroup:
     """The samples of one step, which share a drift; it is computed when the first of their micro-batches asks for it."""
 
     def __init__(self, numbers: list[int], budget: int) -> None:
@@ -44,7 +44,7 @@ class ComparedLoss:
         self.budget = settings.micro_batch_tokens
         self.file = folder / f"reference-{settings.dtype}-{settings.attention}.bin" if folder else None
 
-    def __call__(self, batch: TextBatch, group: Group, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: TextBatch, group: SequenceGroup, step: int) -> tuple[Tensor, Tensor]:
         """Return (sum of the samples' losses, what was measured: [measures])."""
         task = self.task
         self.score(list(batch.numbers))
@@ -72,7 +72,7 @@ class ComparedLoss:
     def _of_portion(self, numbers: list[int]) -> Tensor:
         return self._scores([part for number in numbers for part, _ in sequences(*self.task.tokens.row(number))], without=True)
 
-    def _drift(self, group: Group) -> Tensor:
+    def _drift(self, group: SequenceGroup) -> Tensor:
         """Estimate how much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
         if group.drift is None:
             rows = [sequences(*self.task.tokens.row(number))[0][0] for number in group.numbers]

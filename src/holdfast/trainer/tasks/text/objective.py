@@ -40,7 +40,7 @@ class Objective(Protocol):
         ...
 
 
-class Pairs:
+class PairObjective:
     """What pair objectives have in common: sequences alternate, the better one first."""
 
     measures: tuple[str, ...] = ("pair_accuracy", "margin")
@@ -65,7 +65,7 @@ class Pairs:
         return -F.logsigmoid(margins) * (1 - share) - (F.logsigmoid(-margins) * share if share else 0.0)
 
 
-class Dpo(Pairs):
+class Dpo(PairObjective):
     """Rafailov et al. 2023 (arXiv 2305.18290); ipo, per token: Azar et al. 2023 (2310.12036); hinge: Zhao et al. 2023 (2305.10425)."""
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,7 @@ class Dpo(Pairs):
         return losses - wanted.sft_weight * better / long if wanted.sft_weight else losses, margins
 
 
-class Orpo(Pairs):
+class Orpo(PairObjective):
     """Hong et al. 2024 (arXiv 2403.07691): the answer's own loss, and the odds of the better answer against those of the worse one."""
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ class Orpo(Pairs):
         return -one - self.beta * F.logsigmoid(odds), self.beta * (one - two)
 
 
-class SimPo(Pairs):
+class SimPo(PairObjective):
     """Meng et al. 2024 (arXiv 2405.14734): log-probabilities per token, ahead by a margin; no reference."""
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -101,7 +101,7 @@ class SimPo(Pairs):
         return losses - wanted.sft_weight * better / long if wanted.sft_weight else losses, margins
 
 
-class Reward(Pairs):
+class Reward(PairObjective):
     """Bradley and Terry's model of pairs (Ouyang et al. 2022, arXiv 2203.02155): the better answer's score above the worse one's."""
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -10,12 +10,12 @@ from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import TokenSet
 from holdfast.data.token_set.worse import WORSE
-from holdfast.trainer.tasks.text.task import Sft
+from holdfast.trainer.tasks.text.task import TextTask
 
 
-def of_shapes(config: Config, settings: Settings, lengths: list[int], labels: int, device: torch.device) -> tuple[Sft, int]:
+def of_shapes(config: Config, settings: Settings, lengths: list[int], labels: int, device: torch.device) -> tuple[TextTask, int]:
     """Make the task on samples of these lengths, of whose tokens `labels` are learned; and the number of its decoder layers."""
-    task = Sft(config, settings, made_rows(lengths, labels, config.train.objective), device)
+    task = TextTask(config, settings, made_rows(lengths, labels, config.train.objective), device)
     if task.losses.head:
         task.losses.head.fused = False  # its kernel needs less, and a start may leave it out
     return task, task.layers

@@ -1,4 +1,4 @@
-"""Task `sft`, supervised fine-tuning: answers are learned, prompts are given. What the loop asks of it besides a step."""
+"""The text task, supervised fine-tuning: answers are learned, prompts are given. What the loop asks of it besides a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from holdfast.trainer.tasks.text.tokenizer_check import compare_readers
 _SMALL = 32  # tokens
 
 
-class Sft(TextModel):
+class TextTask(TextModel):
     """The task protocol's methods beside those that a step calls."""
 
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
@@ -48,7 +48,7 @@ class Sft(TextModel):
         return {}, ""
 
     @classmethod
-    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Sft:
+    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> TextTask:
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
         if task.held:
             refuse_other_weights(run, settings, task.held.sha256)
@@ -124,4 +124,4 @@ def refuse_other_weights(run: RunFolder, settings: Settings, digest: str) -> Non
         raise Refusal("checkpoint_model_mismatch", text, "use the bitsandbytes of then, or start afresh with --run DIR")
 
 
-TASK: type[Task[TextBatch]] = Sft
+TASK: type[Task[TextBatch]] = TextTask

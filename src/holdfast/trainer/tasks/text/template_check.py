@@ -31,7 +31,7 @@ _TRIES = 3  # a template may write the time
 _SHOWN, _BEFORE = 160, 40  # characters of a text that are shown, and of those the ones before the difference
 
 
-class Difference(NamedTuple):
+class TemplateDifference(NamedTuple):
     """What each of the two writes, from a little before they differ."""
 
     ours: str
@@ -57,7 +57,7 @@ def refuse_other_rendering(config: Config, codec: Codec, special: Mapping[str, A
             raise Refusal("tokenizer_or_template", message, hint)
 
 
-def difference(written: Written, example: Example, template: ChatTemplate, special: Mapping[str, Any]) -> Difference | None:
+def difference(written: Written, example: Example, template: ChatTemplate, special: Mapping[str, Any]) -> TemplateDifference | None:
     """Find how a sequence of ours is no beginning of transformers' text up to one of the answers; None where each is.
 
     An answer with a thought behind a prompt that opens one, or one that stands in the whole text behind other turns, is right if its prompt
@@ -81,7 +81,7 @@ def difference(written: Written, example: Example, template: ChatTemplate, speci
             continue
         nearest = max(whole, key=lambda text: _common(ours, text))
         begin = max(0, _common(ours, nearest) - _BEFORE)
-        return Difference(ours[begin : begin + _SHOWN], nearest[begin : begin + _SHOWN])
+        return TemplateDifference(ours[begin : begin + _SHOWN], nearest[begin : begin + _SHOWN])
     return None
 
 

@@ -32,7 +32,7 @@ from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces
-from holdfast.trainer.tasks.text.compared import ComparedLoss, Group
+from holdfast.trainer.tasks.text.compared import ComparedLoss, SequenceGroup
 from holdfast.trainer.tasks.text.objective import objective_of
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches, packed_batches
 
@@ -127,7 +127,7 @@ class TextModel:
         found = (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
         if self.compared is None:
             return found
-        group = Group(list(samples), budget)
+        group = SequenceGroup(list(samples), budget)
         return [replace(batch, labels=len(batch.numbers), group=group) for batch in found]
 
     def prepare_passes(self, batches: Sequence[TextBatch]) -> None:
