@@ -19,8 +19,8 @@ from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
-from holdfast.report import report_training
-from holdfast.report.report import render
+from holdfast.report.run import report_training
+from holdfast.report.run.report import render
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.words import words_of
@@ -150,6 +150,13 @@ def test_a_chart_draws_each_value_in_its_place() -> None:
     heights = [float(y) for _, y in re.findall(r"[ML](\S+) ([\d.]+)", path[1])]
     assert heights[1] < heights[2] < heights[0]
     assert "killed &amp; resumed" in chart
+
+
+def test_behind_each_picture_are_its_numbers() -> None:
+    chart = line_chart(range(1, 1001), [k / 8 for k in range(1, 1001)], "a & b")
+    cells = re.findall("<td[^>]*>([^<]*)</td>", chart)
+    assert "a &amp; b</th>" in chart and len(cells) == 40 and cells[-2:] == ["1,000", "125"]
+    assert re.findall("<td[^>]*>([^<]*)</td>", histogram([0.0, 5.0, 9.0], [3, 1200], "tokens")) == ["0 to 5", "3", "5 to 9", "1,200"]
 
 
 def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,11 @@ def short(path: Path) -> str:
 def shown(path: Path) -> str:
     """The same for a command line, quoted where a shell needs it."""
     return shlex.quote(short(path))
+
+
+def visible(text: str) -> str:
+    """A text of unknown origin on one line, with everything that is not printed as an escape."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
 
 
 def unused_fields(found: Json) -> list[str]:

@@ -28,7 +28,7 @@ from holdfast.processes.ending import Stuck, end
 from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.writer import persist_newest
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_steps, summarise
 from holdfast.report.words import words_of
 from holdfast.run.artifact import Artifact, artifact_of

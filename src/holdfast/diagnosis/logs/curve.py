@@ -63,8 +63,8 @@ def points(lines: Sequence[Line]) -> list[Point]:
             names.append("column")
         if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - _BEFORE) : match.start() + 5]):
             continue
-        rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
-        found.append(Point(line, float(match[1]), *rest, _digits(match[1])))
+        norm, rate, accuracy, epoch = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
+        found.append(Point(line, float(match[1]), norm, rate, accuracy, epoch, _digits(match[1])))
         names.append(line.text[: match.start(1)].lower().rpartition("loss")[0][-_BEFORE:])
     return _without_summaries(found, names)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
@@ -39,12 +40,13 @@ from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
 from holdfast.supervision.full_disk import supervised
 from holdfast.supervision.moved import anchored
 from holdfast.supervision.records import journals_of
+from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
-_LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
+_LAST_LINES, _REMEDIES, _ROWS, _KEPT_THERE = 12, 3, 16, 2
 _UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
@@ -64,6 +66,8 @@ def run_command(
     if not run.machine_file.exists():
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
+    if command.to and not (run.path / "run.json").exists():
+        run.write_id(uuid.uuid4().hex)
     run.heal_journals(terminal.tell)
     run.summary_file.unlink(missing_ok=True)
     sweep_snapshots()
@@ -96,6 +100,7 @@ def run_command(
         attended(folder, command.hang_s, tell),
         sampled(run),
         notified(run, notify),
+        sending(folder, command.to, _KEPT_THERE, command.hang_s, tell, command.to_every),
     ):
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
         outcome = anchor.going_on(lambda: supervise(user))

@@ -18,8 +18,8 @@ from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train, Until
-from holdfast.data.templates.given_template import with_template
-from holdfast.data.tokens.token_set import epoch_rows
+from holdfast.data.token_set.token_set import epoch_rows
+from holdfast.data.tokens.given_template import with_template
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
 from holdfast.planning.ladder import ladder_entry
