@@ -277,6 +277,24 @@ def test_no_training_row_of_any_series_looks_into_the_held_out_part(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({}, []),
+        ({"split": "row"}, ["parted by row, held-out rows lie within the horizons of training rows"]),
+        ({"group": "extra"}, ["of 60 rows 59 learn the change to a row of another group"]),
+        ({"group": "extra", "split": "group"}, ["of 60 rows 59 learn the change", "parted by group, held-out rows lie within"]),
+        ({"split": "row", "horizon": None}, []),
+    ],
+)
+def test_a_horizon_that_reaches_over_other_rows_is_told(tmp_path: Path, columns: Tree, says: list[str]) -> None:
+    file = series(tmp_path / "s.csv", 60, lambda at, _: f"g{at % 2}")
+    table = {"target": "close", "time": "time", "horizon": 1} | ({} if "group" in columns else {"ignore": ["extra"]}) | columns
+    _, _, facts = built(tmp_path, write_config(tmp_path, file, table=table))
+    told = [one.message for one in facts.findings if one.id == "horizon-over-others"]
+    assert len(told) == len(says) and all(text.startswith(start) for text, start in zip(told, says, strict=True))
+
+
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10_000), horizon=st.sampled_from([None, 1, 7]))
 def test_altering_everything_after_a_time_changes_no_input_up_to_it(
