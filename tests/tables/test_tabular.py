@@ -27,6 +27,7 @@ from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_t
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
+from holdfast.trainer.tasks.tabular.metrics import one_after_another
 from holdfast.trainer.tasks.tabular.network import new_network
 from holdfast.trainer.tasks.tabular.task import Tabular
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
@@ -255,6 +256,43 @@ def test_a_split_by_time_leaves_a_gap_and_looks_at_nothing_behind_it(tmp_path: P
     closes = [float(line.split(",")[2]) for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
     scaled = (np.log(closes[35] / closes[30]) - table.form.target.mean) / table.form.target.scale
     assert table.target[30] == pytest.approx(scaled, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_no_training_row_of_any_series_looks_into_the_held_out_part(tmp_path: Path, count: int) -> None:
+    """A file is a series and a horizon counts its rows, so that the gap is one of each: of files side by side, and of one that ended."""
+    files = [series(tmp_path / f"s{at}.csv", 100) for at in range(count)]
+    files.append(series(tmp_path / "ended.csv", 30))
+    table, _, facts = built(
+        tmp_path, write_config(tmp_path, files, table={"target": "close", "time": "time", "horizon": 7, "ignore": ["extra"]})
+    )
+    first = table.time[table.rows_of(HELD_OUT)].min()
+    training = table.rows_of(TRAINING)
+    assert (table.file[training + 7] == table.file[training]).all()
+    assert table.time[training + 7].max() < first, "what is learned was known before the held-out part begins"
+    ended = training[table.file[training] == count]
+    assert len(ended) == 30 - 7 and facts.form.purged == 7 * count
+    assert one_after_another(table.file[table.rows_of(HELD_OUT)], 7).size == sum(
+        -(-int((table.file[table.rows_of(HELD_OUT)] == at).sum()) // 7) for at in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({}, []),
+        ({"split": "row"}, ["parted by row, held-out rows lie within the horizons of training rows"]),
+        ({"group": "extra"}, ["of 60 rows 59 learn the change to a row of another group"]),
+        ({"group": "extra", "split": "group"}, ["of 60 rows 59 learn the change", "parted by group, held-out rows lie within"]),
+        ({"split": "row", "horizon": None}, []),
+    ],
+)
+def test_a_horizon_that_reaches_over_other_rows_is_told(tmp_path: Path, columns: Tree, says: list[str]) -> None:
+    file = series(tmp_path / "s.csv", 60, lambda at, _: f"g{at % 2}")
+    table = {"target": "close", "time": "time", "horizon": 1} | ({} if "group" in columns else {"ignore": ["extra"]}) | columns
+    _, _, facts = built(tmp_path, write_config(tmp_path, file, table=table))
+    told = [one.message for one in facts.findings if one.id == "horizon-over-others"]
+    assert len(told) == len(says) and all(text.startswith(start) for text, start in zip(told, says, strict=True))
 
 
 @settings(max_examples=12, deadline=None)

@@ -20,15 +20,18 @@ _T: tuple[float, ...] = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201,
 _T += (2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045)
 
 
-def blocks_of(values: npt.NDArray[np.float64]) -> list[float]:
-    """Means of at most 30 stretches of rows, in their order; none where there are too few rows."""
-    count = min(_BLOCKS, len(values) // _FEWEST)
+def blocks_of(values: npt.NDArray[np.float64], shared: int = 0) -> list[float]:
+    """Return the means of at most 30 stretches of rows, in their order; none where there are too few rows.
+
+    shared: neighbouring rows that were measured on the same events, as those within one horizon; a stretch has three times as many.
+    """
+    count = min(_BLOCKS, len(values) // max(_FEWEST, 3 * shared))
     return [float(block.mean()) for block in np.array_split(values, count)] if count >= _FEWEST else []
 
 
-def interval(values: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """{mean, interval: [low, high] of 95 %, null where there are too few rows, blocks: their means}."""
-    blocks = blocks_of(values)
+def interval(values: npt.NDArray[np.float64], shared: int = 0) -> dict[str, Any]:
+    """{mean, interval: [low, high] of 95 %, null where there are too few rows, blocks: their means}. shared: as in `blocks_of`."""
+    blocks = blocks_of(values, shared)
     return {"mean": float(values.mean()) if len(values) else None, "interval": reach(blocks), "blocks": blocks}
 
 

@@ -38,7 +38,8 @@ class TableFacts(BaseModel):
     """What was counted of a table. usual_step_s: seconds between most rows; missing_times: places where it is more.
 
     held_out_repeated: of the held-out rows, those that equal a training row; combinations: of the features' values, where those are so few
-    that rows are equal by chance.
+    that rows are equal by chance. horizon_crosses: rows whose horizon ends in another group; horizon_parted_by: row or group, where
+    horizons of training rows reach over held-out rows.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +50,8 @@ class TableFacts(BaseModel):
     held_out_rows: int = 0
     held_out_repeated: int = 0
     combinations: int | None = None
+    horizon_crosses: int = 0
+    horizon_parted_by: Literal["row", "group"] | None = None
     unordered: int = 0
     repeated_times: int = 0
     unreadable_times: int = 0

@@ -32,7 +32,7 @@ def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[n
     elif data.held_out and usable.any():
         rows = np.flatnonzero(usable)
         if how == "time":
-            purged = _by_time(part, by_time(rows, time), time, table, data.held_out)
+            purged = _by_time(part, by_time(rows, time), time, file, table, data.held_out)
         elif how == "group":
             part[rows[_held_groups(group[rows], data.held_out, seed)]] = HELD_OUT
         else:
@@ -44,7 +44,8 @@ def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[n
     return part, how, purged
 
 
-def _by_time(part: Part, ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], table: Table, share: float) -> int:
+def _by_time(part: Part, ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], file: npt.NDArray[np.int32], table: Table,
+             share: float) -> int:  # fmt: skip
     """Hold out the newest rows, or the stretch of the fold; how many rows are left out beside it. Rows of one time stay together."""
     count = len(ordered)
     edges = np.round(np.linspace(count * (1 - share), count, (table.folds or 1) + 1)).astype(int)
@@ -52,15 +53,25 @@ def _by_time(part: Part, ordered: npt.NDArray[np.int64], time: npt.NDArray[np.in
     first, end = (_first_at(ordered, time, at) if at < count else count for at in (edges[fold], edges[fold + 1]))
     gap = table.purge if table.purge is not None else table.horizon or 0
     begin = min(end, first + table.embargo)
+    purged = _last_of_each(ordered[:first], gap, file, np.unique(file[time >= time[ordered[first]]]) if first < count else file[:0])
     part[ordered[begin:end]] = HELD_OUT
-    part[ordered[max(0, first - gap) : begin]] = UNUSED
+    part[purged] = UNUSED
+    part[ordered[first:begin]] = UNUSED
     part[ordered[end:]] = UNUSED  # later folds
-    if first - gap <= 0 or begin >= end:
-        text = (
-            f"of {count:,} rows, {first:,} lie before the held-out part, less {gap:,} of the gap (table.purge), and {end - begin:,} in it"
-        )
+    if len(purged) >= first or begin >= end:
+        text = f"of {count:,} rows, {first:,} lie before the held-out part, less {len(purged):,} of the gap (table.purge)"
+        text += f", and {end - begin:,} in it"
         raise Stop(BLOCKED, text, "hold out another share (data.held_out), fewer folds, or a smaller gap")
-    return begin - max(0, first - gap)
+    return begin - first + len(purged)
+
+
+def _last_of_each(before: npt.NDArray[np.int64], gap: int, file: npt.NDArray[np.int32],
+                  reaching: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:  # fmt: skip
+    """Return the last `gap` rows, and those of each file that goes on: a file is a series, and a horizon counts its rows."""
+    if not gap:
+        return before[:0]
+    own = [before[file[before] == one][-gap:] for one in reaching] if len(reaching) > 1 else []
+    return np.unique(np.concatenate([before[-gap:], *own]))
 
 
 def _first_at(ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], at: int) -> int:

@@ -43,7 +43,7 @@ class Surveyed:
 def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
     """Raises Stop(1) where no row is left to train on."""
     arrays, horizon = raw.arrays, columns_of(config).horizon
-    target, late = _targets(schema, raw, horizon)
+    target, late, crosses = _targets(schema, raw, horizon)
     usable = ~np.isnan(target)
     if not usable.any():
         reasons = raw.by_reason + Counter({reason: len(rows) for reason, rows in late.items()})
@@ -60,6 +60,8 @@ def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
             "held_out_rows": again.held_out,
             "held_out_repeated": len(again.rows),
             "combinations": again.combinations if again.by_chance else None,
+            "horizon_crosses": crosses,
+            "horizon_parted_by": how if horizon and how in ("row", "group") and again.held_out else None,
         }
     )
     if not again.by_chance:
@@ -76,15 +78,16 @@ def judge(facts: TableFacts) -> list[Finding]:
     ]
 
 
-def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict[str, Array]]:
-    """(what is to be learned of each row, NaN where it is unknown; rows that are rejected for it, by reason)."""
+def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict[str, Array], int]:
+    """(what is to be learned of each row, NaN where it is unknown; rows rejected for it, by reason; horizons that end in another group)."""
     values: Array = raw.arrays["target"]
     if not horizon or not len(values):
-        return values, {}
+        return values, {}, 0
     file, time = raw.arrays["file"], raw.arrays["time"]
     order = None if in_order(file, time) else np.lexsort((time, file))  # a file is a series of its own
     target = np.memmap(raw.folder / "learned", np.float64, "w+", shape=values.shape)
     late: dict[str, list[Array]] = {"no_future": [], "price_not_positive": []}
+    group, crosses = raw.arrays["group"], 0
     for some in chunks(len(values)):
         then = np.arange(some.start, some.stop) + horizon
         here = np.arange(some.start, some.stop) if order is None else order[some]
@@ -93,10 +96,11 @@ def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict
         positive = (values[here] > 0) & (values[ahead] > 0)
         change = np.full(len(here), np.nan)
         good = same & positive
+        crosses += int((group[here] != group[ahead])[good].sum())
         change[good] = np.log(values[ahead[good]] / values[here[good]])
         if schema.kind == "classification":
             change[good] = change[good] > 0
         target[here] = change
         late["no_future"].append(here[~same])
         late["price_not_positive"].append(here[same & ~positive])
-    return target, {reason: np.sort(np.concatenate(rows)) for reason, rows in late.items()}
+    return target, {reason: np.sort(np.concatenate(rows)) for reason, rows in late.items()}, crosses

@@ -19,7 +19,7 @@ from holdfast.trainer.common.device import prepare_torch
 from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.tabular.artifact import export, load, note
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
-from holdfast.trainer.tasks.tabular.metrics import Column, of_classes, of_numbers, of_quantiles, row_losses, trades
+from holdfast.trainer.tasks.tabular.metrics import Column, of_classes, of_numbers, of_quantiles, one_after_another, row_losses, trades
 
 _AT_ONCE = 8192  # rows
 _COMPARED = 64  # rows of which exports must give what the network gives
@@ -66,7 +66,9 @@ def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predi
     forecasts = _naive(config, table, form.target, len(rows), loss, before)
     naive = {name: row_losses(loss, forecast, target, columns_of(config)) for name, forecast in forecasts.items()}
     best = min(naive, key=lambda name: float(naive[name].mean()))
-    gain = interval(naive[best] - ours)
+    series = table.file[rows]  # a file is one, and all of them stand side by side in time
+    at_once, horizon = len(np.unique(series)), form.target.horizon or 0
+    gain = interval(naive[best] - ours, horizon * at_once)
     result: Json = {
         "loss": loss,
         "eval_base": float(naive[best].mean()),
@@ -84,8 +86,10 @@ def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predi
         result["metrics"] = of_numbers(middle, wanted)
         if loss == "quantile":
             result["metrics"] |= of_quantiles(own, wanted, columns_of(config).quantiles)
-        if form.target.horizon and before is not None:
-            result["trades"] = trades(middle, wanted, before, form.target.horizon, columns_of(config).cost)
+        if before is not None:
+            taken = one_after_another(series, horizon)
+            cost = columns_of(config).cost
+            result["trades"] = trades(middle[taken], wanted[taken], before[taken], horizon, cost, at_once)
     return result | {"says": says(result, len(rows))}
 
 

@@ -65,13 +65,20 @@ def of_quantiles(predicted: Column, target: Column, quantiles: list[float]) -> J
     return {"coverage": {f"{quantile:g}": float((target <= predicted[:, at]).mean()) for at, quantile in enumerate(quantiles)}}
 
 
-def trades(signal: Column, realised: Column, before: Column, horizon: int, cost: float) -> Json:
-    """Compute the mean net return of a trade every `horizon` rows, by the signal's sign and by rules that need no network.
+def one_after_another(series: np.ndarray, horizon: int) -> np.ndarray:
+    """Return the places of every `horizon`-th row of each series, so that no trade of one begins before its last has ended.
 
-    realised: log return within the horizon; before: that of the horizon before, NaN where unknown; cost: share of the price.
+    series: of each row, [rows], in the order of time.
     """
-    every = slice(None, None, horizon)
-    signal, realised, before = signal[every], realised[every], before[every]
+    return np.sort(np.concatenate([np.flatnonzero(series == one)[::horizon] for one in np.unique(series)]))
+
+
+def trades(signal: Column, realised: Column, before: Column, horizon: int, cost: float, at_once: int = 1) -> Json:
+    """Compute the mean net return of trades that follow each other: by the signal's sign, and by rules that need no network.
+
+    realised: log return within the horizon; before: that of the horizon before, NaN where unknown; cost: share of the price; at_once:
+    series that are traded side by side.
+    """
     rules = {
         "model": np.sign(signal),
         "always_long": np.ones_like(signal),
@@ -85,9 +92,9 @@ def trades(signal: Column, realised: Column, before: Column, horizon: int, cost:
         told[name] = {
             "trades": int(taken.sum()),
             "hits": float((np.sign(realised[taken]) == side[taken]).mean()) if taken.any() else None,
-            "net_return": interval(net[name]),
+            "net_return": interval(net[name], at_once),
             "total": float(net[name].sum()),
         }
     naive = max((name for name in rules if name != "model"), key=lambda name: float(net[name].mean()))
-    gain = interval(net["model"] - net[naive])
+    gain = interval(net["model"] - net[naive], at_once)
     return {"rules": told, "every_rows": horizon, "cost": cost, "best_naive": naive, "gain": gain, "verdict": verdict(gain["interval"])}

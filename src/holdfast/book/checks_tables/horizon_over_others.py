@@ -1,0 +1,26 @@
+"""A horizon that ends in another series, or among held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.book.kinds.table_check import TableCheck, TableFacts
+
+
+def look(table: TableFacts) -> Iterator[str]:
+    if table.horizon_crosses:
+        yield f"of {table.rows:,} rows {table.horizon_crosses:,} learn the change to a row of another group: a horizon counts a file's rows"
+    if by := table.horizon_parted_by:
+        yield f"parted by {by}, held-out rows lie within the horizons of training rows: what they show is partly memory, and no forecast"
+
+
+CARD = TableCheck(
+    title="A horizon over other rows",
+    why="The change between two series is no change of either. What a training row learns was not known before the held-out rows it spans.",
+    source=["https://otexts.com/fpp3/tscv.html"],
+    severity="warn",
+    fix="one file a series; split: time",
+    look=look,
+    hits=[{"horizon_crosses": 3}, {"horizon_parted_by": "row"}],
+    misses=[{"horizon_crosses": 0}],
+)
