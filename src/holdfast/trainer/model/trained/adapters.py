@@ -85,7 +85,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         wanted.task_type = "SEQ_CLS"  # with which PEFT trains and saves the head, too
     try:
         with without_bitsandbytes():
-            wrapped: nn.Module = get_peft_model(model, wanted, autocast_adapter_dtype=True)
+            wrapped: Any = get_peft_model(model, wanted, autocast_adapter_dtype=True)
     except ValueError as error:
         able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
         named = f"adapter.targets is {adapter.targets!r}" + (
@@ -97,7 +97,8 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     _refuse_unsaved(wrapped, adapter)
     if adapter.targets == "all-linear" and isinstance(found := getattr(wrapped.peft_config["default"], "target_modules", None), set):
         found &= _named_by(wrapped.targeted_module_names)
-    return wrapped.train()
+    adapted: nn.Module = wrapped.train()
+    return adapted
 
 
 def _named_by(modules: Iterable[str]) -> set[str]:
