@@ -10,7 +10,10 @@ from pathlib import Path
 from holdfast.base.files import Json
 
 CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
-_TOWERS = ("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel")
+_TOWERS = (
+    *("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel"),
+    *("sam_model", "qwen2_model", "patch_merge"),  # as files of DeepSeek-OCR, Mistral Large 4 and MiniMax M3 name them
+)
 
 
 @cache
