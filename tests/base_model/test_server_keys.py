@@ -71,6 +71,8 @@ def test_what_a_server_ignores_in_silence_is_known(config: dict[str, Any], keys:
         ("lm_head.weight", "embeddings"),
         ("model.visual.blocks.0.attn.qkv.weight", "towers"),
         ("multi_modal_projector.linear_1.weight", "towers"),
+        ("model.sam_model.blocks.0.attn.qkv.weight", "towers"),
+        ("patch_merge_mlp.linear_1.weight", "towers"),
     ],
 )
 def test_a_name_tells_the_part_of_the_model(name: str, part: str) -> None:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
-from conftest import holdfast
+from conftest import ROOT, holdfast
 from holdfast.base.errors import Stop
-from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.base_model.parts import in_stacks
 from holdfast.config.config import Config
 from holdfast.planning.memory.arithmetic import footprint
 from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.trained_size import trained_by_part
+from holdfast.trainer.model.load import loader
+from holdfast.trainer.model.trained.adapters import PeftAdapter
+from holdfast.trainer.model.trained.parts import parts_of
 from support.architectures import GQA
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "models"))
+
+from tiny_model import make
 
 KINDS: dict[str, Any] = {
     "mixtral": lambda: transformers.MixtralConfig(**GQA, num_local_experts=4, num_experts_per_tok=2),
@@ -78,3 +88,15 @@ def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("model: model\ndata: {files: rows.jsonl}\nadapter: {r: 4}\ntrain: {frozen: nf4}\n")
     done = holdfast("plan", tmp_path / "c.yaml")
     assert done.returncode == 1 and "experts in stacks" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "adapter"), [("jamba", "lora"), ("laguna", "lora"), ("lfm2_moe", "lora"), ("deepseek_v3", "lora"), ("deepseek_v3", "adalora")]
+)
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")
+def test_what_is_said_to_learn_of_experts_is_what_carries_an_adapter_in_the_built_model(kind: str, adapter: str, tmp_path: Path) -> None:
+    make(kind, tmp_path, EMBEDDED["tiny"], 3584)
+    tree = {"model": str(tmp_path), "data": {"files": "rows.jsonl"}, "adapter": {"type": adapter, "r": 4}}
+    config, model = Config.model_validate(tree), read_model(str(tmp_path))
+    made = PeftAdapter(loader(model).from_pretrained(tmp_path, dtype=torch.float32), config, 1, torch.device("cpu"))
+    assert trained_by_part(config, model) == parts_of(made.model, made.tensors, wrapped=False).learns

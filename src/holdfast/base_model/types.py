@@ -10,20 +10,23 @@ from pathlib import Path
 from holdfast.base.files import Json
 
 CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
-_TOWERS = ("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel")
+_TOWERS = (
+    *("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel"),
+    *("sam_model", "qwen2_model", "patch_merge"),  # as files of DeepSeek-OCR, Mistral Large 4 and MiniMax M3 name them
+)
 
 
 @cache
-def _listed(name: str) -> dict[str, str] | None:
-    """Class names by the values of `model_type`; None where transformers is not installed or keeps its list elsewhere."""
+def _listed(name: str, source: str = "models/auto/modeling_auto.py") -> dict[str, str] | None:
+    """Pairs of names, as class names by the values of `model_type`; None where transformers is not installed or keeps them elsewhere."""
     found = importlib.util.find_spec("transformers")
-    file = Path(found.origin).parent / "models" / "auto" / "modeling_auto.py" if found and found.origin else None
+    file = Path(found.origin).parent / source if found and found.origin else None
     try:
         text = file.read_text(encoding="utf-8") if file else ""
     except OSError:
         return None
-    listed = re.search(rf"^{name}\b.*?^\)", text, re.MULTILINE | re.DOTALL)
-    return dict(re.findall(r'\("([^"]+)",\s*"([^"]+)"', listed.group())) or None if listed else None
+    listed = re.search(rf"^{name}\b.*?^[)}}]", text, re.MULTILINE | re.DOTALL)
+    return dict(re.findall(r'"([^"]+)"[,:]\s*"([^"]+)"', listed.group())) or None if listed else None
 
 
 def causal_types() -> frozenset[str] | None:
@@ -64,6 +67,12 @@ def has_text_half(config: Json) -> bool:
     kind = str(config.get("model_type"))
     half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(kind) for name in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"))
     return loads_as(config) == WRAPPED and half is not None and half != whole
+
+
+def adapts_stacks(model_type: object) -> bool:
+    """Whether PEFT puts LoRA on stacks of experts where layers of their older names are asked for, and on no other layer of these names."""
+    listed = _listed("_MODEL_TO_CONVERSION_PATTERN", "conversion_mapping.py") or {}
+    return listed.get(str(model_type), model_type) in ("mixtral", "qwen2_moe")
 
 
 def is_tower(name: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora
-from holdfast.base_model.types import WRAPPED, is_tower, loads_as
+from holdfast.base_model.types import WRAPPED, adapts_stacks, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
 from holdfast.run.plan import Plan
@@ -87,21 +87,26 @@ def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
     if kind.count is not None:
         targets = list(kind.sits_on) if kind.sits_on and adapter.targets == "all-linear" else adapter.targets
         for name, matrix in _adapted(model, targets).items():
-            found[f"{name}.adapter"] = kind.count(adapter.file_rank, _as_stacked(name, matrix, model, kind.peft))
+            if (held := _as_stacked(name, matrix, model, kind.peft)) is not None:
+                found[f"{name}.adapter"] = kind.count(adapter.file_rank, held)
     return {name: size for name, size in found.items() if size}
 
 
-def _as_stacked(name: str, matrix: Matrix, model: ModelFacts, peft: str) -> Matrix:
-    """The matrix that an adapter's count follows from where a file has each expert apart and transformers 5 stacks them.
+def _as_stacked(name: str, matrix: Matrix, model: ModelFacts, peft: str) -> Matrix | None:
+    """The matrix that an adapter's count follows from where a file has each expert apart and transformers 5 stacks them; None: it has none.
 
-    PEFT puts LoRA on the stack instead, with twice the rank where gate and up are one weight, and then passes over layers of the same names
-    beside the experts.
+    A stack is no layer. In some types PEFT puts LoRA on it all the same, with twice the rank where gate and up are one weight, and then
+    passes over layers of the same names beside the experts.
     """
-    last = name.rpartition(".")[2]
-    if last not in (*_FUSED, *_DOWN) or not any(_APART.search(one) for one in model.shapes):
+    last, of_expert = name.rpartition(".")[2], part_of(name) == "experts"
+    if not any(_APART.search(one) for one in model.shapes):
         return matrix
-    if peft != "LORA" or part_of(name) != "experts":
-        return Matrix(matrix.name, 0, 0)
+    if peft != "LORA" or not adapts_stacks(model.config.get("model_type")):
+        return None if of_expert else matrix
+    if last not in (*_FUSED, *_DOWN):
+        return matrix
+    if not of_expert:
+        return None
     return Matrix(matrix.name, matrix.rows * (2 if last in _FUSED else 1), matrix.columns)
 
 
