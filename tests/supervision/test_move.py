@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from conftest import events, holdfast, start, wait_until
+from conftest import events, fill, holdfast, start, wait_until
 from holdfast.base.errors import Stop
+from holdfast.callback import shared as shared_state
+from holdfast.callback.shared import SharedState, newest, run_of, step_of
 from holdfast.config.config import Config, Save
 from holdfast.machine.differences import unlike
+from holdfast.processes.tree import below
+from holdfast.report.summarise import place_in_words, second_place
+from holdfast.report.words import shown
 from holdfast.row_sources import remote_files
 from holdfast.run.artifact import Artifact
+from holdfast.run.command import Command, read_command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import newest_valid, save_checkpoint
 from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.supervision.foreign_checkpoints.kept import snapshot_of
 from holdfast.supervision.remote import elsewhere, lease
 from holdfast.supervision.remote.lease import Lease, free_lease, lease_at
+from holdfast.supervision.remote.of_command import CommandSender, fetched_for
 from holdfast.supervision.remote.state import Sender, fetch, states_at
 from holdfast.supervision.remote.targets import Remote, Target, target_of
+from holdfast.trainer.state.saving import Saving
 
 KEEP = Save(keep=2)
 
@@ -423,3 +435,222 @@ def test_a_run_that_another_machine_took_over_is_stopped_here_and_refused_until_
             time.sleep(0.2)
         output, _ = refused.communicate()
     assert refused.returncode == 1 and "is being trained by" in output, output
+
+
+# -- somebody else's command at a second place
+
+TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
+
+
+def command_at(box: Path, to: Path | str, step: int | None = None, facts: object = ("of", "step")) -> tuple[RunFolder, Command]:
+    """A command's run in `box`, with a checkpoint of step 4; step: of what its callback keeps in memory."""
+    command = Command(("python", "train.py"), str(box), checkpoints="out", callback=True, to=str(to))
+    run = RunFolder(box / "run")
+    run.attempt(1).joinpath("pattern").mkdir(parents=True)
+    (run.attempt(1) / "pattern" / "adapter_config.json").write_text("{}")
+    (run.attempt(1) / "launch.json").write_text("{}")
+    run.write_id("c" * 32)
+    write_command(run, command)
+    run.append(run.progress_file, {"step": step or 4})
+    checkpoint = box / "out" / "checkpoint-4"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 4, "max_steps": 8}))
+    if step is not None:
+        keep(run, step, facts)
+    return run, command
+
+
+def keep(run: RunFolder, step: int, facts: object = ("of", "step")) -> None:
+    shared = SharedState(snapshot_of(run), str(run.path), 64, 4096)
+    at, begin = shared.slot()
+    shared.memory[begin : begin + 64] = bytes([step]) * 64
+    shared.seal(at, pickle.dumps(facts), step)
+
+
+@pytest.fixture
+def forgotten(tmp_path: Path) -> Iterator[None]:
+    """Nothing of a test's runs stays in shared memory."""
+    yield
+    for box in tmp_path.iterdir():
+        snapshot_of(RunFolder(box / "run")).unlink(missing_ok=True)
+
+
+def on_another_box(command: Command, box: Path, said: list[str]) -> RunFolder:
+    """The same command there: what it finds of the run."""
+    box.mkdir()
+    fetched_for(box / "run", replace(command, folder=str(box)), said.append)
+    return RunFolder(box / "run")
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_what_a_callback_keeps_in_memory_is_there_again_on_another_box(
+    place: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "target_of", lambda address: place)
+    run, command = command_at(tmp_path / "one", place.address, step=7)
+    sent = CommandSender(run, place).send()
+    assert sent is not None and sent.step == 7
+    snapshot_of(run).unlink()
+    shutil.rmtree(tmp_path / "one")
+    said: list[str] = []
+    there = on_another_box(command, tmp_path / "two", said)
+    assert shared_state.copied(snapshot_of(there)) == (7, bytes([7]) * 64, pickle.dumps(("of", "step")))
+    assert run_of(snapshot_of(there)) == str(there.path) and (there.attempt(1) / "pattern/adapter_config.json").exists()
+    assert (tmp_path / "two/out/checkpoint-4/trainer_state.json").exists() and not (there.path / "memory").exists()
+    assert (read_command(there) or command).folder == str(tmp_path / "two")
+    assert said == [f"fetched the state after step 7 from {place.address} into {shown(there.path)}"]
+    fetched_for(there.path, replace(command, folder=str(tmp_path / "two")), said.append)
+    assert len(said) == 1, "it is as far as the place"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_torn_copy_is_passed_over_for_the_one_before(place: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "target_of", lambda address: place)
+    run, command = command_at(tmp_path / "one", place.address, step=6)
+    sender = CommandSender(run, place)
+    sender.send()
+    keep(run, 7)
+    sender.send()
+    blob = damaged(place, 7, "memory/tensors")
+    place.put(blob, place.read(blob)[:10])
+    said: list[str] = []
+    there = on_another_box(command, tmp_path / "two", said)
+    assert step_of(snapshot_of(there)) == 6 and said[0].startswith(
+        "passed over the state of step 7: memory/tensors is not what its list says"
+    )
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("kind", ["train", "another command"])
+def test_a_place_of_another_run_is_refused_and_nothing_stays_here(kind: str, tmp_path: Path) -> None:
+    shared = target_of(str(tmp_path / "shared"))
+    if kind == "train":
+        Sender(begun(tmp_path / "here", 1), shared).send()
+        command = Command(("python", "train.py"), "", to=shared.address)
+    else:
+        run, known = command_at(tmp_path / "one", shared.address)
+        CommandSender(run, shared).send()
+        command = replace(known, argv=("python", "other.py"))
+    with pytest.raises(Stop, match=r"holds the run of (holdfast train|another command: python train.py)") as stop:
+        on_another_box(command, tmp_path / "two", [])
+    assert stop.value.code == 1 and not (tmp_path / "two/run").exists()
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_state_in_memory_that_would_run_a_program_is_not_used(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.system, ("true",)
+
+    shared = target_of(str(tmp_path / "shared"))
+    run, command = command_at(tmp_path / "one", shared.address, step=7, facts=Trap())
+    CommandSender(run, shared).send()
+    said: list[str] = []
+    there = on_another_box(command, tmp_path / "two", said)
+    assert not snapshot_of(there).exists() and "which no checkpoint needs" in said[0] and "the newest checkpoint is used" in said[0]
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_state_is_sent_after_so_many_steps_each_checkpoint_and_the_last_one(tmp_path: Path) -> None:
+    run, _ = command_at(tmp_path / "one", tmp_path / "shared", step=5)
+    sender = CommandSender(run, target_of(str(tmp_path / "shared")), every=4)
+    taken = []
+    for step, last in ((5, False), (6, False), (8, False), (9, False), (10, False), (10, True)):
+        keep(run, step)
+        if (now := sender.newest(last)) is not None and now != sender.sent and (sent := sender.send()):
+            taken.append(sent.step)
+    assert taken == [5, 9, 10]
+    shutil.copytree(tmp_path / "one/out/checkpoint-4", tmp_path / "one/out/checkpoint-11")
+    assert sender.newest(False) == sender.sent, "its state is of another step: it is not whole"
+    (tmp_path / "one/out/checkpoint-11/trainer_state.json").write_text(json.dumps({"global_step": 11}))
+    assert (sender.newest(False) or (0,))[0] == 11
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_copy_of_a_slot_that_is_written_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = SharedState(tmp_path / "state", str(tmp_path), 8, 16)
+
+    def write(step: int) -> None:
+        at, begin = shared.slot()
+        shared.memory[begin : begin + 8] = bytes([step]) * 8
+        shared.seal(at, b"facts", step)
+
+    write(1)
+    waiting = [3, 2]
+
+    def newest_meanwhile(path: Path) -> Any:
+        found = newest(path)
+        if waiting:
+            write(waiting.pop())
+            write(9 - len(waiting))
+        return found
+
+    monkeypatch.setattr("holdfast.callback.shared.newest", newest_meanwhile)
+    assert shared_state.copied(tmp_path / "state") == (9, bytes([9]) * 8, b"facts")
+
+
+@pytest.mark.parametrize("to", [None, "shared"])
+def test_each_so_many_steps_a_state_is_made_durable_for_the_second_place(to: str | None) -> None:
+    config = Config.model_validate(
+        {"model": "tiny", "data": {"files": "f"}, "save": {"every": 50, "to": to, "to_every": 4 if to else None}}
+    )
+    orders = {"failures": 0, "running_s": 0.0}
+    saving = Saving(SimpleNamespace(config=config, orders=orders), SimpleNamespace(saved_s=1.0), 0)  # type: ignore[arg-type]
+    assert [step for step in range(1, 53) if saving.due(step, 1.0)] == sorted({50, *(range(4, 53, 4) if to else ())})
+
+
+def test_a_second_disk_that_is_full_is_told_and_touches_no_run(small_disk: Path, tmp_path: Path) -> None:
+    fill(small_disk)
+    words = [sys.executable, str(TRAINER), "--output_dir", "out", "--max_steps", "4"]
+    done = holdfast("run", "--run", "run", "--to", small_disk / "there", "--json", "--", *words, cwd=tmp_path)
+    summary = json.loads(done.stdout)
+    assert (done.returncode, summary["status"], summary["steps"]) == (0, "finished", 4)
+    assert f"the newest state is not at {small_disk / 'there'}" in done.stderr and "No space left on device" in done.stderr
+    assert [event["to"] for event in events(tmp_path / "run", "state_not_sent")] == [str(small_disk / "there")]
+    told = holdfast("status", tmp_path / "run")
+    assert f"nothing is at {small_disk / 'there'}; newer ones are not: " in told.stdout
+
+
+def test_the_second_place_is_told_by_its_newest_state_and_what_keeps_a_newer_one_away() -> None:
+    sent = {"event": "state_sent", "to": "there", "step": 4}
+    assert second_place([{"event": "finished"}]) is None
+    place = second_place([sent, {"event": "state_not_sent", "to": "there", "step": 9, "reason": "no room"}])
+    assert place is not None and place_in_words(place) == "the state after step 4 is at there; newer ones are not: no room"
+    assert second_place([{"event": "state_not_sent", "to": "there", "reason": "no room"}, sent]) == {
+        "to": "there",
+        "step": 4,
+        "reason": None,
+    }
+
+
+@pytest.mark.long
+def test_a_command_whose_box_is_lost_goes_on_from_the_copy_with_the_same_bits(tmp_path: Path) -> None:
+    """With its callback, between two checkpoints; what it had computed and not sent is computed again."""
+    pytest.importorskip("transformers")
+    told = {"output_dir": "out", "max_steps": 14, "per_device_train_batch_size": 4, "learning_rate": 0.01, "save_steps": 5, "seed": 3}
+    options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    script = Path(__file__).parents[1] / "support" / "small_trainer.py"
+    words = [sys.executable, str(script), *options, "--report_to", "none", "--use_cpu", "True", "--faults", "hang:9:1"]
+    boxes = one, two, alone = [tmp_path / name for name in ("one", "two", "alone")]
+    for box in boxes:
+        box.mkdir()
+    for box in (two, alone):
+        (box / "calls.txt").write_text("begun\n")  # its second call: it does not hang
+    whole = subprocess.run(words, cwd=alone, capture_output=True, text=True, check=True)
+    environment = {"HOLDFAST_SNAPSHOT_SHARE": "1e9", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    held = ["run", "--run", "run", "--callback", "--to", tmp_path / "shared", "--to-every", "2", "--", *words]
+    run = RunFolder(one / "run")
+    lost = start(*held, cwd=one, env=environment)
+    try:
+        wait_until(lambda: run.events_file.exists() and any(event["step"] == 8 for event in events(run.path, "state_sent")))
+    finally:
+        for pid in [lost.pid, *below(lost.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        lost.communicate()
+    snapshot_of(run).unlink()
+    shutil.rmtree(one)
+    (tmp_path / "shared/lease.json").unlink()  # as after 90 s of its silence
+    done = holdfast(*held, cwd=two, env=os.environ | environment)
+    assert done.returncode == 0, done.stderr
+    assert "fetched the state after step 8" in done.stderr and "going on from out/checkpoint-8" in done.stderr
+    assert done.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1], "the same bits"

@@ -20,6 +20,7 @@ from typing import Any
 def main(argv: list[str]) -> int:
     shared, place, newer_than = Path(argv[0]), Path(argv[1]), int(argv[2])
     from holdfast.callback.packed import back, unpack
+    from holdfast.callback.shared import run_of
     from holdfast.callback.snapshot import WEIGHTS
 
     found = unpack(shared)
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
     name = f"checkpoint-{facts['step']}"
     folder = place / f".holdfast-{name}"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(facts["pattern"], folder)
+    shutil.copytree(Path(run_of(shared), *Path(facts["pattern"]).parts[-3:]), folder)  # the run may have been fetched to another folder
     file = next(folder / name for name in WEIGHTS if (folder / name).exists())
     write_weights(file, dict(zip(facts["weights"], tensors, strict=False)))
     write_states(folder, {name: back(facts[name], tensors) for name in ("optimizer", "scheduler", "rng")})

@@ -83,7 +83,7 @@ class Packer:
                 view[begin : begin + entry[0]].view(one.dtype).view(one.shape).copy_(one)
             begin += _room(entry)
         told = [(size, str(kind).removeprefix("torch."), shape) for size, kind, shape in layout]
-        self._shared.seal(at, pickle.dumps(facts | {"layout": told}))
+        self._shared.seal(at, pickle.dumps(facts | {"layout": told}), int(facts.get("step", 0)))
         self._last = time.perf_counter()
         cost = self._last - self._began
         self.cost_s = cost if self.taken < 2 else 0.7 * self.cost_s + 0.3 * cost  # the first one makes the file

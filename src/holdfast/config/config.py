@@ -118,8 +118,16 @@ class Save(Section):
         None, description="a second place for checkpoints, sent beside training: a shared folder or an fsspec address (s3://bucket/name)"
     )
 
+    to_every: int | None = Field(
+        None,
+        ge=1,
+        description="with to: a state is made durable and sent after so many steps, whatever `every` says: a lost machine costs that many",
+    )
+
     @model_validator(mode="after")
     def _bounds(self) -> Save:
+        if self.to_every is not None and self.to is None:
+            raise ValueError("to_every needs to, the second place")
         if self.min_every > self.max_every:
             raise ValueError(f"min_every is {self.min_every}, max_every {self.max_every}: no interval lies between them")
         return self

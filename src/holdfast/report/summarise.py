@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,8 +61,27 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "wall_seconds": round(wall, 3) if wall else None,
     }
     more = {name: value for name, value in known.items() if name not in ("useful_s", "loss", "doubts")}
+    place = second_place(told.events)
+    more |= {"second_place": place} if place else {}
     doubts = {"doubt": "; ".join(known["doubts"]) or None} if "doubts" in known else {}
     return found | more | doubts | {"loss": found["loss"] | known.get("loss", {})}
+
+
+def second_place(events: Iterable[Json]) -> Json | None:
+    """{to, step, reason} of a run that is kept at a second place: the newest state there (None: none), and why a newer one is not."""
+    found: Json | None = None
+    for event in events:
+        if event["event"] == "state_sent":
+            found = {"to": event["to"], "step": event["step"], "reason": None}
+        elif event["event"] == "state_not_sent":
+            found = {"to": event["to"], "step": found["step"] if found else None, "reason": event["reason"]}
+    return found
+
+
+def place_in_words(place: Json) -> str:
+    """What `second_place` found, as a sentence."""
+    there = f"the state after step {place['step']:,} is at {place['to']}" if place["step"] is not None else f"nothing is at {place['to']}"
+    return there + (f"; newer ones are not: {place['reason']}" if place["reason"] else "")
 
 
 def of_steps(

@@ -19,6 +19,7 @@ class Command:
     as long as it makes progress. hang_s: seconds of silence, at least. stop_s: seconds between being asked to stop and SIGKILL.
     there: checkpoints that were there before, with their time of change: another run's. unknown_option: the option to go on that was
     added to it and that it said it does not know; it is added no more. stdin: the file it reads as its standard input, from byte stdin_at.
+    to: a second place for its states; to_every: fewest steps between two of them that the callback keeps.
     """
 
     argv: tuple[str, ...]
@@ -35,6 +36,8 @@ class Command:
     unknown_option: str = ""
     stdin: str | None = None
     stdin_at: int = 0
+    to: str | None = None
+    to_every: int = 1
 
     @property
     def place(self) -> Path | None:

@@ -12,7 +12,7 @@ from holdfast.machine import clock
 from holdfast.machine.readings.keep import newest
 from holdfast.machine.readings.signs import signs
 from holdfast.planning.duration import remaining
-from holdfast.report.summarise import incidents
+from holdfast.report.summarise import incidents, second_place
 from holdfast.report.words import shown
 from holdfast.run.attempt import closed, read_launch_spec
 from holdfast.run.folder import RunFolder
@@ -73,6 +73,7 @@ def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] 
     except (OSError, Stop, *WRONG_VALUES) as error:
         problems.append(wrong_value("its pace", error))
         left = None
+    place = _second_place(standing.run)
     readings = newest(standing.run.readings_file) if standing.state == "running" else []
     return {
         "run": str(standing.run.path),
@@ -93,6 +94,7 @@ def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] 
         "readings": readings[-1] if readings else None,
         "signs": _judged(readings),
         "problems": problems,
+        **({"second_place": place} if place else {}),
     }
 
 
@@ -108,6 +110,13 @@ def _judged(readings: list[Json]) -> list[Json]:
         return signs(readings)
     except WRONG_VALUES:  # of another version, or damaged: nothing is known
         return []
+
+
+def _second_place(run: RunFolder) -> Json | None:
+    try:
+        return second_place(run.events())
+    except (OSError, *WRONG_VALUES):  # told as the problem of its events
+        return None
 
 
 def _damaged_lines(run: RunFolder) -> list[str]:
@@ -129,7 +138,9 @@ def _left(standing: Standing) -> Seconds | None:
     """
     if standing.state != "running" or standing.steps is None:
         return None
-    rows = [row for row in newest_lines(standing.run.steps_file, _LOOKED_AT) if isinstance(row.get("time"), float)]
+    run = standing.run
+    journal = run.progress_file if run.command_file.exists() else run.steps_file
+    rows = [row for row in newest_lines(journal, _LOOKED_AT) if isinstance(row.get("time"), float)]
     seen = [
         (row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int) and row.get("attempt") == rows[-1].get("attempt")
     ]

@@ -28,6 +28,8 @@ from holdfast.supervision.foreign_checkpoints.newest import marks
 from holdfast.supervision.policy.resuming import checkpoints_of, known_by, resumes_by, training_in
 from holdfast.supervision.policy.shell_string import commands_in
 from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.remote.of_command import fetched_for
+from holdfast.supervision.remote.targets import target_of
 from holdfast.supervision.runs import RUNS
 from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.echo import Echo
@@ -65,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="at the end, say at which step this training first departs from that run of the same command",
     )
+    parser.add_argument(
+        "--to",
+        metavar="PLACE",
+        help="keep its newest checkpoint, and with --callback its state between two, at a second place beside it: a folder or an fsspec"
+        " address; the same command goes on from there on another machine",
+    )
+    parser.add_argument("--to-every", type=int, default=1, metavar="N", help="steps between two states sent there, at least (1)")
     parser.add_argument("--notify", type=Path, metavar="FILE", help="who is told of its turns: YAML with the keys of run.notify")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command, as you would type it")
@@ -78,6 +87,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     notify = notify_in(arguments.notify) if arguments.notify else None
     beside = _beside(arguments.compare) if arguments.compare else None
     path = _path(arguments, command)
+    fetched_for(path, command, terminal.tell)
     with held(path) as (folder, _):
         terminal.fall_back_on(folder.supervisor_log)
         stop.outlive_terminal(terminal)
@@ -121,6 +131,8 @@ def _command(arguments: argparse.Namespace) -> Command:
         arguments.callback,
         stdin=file,
         stdin_at=at,
+        to=arguments.to,
+        to_every=arguments.to_every,
     )
     flag = resumes_by(words, card)
     goes_on = flag is not None and given(training.words, flag) is not None
@@ -159,6 +171,10 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, value in (("--hang-s", arguments.hang_s), ("--stop-s", arguments.stop_s)):
         if not 0 < value < float("inf"):
             raise Stop(USAGE, f"{name} {value:g}: not a number of seconds above 0", f"for example {name} 120")
+    if arguments.to_every < 1:
+        raise Stop(USAGE, f"--to-every {arguments.to_every}: below 1", "1 sends each state that the callback keeps")
+    if arguments.to is not None:
+        target_of(arguments.to)
     if arguments.retries is not None and arguments.retries < 0:
         raise Stop(USAGE, f"--retries {arguments.retries}: below 0", "0 restarts it never")
 

@@ -13,6 +13,7 @@ from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import counted
 from holdfast.machine.readings.words import told
+from holdfast.report.summarise import place_in_words
 from holdfast.report.words import between, shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Seconds
@@ -51,7 +52,8 @@ def _lines(one: Json, width: int) -> list[str]:
     share = f" ({one['step'] / one['steps']:.0%})" if one["steps"] else ""
     attempts = counted(one["attempts"], "attempt")
     head = f"{shown(Path(one['run'])):<{width}}  {one['state']:<11}  step {one['step']:,} of {of}{share}, {attempts}"
-    below = [*_living(one), *_incident(one), *_next(one), *(f"! {problem}" for problem in one["problems"])]
+    place = [place_in_words(one["second_place"])] if one.get("second_place") else []
+    below = [*_living(one), *_incident(one), *place, *_next(one), *(f"! {problem}" for problem in one["problems"])]
     return [head, *(f"  {line}" for line in below)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
@@ -40,12 +41,13 @@ from holdfast.supervision.foreign_checkpoints.kept import sweep_snapshots
 from holdfast.supervision.full_disk import supervised
 from holdfast.supervision.moved import anchored
 from holdfast.supervision.records import journals_of
+from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import Outcome, View, supervise
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
-_LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
+_LAST_LINES, _REMEDIES, _ROWS, _KEPT_THERE = 12, 3, 16, 2
 _UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
@@ -65,6 +67,8 @@ def run_command(
     if not run.machine_file.exists():
         place = Place()
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
+    if command.to and not (run.path / "run.json").exists():
+        run.write_id(uuid.uuid4().hex)
     run.heal_journals(terminal.tell)
     run.summary_file.unlink(missing_ok=True)
     sweep_snapshots()
@@ -97,6 +101,7 @@ def run_command(
         attended(folder, command.hang_s, tell),
         sampled(run),
         notified(run, notify),
+        sending(folder, command.to, _KEPT_THERE, command.hang_s, tell, command.to_every),
     ):
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
         outcome = anchor.going_on(lambda: supervise(user))
@@ -190,7 +195,8 @@ def _well(summary: Json, where: bool = True) -> str:
     more = f"; {summary['doubt']}" if "; " in (summary["doubt"] or "") else ""
     if short:
         return f"ended with exit code 0 after {told}{more}"
-    return f"ended well: {told}" + (
+    lived = f"; {summary['lived_through']}" if summary.get("lived_through") else ""
+    return f"ended well: {told}{lived}" + (
         "" if where else "; where it saves is not known (--checkpoints DIR tells), so no checkpoint was looked at"
     )
 
@@ -214,8 +220,10 @@ def _write_summary(
         epochs = "" if over or after else _epochs_missing(user, known)
         known["incomplete"] = True if epochs else known["incomplete"]
         log = newest / "output.log" if newest else None
+        printed, trained_on = of_tracebacks(log) if log and not after else ("", False)
+        known |= {"lived_through": printed} if trained_on else {}
         doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
-        doubts += [of_last_losses(log), "" if after else of_tracebacks(log)] if log else []
+        doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
         doubts += [user.left]
     known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})

@@ -19,7 +19,7 @@ _AT_A_START = (  # a trainer takes them up when it starts; not evaluate.rows, be
 )
 _FREE = (
     *("evaluate.generate:", "evaluate.max_new_tokens:", *_AT_A_START),
-    *("save.every:", "save.min_every:", "save.max_every:", "save.keep:", "save.keep_every:", "save.to:"),
+    *("save.every:", "save.min_every:", "save.max_every:", "save.keep:", "save.keep_every:", "save.to:", "save.to_every:"),
 )  # keys that change no weight of the steps so far, no row, nor where the state lies
 
 _OF_LENGTH = ("train.steps:", "train.epochs:")

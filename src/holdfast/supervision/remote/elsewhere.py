@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.base.child import module_command
@@ -28,9 +28,11 @@ _AT_ONCE_S, _LAST_WORD_S = 2, 900  # for the last state, at the end of a run: wi
 
 
 @contextlib.contextmanager
-def sending(run: RunFolder, config: Config, tell: Tell) -> Iterator[None]:
-    """While this lasts, the run's newest checkpoints are sent to `save.to`; at its end the last one is seen there, or it is told."""
-    address = config.save.to
+def sending(run: RunFolder, address: str | None, keep: int, hang_s: float, tell: Tell, every: int = 1) -> Iterator[None]:
+    """While this lasts, the run's newest states are sent to `address`; at its end the last one is seen there, or it is told.
+
+    keep: states kept there; every: fewest steps between two of a command's callback's.
+    """
     if address is None:
         yield
         return
@@ -38,8 +40,8 @@ def sending(run: RunFolder, config: Config, tell: Tell) -> Iterator[None]:
     def ended(silent: float) -> None:
         run.event("state_not_sent", to=address, step=None, reason=f"the process that sends gave no sign of life for {span(silent)}")
 
-    command = module_command("holdfast.supervision.remote.upload", run.path, address, config.save.keep)
-    sender = Helper(command, run.path / "upload.log", config.run.hang_s, ended)
+    command = module_command("holdfast.supervision.remote.upload", run.path, address, keep, every)
+    sender = Helper(command, run.path / "upload.log", hang_s, ended)
     try:
         with looking(sender.look):
             yield
@@ -62,7 +64,8 @@ def _why_not_there(run: RunFolder, address: str) -> str:
     if last.get("event") == "lease_lost":
         return f"the run at {address} went on elsewhere, with {last['holder']}: it was stopped here, and nothing more is sent"
     why = last.get("reason") or f"see {shown(run.path / 'upload.log')}"
-    return f"the newest state is not at {address}: {why}; send it with: holdfast move {shown(run.path)} --to {address}"
+    then = "" if run.command_file.exists() else f"; send it with: holdfast move {shown(run.path)} --to {address}"
+    return f"the newest state is not at {address}: {why}{then}"
 
 
 def fetched(path: Path, config: Config, tell: Tell) -> None:
@@ -70,23 +73,29 @@ def fetched(path: Path, config: Config, tell: Tell) -> None:
 
     Raises Stop(1) where another machine trains the run meanwhile.
     """
-    if config.save.to is None:
-        return
-    target, aside = target_of(config.save.to), None
+    if config.save.to is not None:
+        fetch_newer(path, config.save.to, tell, RunFolder.committed, lambda target: int(take_from(target, path, tell)["step"]))
+
+
+def fetch_newer(path: Path, address: str, tell: Tell, reached: Callable[[RunFolder], int], take: Callable[[Target], int]) -> None:
+    """Have `take` make `path` the newest state of a place, where that is newer than what is `reached` here. Raises Stop."""
+    target, aside = target_of(address), None
     try:
         here = RunFolder(path)
         free_lease(target, here, tell)
         steps = states_at(target)
         if not steps:
             return
-        if here.begun() and not _is_behind(here, target, steps[-1]):
+        if here.begun() and not _is_behind(here, target, steps[-1], reached(here)):
             return
-        aside = _moved_aside(here, tell) if path.exists() and any(path.iterdir()) else None
-        step = take_from(target, path, tell)["step"]
+        aside = _moved_aside(here, reached(here), tell) if path.exists() and any(path.iterdir()) else None
+        step = take(target)
         tell(f"fetched the state after step {step} from {target.address} into {shown(path)}")
     except OSError as error:
         text = f"{target.address} cannot be read: {error.strerror or error}"
-        raise Stop(BLOCKED, text, "look at the connection and the credentials; without save.to the run goes on from what is here") from None
+        raise Stop(
+            BLOCKED, text, "look at the connection and the credentials; without that place the run goes on from what is here"
+        ) from None
     except Stop:
         if aside is not None:
             aside.rename(path)
@@ -133,18 +142,17 @@ def judged(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
     return differing, [{"id": one.id, "severity": one.severity, "message": one.message} for one in found if one.severity == "warn"]
 
 
-def _is_behind(here: RunFolder, target: Target, step: int) -> bool:
+def _is_behind(here: RunFolder, target: Target, step: int, reached: int) -> bool:
     """Whether the state over there is a later one of the same run. Raises Stop(1) where another run's is there."""
     other, own = read_run_id(target), (read_json(here.path / "run.json") or {}).get("id")
     if own is not None and other != own:
         text = f"{target.address} holds another run than {here.path} ({listed([str(other)[:12], str(own)[:12]])})"
-        raise Stop(BLOCKED, text, "give each run a place of its own: another save.to, or another --run")
-    return step > here.committed()
+        raise Stop(BLOCKED, text, "give each run a place of its own: another save.to or --to, or another --run")
+    return step > reached
 
 
-def _moved_aside(here: RunFolder, tell: Tell) -> Path:
+def _moved_aside(here: RunFolder, step: int, tell: Tell) -> Path:
     """Rename a run folder whose run went on elsewhere. Raises Stop(1) where somebody works on it."""
-    step = here.committed()
     aside = next(
         place
         for number in range(1000)

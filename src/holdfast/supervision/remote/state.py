@@ -30,9 +30,13 @@ from holdfast.supervision.remote.targets import Target
 
 _STATE = re.compile(r"step-(\d{8,12})\.json")
 _HASH = re.compile(r"[0-9a-f]{64}")
-_JOURNALS = ("steps.jsonl", "events.jsonl", "evaluations.jsonl", "timeline.jsonl", "quarantine.jsonl", "rejects.jsonl")
+_JOURNALS = (
+    *("steps.jsonl", "events.jsonl", "evaluations.jsonl", "timeline.jsonl", "quarantine.jsonl", "rejects.jsonl"),
+    *("progress.jsonl", "told.jsonl"),
+)
 _WHOLE = (
     "run.json",
+    "command.json",
     "config.yaml",
     "machine.json",
     "plan.json",
@@ -44,6 +48,7 @@ _WHOLE = (
 )
 _LARGE = ("data.safetensors", "start_adapter.safetensors")
 _FOLDERS = (*KINDS, "rollbacks", "attempts")
+_CHECKPOINTS = ("checkpoints", "memory")  # memory: of a command's callback
 _SMALL_BYTES = 4 << 20  # of a file under attempts/ that goes along: what ended each one, not gigabytes of log
 _TRIES = 3  # at files that the writer takes away meanwhile
 _FORMAT = 1
@@ -68,6 +73,15 @@ class Sender:
     target: Target
     hashes: dict[tuple[str, int, int], str] = field(default_factory=dict)
     there: set[str] = field(default_factory=set)
+
+    def newest(self, last: bool) -> tuple[int, object] | None:
+        """What is to be sent: its step, and what else tells it from another; None where there is nothing. last: at the end of the run."""
+        steps = checkpoint_steps(self.run)
+        return (steps[-1], self.run.summary_file.exists()) if steps else None
+
+    def marked(self, sent: Sent, newest: tuple[int, object]) -> tuple[int, object]:
+        """What `newest` gives while there is nothing newer than what was sent."""
+        return sent.step, newest[1]
 
     def send(self, keep: int = 3) -> Sent | None:
         """Send the newest checkpoint with all that a start needs beside it; None where there is none. Raises OSError and Stop(1)."""
@@ -115,6 +129,11 @@ class Sender:
         for step in whole:
             files += self._under(self.run.checkpoints / checkpoint_name(step))
         files += [(name, self.run.path / name) for name in _LARGE if (self.run.path / name).is_file()]
+        return whole[-1], [*files, *self._journals()]
+
+    def _journals(self) -> list[tuple[str, Path | bytes]]:
+        """What tells of the run beside its state."""
+        files: list[tuple[str, Path | bytes]] = []
         for folder in _FOLDERS:
             most = _SMALL_BYTES if folder == "attempts" else None
             files += self._under(self.run.path / folder, most)
@@ -123,7 +142,7 @@ class Sender:
             if (self.run.path / name).is_file():
                 text = read_small(self.run.path / name, 1 << 40)
                 files.append((name, text[: text.rfind(b"\n") + 1]))
-        return whole[-1], files
+        return files
 
     def _under(self, folder: Path, most_bytes: int | None = None) -> Iterator[tuple[str, Path | bytes]]:
         for path in sorted(folder.rglob("*")):
@@ -233,7 +252,7 @@ def _is_listed(entry: tuple[Any, Any]) -> bool:
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts and bool(path.parts) and "\x00" not in name and "\\" not in name
     first = path.parts[0] if path.parts else ""
-    known = name in (*_JOURNALS, *_WHOLE, *_LARGE) or (first in (*_FOLDERS, "checkpoints") and len(path.parts) > 1)
+    known = name in (*_JOURNALS, *_WHOLE, *_LARGE) or (first in (*_FOLDERS, *_CHECKPOINTS) and len(path.parts) > 1)
     return inside and known and bool(_HASH.fullmatch(facts["sha256"])) and isinstance(facts["bytes"], int)
 
 

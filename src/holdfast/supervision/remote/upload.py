@@ -1,9 +1,10 @@
 """Send a run's newest checkpoints to another place, from a process of its own: what fails or hangs there never touches the training.
 
-    python -m holdfast.supervision.remote.upload RUN ADDRESS KEEP
+    python -m holdfast.supervision.remote.upload RUN ADDRESS KEEP [EVERY]
 
 It looks for a checkpoint that was not sent yet, and ends after a last look when it is told to (SIGTERM) or its parent is gone. Meanwhile
-it holds the place's lease; where another machine has that, nothing more is sent and the training here is asked to stop.
+it holds the place's lease; where another machine has that, nothing more is sent and the training here is asked to stop. EVERY: of a
+command, fewest steps between two states of its callback's.
 """
 
 from __future__ import annotations
@@ -19,25 +20,29 @@ from pathlib import Path
 from holdfast.base.errors import Stop
 from holdfast.processes.process import ask_newest_to_stop
 from holdfast.run.folder import RunFolder
-from holdfast.run.snapshots.checkpoint import checkpoint_steps
 from holdfast.supervision.remote.lease import Lease
+from holdfast.supervision.remote.of_command import CommandSender
 from holdfast.supervision.remote.state import Sender
 from holdfast.supervision.remote.targets import target_of
 
 LOOK_S, LONGEST_S = 1.0, 60.0  # between looks; between tries while the place cannot be reached
 
 
-def main(run: RunFolder, address: str, keep: int) -> int:
+def main(run: RunFolder, address: str, keep: int, every: int = 1) -> int:
     """Send until told to end; 0 where the newest checkpoint is there at the end."""
     told, parent = threading.Event(), os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    target, foreign = target_of(address), run.command_file.exists()
+    sender = CommandSender(run, target, every=every) if foreign else Sender(run, target)
     with Lease(run, target_of(address)) as lease:
-        if _send_until(told, lambda: os.getppid() != parent, Sender(run, target_of(address)), lease, keep):
+        if _send_until(told, lambda: os.getppid() != parent, sender, lease, keep):
             return 0
     if lease.lost.is_set():
         run.event("lease_lost", to=address, holder=lease.holder)
-        while not told.is_set() and os.getppid() == parent:  # a trainer that only starts can be asked a little later
+        if foreign and os.getppid() == parent:
+            os.kill(parent, signal.SIGTERM)  # as its user would; a command that were signalled itself would be started again
+        while not foreign and not told.is_set() and os.getppid() == parent:  # a trainer that only starts can be asked a little later
             ask_newest_to_stop(run)
             told.wait(LOOK_S)
     return 1
@@ -46,12 +51,11 @@ def main(run: RunFolder, address: str, keep: int) -> int:
 def _send_until(told: threading.Event, orphaned: Callable[[], bool], sender: Sender, lease: Lease, keep: int) -> bool:
     """Send each new checkpoint until told to end, or the lease is lost; whether the newest one is there at the end."""
     run, address = sender.run, sender.target.address
-    sent: tuple[int, bool] | None = None
+    sent: tuple[int, object] | None = None
     wait_s, failure = LOOK_S, ""
     while not lease.lost.is_set():
         last = told.is_set() or orphaned()
-        steps = checkpoint_steps(run)
-        now = (steps[-1], run.summary_file.exists()) if steps else None
+        now = sender.newest(last)
         if now is not None and now != sent:
             try:
                 lease.beat()
@@ -66,7 +70,7 @@ def _send_until(told: threading.Event, orphaned: Callable[[], bool], sender: Sen
                         new_bytes=state.new_bytes,
                         seconds=round(state.seconds, 3),
                     )
-                    sent = (state.step, now[1])
+                    sent = sender.marked(state, now)
                 wait_s, failure = LOOK_S, ""
             except OSError as error:
                 if str(error) != failure:
@@ -83,7 +87,7 @@ def _send_until(told: threading.Event, orphaned: Callable[[], bool], sender: Sen
 
 if __name__ == "__main__":
     try:
-        raise SystemExit(main(RunFolder(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])))
+        raise SystemExit(main(RunFolder(Path(sys.argv[1])), sys.argv[2], *map(int, sys.argv[3:5])))
     except Stop as stop:
         RunFolder(Path(sys.argv[1])).event("state_not_sent", to=sys.argv[2], reason=str(stop))
         print(f"holdfast: {stop}", file=sys.stderr, flush=True)

@@ -1,0 +1,114 @@
+"""What the reports of all runs share: secrets taken out, the machine, events worth telling. Reads the run folder, computes nothing new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from holdfast.base.errors import WRONG_VALUES
+from holdfast.base.files import Json, read_json
+from holdfast.machine.machine_file import training_devices
+from holdfast.machine.readings.keep import kept
+from holdfast.machine.readings.words import figures, seen_signs, summed
+from holdfast.privacy.scrub import Scrubber
+from holdfast.report.notices import notice
+from holdfast.report.pages import page_template
+from holdfast.report.summarise import place_in_words
+from holdfast.report.svg import line_chart
+from holdfast.run.folder import RunFolder
+
+_NOTICES_SHOWN = 50
+_FEWEST_DRAWN, _READING_CHARTS = 3, 13  # of eight cards busy, then what there is room for
+
+
+def without_secrets(value: Any, scrubber: Scrubber) -> Any:
+    """The same with every text of it scrubbed, but for markup of ours."""
+    if isinstance(value, Markup) or not isinstance(value, str | dict | list | tuple):
+        return value
+    if isinstance(value, str):
+        return scrubber.secrets(value)
+    if isinstance(value, dict):
+        return {key: without_secrets(entry, scrubber) for key, entry in value.items()}
+    entries = [without_secrets(entry, scrubber) for entry in value]
+    return entries if isinstance(value, list) else value._make(entries) if hasattr(value, "_make") else tuple(entries)
+
+
+def rendered(template: str, shown: Json, scrubber: Scrubber) -> str:
+    """A run's page, without secrets. Raises ValueError where an entry of its files lacks what it has in every run."""
+    try:
+        return page_template(template).render(without_secrets(shown, scrubber))
+    except jinja2.UndefinedError as error:
+        raise ValueError(str(error)) from error
+
+
+def notices(run: RunFolder) -> list[Json]:
+    """Events worth telling: {title, text}."""
+    told = [found for event in run.events() if (found := notice(event))]
+    return [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[:_NOTICES_SHOWN]]
+
+
+def shown_incident(incident: Json, then: str, rows: str = "") -> Json:
+    """An incident in words. then: what is said of the next step, with {seconds}; rows: of those in flight."""
+    back, cause = incident["seconds_to_recover"], incident["cause"]
+    return {
+        "at": f"step {incident['step']}" if incident["step"] is not None else f"attempt {incident['attempt']}",
+        "words": cause.replace("_", " ") if cause != "unknown" else incident["ending"],
+        "evidence": incident["evidence"],
+        "back": then.format(seconds=f"{back:.1f} s") if back is not None else "",
+        "rows": rows,
+    }
+
+
+def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
+    """What is known of the machine, with a label each."""
+    machine = read_json(run.machine_file) or {}
+    system, torch = machine.get("os") or {}, machine.get("torch") or {}
+    devices = ", ".join(gpu.get("name") or "a GPU" for gpu in training_devices(machine)) or "none"
+    memory = machine.get("memory_bytes")
+    facts = [
+        ("system", f"{system.get('distro')}, kernel {system.get('kernel')}"),
+        ("processor", f"{(machine.get('cpu') or {}).get('name')}, {(machine.get('cpu') or {}).get('threads')} threads"),
+        ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
+        ("GPUs", devices),
+        ("Python", str(machine.get("python"))),
+        ("torch", str(torch.get("version"))),
+    ]
+    place = (read_json(run.summary_file) or {}).get("second_place")
+    facts += [("second place", place_in_words(place))] if place else []
+    return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
+
+
+def readings(run: RunFolder) -> Json:
+    """What the machine did while the run was trained: charts over steps, figures, signs; nothing where nothing was kept."""
+    try:
+        found = kept(run.readings_file)
+        over = [one for one in found if isinstance(one.get("step"), int)]
+        return {"charts": _reading_charts(over), "rows": list(summed(found)), "signs": seen_signs(found)}
+    except (OSError, *WRONG_VALUES):
+        return {}
+
+
+def _reading_charts(found: list[Json]) -> list[tuple[str, Markup]]:
+    if len(found) < _FEWEST_DRAWN:
+        return []
+    tables = [figures(one) for one in found]
+    names = [name for name in dict.fromkeys(key for table in tables for key in table) if name.endswith(("busy", "celsius", "watts"))]
+    charts = []
+    for name in names[:_READING_CHARTS]:
+        points = [(one["step"], table[name]) for one, table in zip(found, tables, strict=True) if name in table]
+        charts.append((name.replace("/", " ").replace("_", " "), Markup(line_chart([x for x, _ in points], [y for _, y in points], ""))))
+    return charts
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def drawable(value: float | None) -> float:
+    """A value as a chart takes it: a gap where there is none."""
+    return float("nan") if value is None else value
