@@ -21,7 +21,8 @@ import yaml
 import holdfast as package
 from conftest import ROOT, holdfast, processes_of, write_table
 
-FAULTS = [str(errno.EIO), str(errno.ENOSPC), str(errno.EDQUOT), str(errno.EROFS), str(errno.EACCES), "short", "tear", "delay"]
+_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ESTALE)
+FAULTS = [*map(str, _ERRORS), "short", "tear", "delay"]
 KINDS = ("text", "full", "table", "command")
 CASES, MANY = 6, 500
 _OURS = f'File "{Path(package.__file__).parent}/'

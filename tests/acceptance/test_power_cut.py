@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from conftest import holdfast, lines, start, wait_until
 from holdfast.run.folder import RunFolder
@@ -120,6 +121,30 @@ def test_what_is_called_finished_is_on_the_disk(disk: Disk, config_of: Callable[
         assert name in journals or (run / name).read_bytes() == data, name
     again = holdfast("train", config, "--run", run, "--json")
     assert again.returncode == 0 and json.loads(again.stdout)["status"] == "finished"
+
+
+def test_what_other_verbs_called_done_is_on_the_disk(disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """A merged model, a bundle, cleaned rows, a moved run: said to be done, then the power is cut."""
+    run, away = disk.folder / "runs" / "done", disk.folder / "away"
+    config = config_of("done", train={"steps": 3})
+    assert holdfast("train", config, "--run", run, "--json").returncode == 0
+    away.mkdir()
+    made = {
+        "merged": ("export", run, "--to", "merged", "--out", disk.folder / "merged"),
+        "bundle.zip": ("bundle", run, "--out", disk.folder / "bundle.zip"),
+        "clean.jsonl": ("data", "clean", yaml.safe_load(config.read_text())["data"]["files"][0], "--out", disk.folder / "clean.jsonl"),
+        "away": ("move", run, "--to", away),
+    }
+    for name, words in made.items():
+        done = holdfast(*words, cwd=tmp_path)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+        place = disk.folder / name
+        files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+        before = {file: file.read_bytes() for file in files}
+        assert before, name
+        disk.cut()
+        lost = [str(file) for file, data in before.items() if not file.is_file() or file.read_bytes() != data]
+        assert not lost, f"{name}: {lost}"
 
 
 def test_a_commands_run_goes_on_from_its_own_checkpoint(disk: Disk) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,11 @@ import pytest
 import yaml
 
 from conftest import events, holdfast, lines, processes_of, start, wait_until
+from holdfast.base.identity import myself
+from holdfast.base.locks import hold
+from holdfast.processes.attempt import Attempt
+from holdfast.processes.process import end_seen
+from holdfast.run.folder import RunFolder
 
 STEPS = 30
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -98,3 +105,28 @@ def test_one_that_stays_read_only_ends_with_a_sentence_and_the_same_command_goes
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["artifact_sha256"] == undisturbed(slow, tmp_path)
     assert [row["step"] for row in lines(run.folder / "steps.jsonl")] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EFBIG, errno.EROFS, errno.EIO, errno.EDQUOT])
+def test_a_lock_that_cannot_be_written_to_ends_no_supervision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It is locked as it is, or, where it cannot be opened at all, processes are seen without it."""
+    run = RunFolder(tmp_path)
+    attempt = Attempt(1, run.attempt(1), shim=None)
+    attempt.folder.mkdir(parents=True)
+    (attempt.folder / "nurse.json").write_text(json.dumps(myself()))
+    opened, broken = os.open, {"O_RDWR": True, "O_RDONLY": False}
+
+    def fail(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if str(path) == str(run.trainer_lock) and broken["O_RDWR" if flags & os.O_RDWR else "O_RDONLY"]:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, flags, *rest, **more)
+
+    with hold(run.trainer_lock, wait=False):
+        monkeypatch.setattr(os, "open", fail)
+        assert end_seen(attempt, run) is None, "locked by the trainer"
+        broken["O_RDONLY"] = True
+        assert end_seen(attempt, run) is None, "its shim lives"
+    monkeypatch.setattr("holdfast.processes.process.alive", lambda identity: False)
+    assert end_seen(attempt, run) == {}, "nobody lives"
+    broken["O_RDONLY"] = False
+    assert end_seen(attempt, run) == {}

@@ -244,6 +244,8 @@ MANY_TONGUES = [
     *("senha: {}", "пароль: {}", "密码：{}", "Zugangsdaten: {}", "Das Passwort lautet {}", "le mot de passe est {}", "Kennwort ist {}"),
     *("--passwort {}", "--kennwort={}", "login me kennwort {}", "password: !!str {}", "password: &a {}", "PASSWORD_1={}", "key_id: {}"),
     *("<password>{}</password>", "client_secret: >-\n\n  {}", "password: 'x\n  {}'", "client_secret:\n  - {}", 'secret: "\\\n  {}"'),
+    *("hasło: {}", "lösenord={}", "heslo: {}", "passord: {}", "salasana = {}", "şifre: {}", "clé secrète: {}", "비밀번호: {}"),
+    *("rclone --sftp-pass {}", "wget --http-password={} x", "aws configure set aws_secret_access_key {}"),
     *(
         "ldapsearch -w {} -D cn=x",
         "openssl enc -k {}",

@@ -45,6 +45,7 @@ STANDARD_LIBRARY_ONLY = (
     "processes/command_session.py",
     "processes/trainers.py",
     "processes/tree.py",
+    "machine/clock.py",
     "base/signal_names.py",
     "processes/rank_environment.py",
     "base/identity.py",

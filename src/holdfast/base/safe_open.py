@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 LARGEST_TEXT = 1 << 24  # bytes of a config, a template, a card
+_UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 LARGEST_JSON = 1 << 28  # bytes; the index of the largest models has a few millions
 
 
@@ -35,12 +36,12 @@ def open_log(path: Path, anew: bool = False) -> BinaryIO:
 def lock_descriptor(path: str | Path) -> int:
     """A descriptor of a lock file, made where there is none. Raises OSError (ELOOP) where a link has its name.
 
-    On a file system that has become read-only one that is there can be locked all the same.
+    On a file system that takes nothing one that is there can be locked all the same.
     """
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if error.errno not in _UNWRITABLE:
             raise
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 

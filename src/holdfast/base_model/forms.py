@@ -1,4 +1,4 @@
-"""Whether config.json and the index of weights have the forms that those who read them take for granted. Judges no sizes."""
+"""Whether config.json and the index of weights have the forms that those who read them take for granted, and sizes that can be."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from holdfast.base.files import Json
 
 _MOST_ENTRIES = 50_000  # of a config.json, whatever stands in what; names of labels make some 20,000
 _MOST_LAYERS = 1000
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
+    ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
+    LAYERS: (1, _MOST_LAYERS),
+    ("num_attention_heads", "n_head", "num_heads"): (1, 4096),
+    ("vocab_size",): (2, 1 << 24),
+}
+MAY_BE_LEFT_OUT = dict.fromkeys(("intermediate_size", "num_key_value_heads", "head_dim"), (1, 1 << 20))
+_EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (0, 1 << 14))
+_BOUNDS = {name: bounds for names, bounds in SIZES.items() for name in names} | MAY_BE_LEFT_OUT | _EXPERTS
 _LARGEST = 1 << 53
 _HINT = "take it from the model's own download"
 
 
 def refuse_odd_config(file: Path, config: Json) -> None:
-    """Raise Stop(1) for a config.json of more entries than any has, of numbers beyond all sizes, or whose names are none."""
+    """Raise Stop(1) for a config.json of more entries than any has, of numbers beyond all sizes, or whose names are none.
+
+    Sizes are looked at in all of its sections (text, vision, audio), because a model is built of each before it is planned.
+    """
     waiting: list[Any] = [config]
     count = 0
     while waiting:
@@ -25,6 +38,9 @@ def refuse_odd_config(file: Path, config: Json) -> None:
         if isinstance(value, dict | list):
             waiting += value.values() if isinstance(value, dict) else value
             count += len(value)
+        for name in value.keys() & _BOUNDS.keys() if isinstance(value, dict) else ():
+            if isinstance(value[name], int | float) and value[name] > _BOUNDS[name][1]:
+                refuse_size(file, name, value[name], _BOUNDS[name])
         if count > _MOST_ENTRIES:
             raise Stop(BLOCKED, f"{file} holds more than {_MOST_ENTRIES:,} entries, which no model's does", _HINT)
     for said in (config, config.get("text_config")):
@@ -63,3 +79,10 @@ def names_in_index(file: Path, index: Json) -> list[str]:
 
 def _leads_away(name: str) -> bool:
     return "\0" in name or name.startswith("/") or ".." in name.split("/")
+
+
+def refuse_size(file: Path, name: str, value: object, bounds: tuple[int, int]) -> None:
+    """Raise Stop(1) where a value is no whole number within `bounds`, both of them meant."""
+    low, high = bounds
+    if type(value) is not int or not low <= value <= high:
+        raise Stop(BLOCKED, f"{file}: {name} = {value!r} is not a model size", f"a whole number from {low} to {high:,} is meant")

@@ -7,17 +7,10 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.forms import MAY_BE_LEFT_OUT, SIZES, refuse_size
 from holdfast.base_model.types import loads_as, names_encoder_decoder
 
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-_SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
-    ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
-    LAYERS: (1, 1000),
-    ("num_attention_heads", "n_head", "num_heads"): (1, 4096),
-    ("vocab_size",): (2, 1 << 24),
-}
 _MOST_PARAMETERS = 10**13  # of all layers' attention and MLP, as such sizes come to at the least
-_MAY_BE_LEFT_OUT = dict.fromkeys(("intermediate_size", "num_key_value_heads", "head_dim"), (1, 1 << 20))
 
 
 def refuse_nonsense(model: ModelFacts) -> None:
@@ -30,28 +23,22 @@ def refuse_nonsense(model: ModelFacts) -> None:
         named = model.config["architectures"][0]
         text = f"{file} names {named}, an encoder with a decoder: the decoder alone would be trained, without its input"
         raise Stop(BLOCKED, text, "take a decoder-only model, as Qwen, Llama, Gemma and SmolLM are")
-    for names, bounds in _SIZES.items():
+    for names, bounds in SIZES.items():
         given = {name: said[name] for name in names if name in said}
         if not given:
             text = f"{file} does not say {names[0]}, so the model's size is unknown"
             raise Stop(BLOCKED, text, "take config.json from the model's own download")
         for name, value in given.items():
-            _refuse_size(file, name, value, bounds)
+            refuse_size(file, name, value, bounds)
     _refuse_together(file, said)
-    for name, bounds in _MAY_BE_LEFT_OUT.items():
+    for name, bounds in MAY_BE_LEFT_OUT.items():
         if (value := said.get(name)) is not None and not isinstance(value, list):  # some say it layer by layer
-            _refuse_size(file, name, value, bounds)
+            refuse_size(file, name, value, bounds)
 
 
 def _refuse_together(file: Path, config: Json) -> None:
     """Sizes that are possible one by one, and not together."""
-    hidden, layers = (next(config[name] for name in names if name in config) for names in list(_SIZES)[:2])
+    hidden, layers = (next(config[name] for name in names if name in config) for names in list(SIZES)[:2])
     if (least := 6 * hidden * hidden * layers) > _MOST_PARAMETERS:
         text = f"{file}: {layers:,} layers of {hidden:,} are more than {least // 10**12:,} trillion parameters: that is no model of today"
         raise Stop(BLOCKED, text, "take config.json from the model's own download")
-
-
-def _refuse_size(file: Path, name: str, value: object, bounds: tuple[int, int]) -> None:
-    low, high = bounds
-    if type(value) is not int or not low <= value <= high:
-        raise Stop(BLOCKED, f"{file}: {name} = {value!r} is not a model size", f"a whole number from {low} to {high:,} is meant")

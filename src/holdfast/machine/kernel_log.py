@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.machine import clock
 from holdfast.machine.place import Place
 
 MOST = 40  # newest messages that are kept
@@ -49,7 +50,7 @@ def kernel_messages(since: float, device: Path = Path("/dev/kmsg")) -> tuple[str
 
 
 def _from_kmsg(device: Path, since: float) -> list[str] | None:
-    booted = time.time() - time.monotonic()
+    booted = clock.now() - time.monotonic()
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

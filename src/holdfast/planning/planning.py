@@ -11,8 +11,9 @@ from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of
 from holdfast.base.units import gib
 from holdfast.base_model.folder import ModelFacts, read_description
+from holdfast.base_model.forms import LAYERS
 from holdfast.base_model.packed import widened_from
-from holdfast.base_model.sizes import LAYERS, refuse_nonsense
+from holdfast.base_model.sizes import refuse_nonsense
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.adapter import Adapter
 from holdfast.config.config import Config

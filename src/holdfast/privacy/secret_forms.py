@@ -27,6 +27,7 @@ KEY_FORMS = re.compile(
 PASSWORD_WORDS = (
     r"password|passwd|passphrase|passwort|kennwort|kennsatz|zugangsdaten|geheimnis|mots?[ _-]?de[ _-]?passe"
     r"|(?<![A-Za-z])mdp|contrase(?:ñ|n)a|wachtwoord|senha|parola|пароль|密码|密碼|パスワード"
+    r"|hasło|heslo|lösenord|adgangskode|passord|salasana|jelszó|şifre|비밀번호|cl(?:é|e)s?[ _-]?secr(?:è|e)te"
 )
 _NAMED = rf"(?:{PASSWORD_WORDS}|secret|token|credentials?|(?:api|access|private|secret)[_-]?key)(?:[_-]?id)?"
 _MIXED = r"(?=[A-Za-z0-9/+_-]{0,199}[A-Z])(?=[A-Za-z0-9/+_-]{0,199}[a-z])(?=[A-Za-z0-9/+_-]{0,199}\d)"
@@ -47,6 +48,8 @@ PLACED_FORMS = (
     re.compile(
         r"(?i)(?:\bsshpass\s{1,4}-p\s{0,4}"
         r"|--(?:password|passwd|pass|passphrase|token|auth-?key|authtoken|oauth2-bearer|api-key|secret)[= ]\s{0,4}"
+        r"|--[\w-]{1,40}-(?:password|passwd|pass|passphrase|secret)[= ]\s{0,4}"
+        r"|\bconfigure\s{1,4}set\s{1,4}\S{0,80}(?:secret|token)\S{0,80}\s{1,4}"
         r"|-pass(?:in|out)?\s{1,4}pass:|\b(?:add-)?authtoken[: ]\s{0,4}|\bbindpw\s{1,4}|\bsudo\b[^\n|;]{0,80}?<<<\s{0,4}"
         r"|\b(?:docker|podman|nerdctl|buildah|registry)\s{1,4}login\b[^\n|;]{0,400}?\s-p\s{0,4}"
         r"|\b(?:zip|unzip|sqlcmd|ipmitool)\b[^\n|;]{0,200}?\s(?-i:-P)\s{0,4}|\b7za?\b[^\n|;]{0,200}?\s(?-i:-p)(?=\S)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -9,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.child import module_command
-from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.files import Json, read_json, takes_nothing, write_json
 from holdfast.base.identity import Identity, alive
 from holdfast.base.locks import hold
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
+from holdfast.machine import clock
 from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
@@ -45,8 +48,9 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         [*launch.argv, str(run.path), str(number)],
         trainer_lock=str(run.trainer_lock),
         writer_argv=module_command("holdfast.processes.writer", run.path, number),
-        started=time.time(),
+        started=clock.now(),
         oom_kills=oom_kills(Place()),
+        clock=os.environ.get(clock.CLOCK),
         **orders,
     )
     waiting = standby.take_over(folder, launch)
@@ -112,18 +116,27 @@ def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
     file = attempt.folder / "ending.json"
     if (seen := read_json(file)) is not None:
         return seen
-    with hold(run.trainer_lock, wait=False) as free:
-        if not free:
-            return None
-        if (seen := read_json(file)) is not None:
-            return seen
-        if _shim_was_there(attempt):
-            return {}
-        if attempt.shim is not None and attempt.shim.poll() is None:
-            return None
-        called_off: Json = {"code": None, "called_off": True, "ended": time.time()}
-        write_json(file, called_off)
-        return called_off
+    with contextlib.ExitStack() as locked:
+        try:
+            free = locked.enter_context(hold(run.trainer_lock, wait=False))
+        except OSError as error:
+            if not takes_nothing(error):
+                raise
+            return None if living_pids(attempt) or not _shim_was_there(attempt) else {}
+        return _called_off(attempt, file) if free else None
+
+
+def _called_off(attempt: Attempt, file: Path) -> Json | None:
+    """What was seen of the end of an attempt whose lock is ours; as `end_seen`."""
+    if (seen := read_json(file)) is not None:
+        return seen
+    if _shim_was_there(attempt):
+        return {}
+    if attempt.shim is not None and attempt.shim.poll() is None:
+        return None
+    called_off: Json = {"code": None, "called_off": True, "ended": clock.now()}
+    write_json(file, called_off)
+    return called_off
 
 
 def plain_ending(seen: Json, facts: Json) -> Ending:
@@ -174,7 +187,7 @@ def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> End
         if first is not None:
             facts = {"rank": first["rank"], "codes": {str(one["rank"]): one["code"] for one in told if one}}
             return Ending("killed" if first["code"] < 0 else "error", first["code"], seconds, facts)
-        if time.time() - seen["ended"] > TOLD_S or not seen:
+        if clock.now() - seen["ended"] > TOLD_S or not seen:
             return None
         time.sleep(LOOK_EVERY_S)
 

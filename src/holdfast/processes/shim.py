@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from holdfast.base.identity import identify, myself
 from holdfast.base.safe_open import lock_descriptor, open_log
 from holdfast.base.wait import wait_for_end
+from holdfast.machine import clock
 from holdfast.processes.command_session import CommandSession
 from holdfast.processes.rank_environment import recorder_variables
 from holdfast.processes.trainers import Trainers
@@ -72,7 +73,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
     environment = _environment(launch)
     if foreign or len(launch.get("devices", ())) > 1:
         environment |= recorder_variables(attempt, environment)
-    times, trainers = {"began": time.time()}, standby
+    times, trainers = {"began": clock.now()}, standby
     signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM) if trainers else None)
     with open_log(attempt / "output.log") as output:
         session = CommandSession(launch, attempt, output) if foreign else None
@@ -84,7 +85,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
                 if not foreign:
                     raise
                 told = f"{error.filename or launch['argv'][0]}: {error.strerror}"
-                write_ending(attempt, {"code": None, "could_not_start": told, **times, "ended": time.time()})
+                write_ending(attempt, {"code": None, "could_not_start": told, **times, "ended": clock.now()})
                 os.close(lock)
                 return 0
         assert trainers is not None
@@ -92,7 +93,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
         beside.started(trainers.processes[0].pid)
         while (code := trainers.poll()) is None:
             beside.look(trainers.living)
-        times["ended"] = time.time()
+        times["ended"] = clock.now()
         facts = beside.end()
     facts |= trainers.limits[trainers.guilty]
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}

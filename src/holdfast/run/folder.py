@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
 from holdfast.config.yaml_tree import in_one_line, value_of
+from holdfast.machine import clock
 from holdfast.machine.readings.keep import FILE as READINGS
 from holdfast.run.plan import RunPlan, read_plan
 
@@ -251,11 +251,11 @@ class RunFolder:
         return value
 
     def write_id(self, value: str) -> None:
-        write_json(self.path / "run.json", {"id": value, "created": round(time.time(), 3)})
+        write_json(self.path / "run.json", {"id": value, "created": round(clock.now(), 3)})
 
     def event(self, kind: str, **facts: Any) -> Json:
         """Append one event. Raises OSError when the disk takes no more."""
-        entry = {"time": round(time.time(), 3), "event": kind, **facts}
+        entry = {"time": round(clock.now(), 3), "event": kind, **facts}
         self.append(self.events_file, entry)
         return entry
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from holdfast.base.files import Json, is_full, read_json
 from holdfast.base.safe_open import open_regular
+from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
 from holdfast.machine.kernel_log import kernel_messages, oom_kills
 from holdfast.machine.place import Place
@@ -40,14 +40,14 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
         lines=tail(_log(attempt, ending)),
         committed_before=orders.committed_before,
         committed_after=run.committed(),
-        died=seen.get("ended") or time.time(),
+        died=seen.get("ended") or clock.now(),
         memory_available_bytes=memory.get("MemAvailable"),
         disk_free_bytes=free_bytes(run.path),
         pid=(read_json(attempt.folder / "rank0.json") or {}).get("identity", {}).get("pid"),
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
         oom_kills=None if before is None or now is None else now - before,
-        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or time.time()),
+        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or clock.now()),
         machine=_machine(run),
     )
 

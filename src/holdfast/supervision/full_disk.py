@@ -13,6 +13,8 @@ from pathlib import Path
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.file_errors import fact_of, file_error, remedy_of
 from holdfast.base.files import DamagedLine, Json, append_line, is_full, takes_nothing
+from holdfast.machine import clock
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 
 _REMOVAL_S, _LOOK_S = 5.0, 0.1  # that a removal may take from the first missing file to the one which says what the run is
@@ -100,6 +102,13 @@ def _fact(error: OSError, place: Path | str) -> str:
     return f"the disk of {place} is full" if is_full(error) else fact_of(error, place)
 
 
+def _of_living(run: RunFolder) -> object:
+    """The clock of the newest attempt, where nobody has seen its end: what it writes down goes on by that."""
+    newest = [run.attempt(number) for number in run.attempts()[-1:]]
+    spec = read_launch_spec(newest[0]) if newest and not (newest[0] / "ending.json").exists() else None
+    return spec.facts.get("clock") if spec else None
+
+
 @contextlib.contextmanager
 def supervised(
     run: RunFolder, tell: Callable[[str], None], removed: Stop, full: Callable[[str], tuple[str, Json | None]]
@@ -113,7 +122,8 @@ def supervised(
     described = run.command_file if run.command_file.exists() else run.config_file
     try:
         try:
-            yield folder
+            with clock.counting(_of_living(run)):
+                yield folder
         except Stop:
             folder.flush()
             raise

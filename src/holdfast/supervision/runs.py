@@ -8,12 +8,13 @@ from pathlib import Path
 
 from holdfast.base.errors import USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.base.files import Json, newest_lines
+from holdfast.machine import clock
 from holdfast.machine.readings.keep import newest
 from holdfast.machine.readings.signs import signs
 from holdfast.planning.duration import remaining
 from holdfast.report.summarise import incidents, second_place
 from holdfast.report.words import shown
-from holdfast.run.attempt import closed
+from holdfast.run.attempt import closed, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Seconds
 from holdfast.supervision.standing import Standing
@@ -87,7 +88,7 @@ def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] 
         "host": standing.holder.get("host"),
         "command": standing.holder.get("command"),
         "folder": standing.holder.get("folder"),
-        "last_step_time": standing.last_step.get("time"),
+        "last_step_time": _last_step_time(standing),
         "reason": standing.summary.get("reason"),
         "seconds_left": left.model_dump() if left else None,
         "readings": readings[-1] if readings else None,
@@ -95,6 +96,13 @@ def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] 
         "problems": problems,
         **({"second_place": place} if place else {}),
     }
+
+
+def _last_step_time(standing: Standing) -> float | None:
+    """When the last step was done, by the calendar as it is now: its clock may have been set while the run went on."""
+    told, attempts = standing.last_step.get("time"), standing.run.attempts() if standing.state == "running" else []
+    spec = read_launch_spec(standing.run.attempt(attempts[-1])) if attempts else None
+    return clock.in_calendar(told, spec.facts.get("clock") or "") if spec and isinstance(told, int | float) else told
 
 
 def _judged(readings: list[Json]) -> list[Json]:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
+import threading
+import time
 
+from holdfast.base.errors import INTERRUPTED
+from holdfast.processes.tree import below
 from holdfast.terminal.run_view import Terminal
+
+_PATIENCE_S = 3.0  # for a call into a library to come back
 
 
 class StopSignals:
@@ -18,10 +27,33 @@ class StopSignals:
     def __init__(self, ends: bool = False, asked: int = 0) -> None:
         self.running, self.ends, self.asked, self.listening = False, ends, asked, not asked
         self.standing = "nothing was started yet" if ends else "nothing was trained yet; rerun the same command to start over"
+        self._heard = 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
+        self._watch()
+
+    def _watch(self) -> None:
+        """End the command in a thread where a signal is not heard: Python hears none while a library (a tokenizer) is busy."""
+        sent, told = os.pipe()
+        os.set_blocking(told, False)
+        if (before := signal.set_wakeup_fd(told, warn_on_full_buffer=False)) != -1:  # somebody else's loop, as in a notebook
+            signal.set_wakeup_fd(before)
+            return
+
+        def look() -> None:
+            came = 0
+            while number := os.read(sent, 1):
+                if number[0] not in (signal.SIGINT, signal.SIGTERM):
+                    continue
+                came += 1
+                time.sleep(_PATIENCE_S)
+                if self._heard < came and not self.running:
+                    _leave(self.standing)
+
+        threading.Thread(target=look, daemon=True).start()
 
     def _ask(self, number: int, _: object) -> None:
+        self._heard += 1
         if not self.running:
             raise KeyboardInterrupt(self.standing)
         again = self.asked and number == signal.SIGINT
@@ -46,3 +78,13 @@ class StopSignals:
 
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             signal.signal(signal.SIGHUP, leave)
+
+
+def _leave(standing: str) -> None:
+    """End this process and those it has started, at once."""
+    for pid in below(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        print(f"\nholdfast: interrupted; {standing}", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)

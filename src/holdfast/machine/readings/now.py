@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 
 from holdfast.base.files import Json
+from holdfast.machine import clock
 from holdfast.machine.place import Place
 from holdfast.machine.readings.amd import amd_cards
 from holdfast.machine.readings.nvidia import nvml_reader
@@ -24,7 +24,7 @@ class Reader:
 
     def read(self) -> Json:
         now = processor_times(self._place)
-        found = read_now(self._place, self._before, now) | {"time": round(time.time(), 3)}
+        found = read_now(self._place, self._before, now) | {"time": round(clock.now(), 3)}
         found["gpus"] += self._nvidia() if self._nvidia else []
         self._before = now
         return found

@@ -21,6 +21,7 @@ from holdfast.base.identity import identify
 from holdfast.base.locks import holds
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
+from holdfast.machine import clock
 from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
@@ -44,7 +45,10 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     attempt = run.made(run.attempt(number))
     env = env | {ATTEMPT: str(attempt)}
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
-    write_json(attempt / "launch.json", facts | {"started": time.time(), "oom_kills": oom_kills(Place())} | orders)
+    write_json(
+        attempt / "launch.json",
+        facts | {"started": clock.now(), "oom_kills": oom_kills(Place()), "clock": os.environ.get(clock.CLOCK)} | orders,
+    )
     return Attempt(number, attempt, start_shim(attempt, "--command"))
 
 

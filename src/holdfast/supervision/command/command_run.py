@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import time
 import uuid
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.diagnosis.logs.file import read_log
+from holdfast.machine import clock
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
@@ -142,7 +142,7 @@ class CommandRun:
 
     def _note(self, attempt: Attempt, seen: Seen, signs: Signs, at_once: bool = False) -> None:
         """A row of progress.jsonl where there is a new step; one a second is enough."""
-        now = time.time()
+        now = clock.now()
         if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
             return
         self._row = now

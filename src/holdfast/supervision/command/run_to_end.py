@@ -17,6 +17,7 @@ from holdfast.book.kinds.failure import Failure
 from holdfast.config.notify import Notify
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted
+from holdfast.machine import clock
 from holdfast.machine.gpu_memory import in_use
 from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
@@ -89,7 +90,7 @@ def run_command(
     def tell(text: str) -> None:
         echo.drain()
         terminal.tell(text)
-        folder.append(run.path / "told.jsonl", {"time": round(time.time(), 3), "text": text})
+        folder.append(run.path / "told.jsonl", {"time": round(clock.now(), 3), "text": text})
 
     notify = notify or read_notify(run)
     stop.running = True

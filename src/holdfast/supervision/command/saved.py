@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.base.units import counted
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.machine import clock
 from holdfast.report.words import short
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, read_command
@@ -48,7 +49,7 @@ def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
 def wrote_nothing(run: RunFolder, command: Command, steps: int) -> str:
     """Return that a command wrote no file that could hold weights where it saves; empty where it did, or that is not known."""
     place, began = command.place, read_launch_spec(run.attempt(1))
-    if place is None or began is None or not began.started or _written_since(place, began.started):
+    if place is None or began is None or not began.started or _written_since(place, clock.in_calendar(began.started)):
         return ""
     return f"nothing was saved: no file of weights was written in {short(place)}{_interval(command, steps)}"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.base.files import Json, read_json
 from holdfast.diagnosis.logs.counters import Counter
+from holdfast.machine import clock
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
 from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
@@ -52,7 +53,7 @@ class Signs:
         own = command.progress
         self.counter = Counter(re.compile(own) if own is not None and "(" in own else None)
         self.file = Path(command.folder) / own if own is not None and "(" not in own else None
-        self.events = EventFile(command.place, since) if command.place is not None else None
+        self.events = EventFile(command.place, clock.in_calendar(since)) if command.place is not None else None
         self.step: int | None = None
         self.first: int | None = None
         self.wrote: tuple[int, int] | None = None
@@ -106,7 +107,7 @@ class Signs:
         if place is None or self.events is None:
             return None, None, None
         step = self.events.look()
-        saved = states_since(place, self.since) if self.command.launcher is not None or self.command.callback else []
+        saved = states_since(place, clock.in_calendar(self.since)) if self.command.launcher is not None or self.command.callback else []
         if saved:
             self.wrote = min(saved[-1][0], self.wrote[0] if self.wrote else saved[-1][0]), saved[0][0]
         written = saved[0] if saved else None
@@ -118,7 +119,7 @@ class Signs:
         """The last number in the user's file of progress, where it was written to in this attempt."""
         assert self.file is not None
         with contextlib.suppress(OSError):
-            if self.file.stat().st_mtime < self.since:
+            if self.file.stat().st_mtime < clock.in_calendar(self.since):
                 return None
             with self.file.open("rb") as handle:
                 handle.seek(max(0, handle.seek(0, os.SEEK_END) - 4096))
@@ -131,7 +132,7 @@ class Signs:
             return False
         with contextlib.suppress(OSError):
             mark = self.file.stat().st_mtime
-            grew, self._progress_mark = mark != self._progress_mark and mark >= self.since, mark
+            grew, self._progress_mark = mark != self._progress_mark and mark >= clock.in_calendar(self.since), mark
             return grew
         return False
 

@@ -5,7 +5,6 @@ What is to be done is on disk before anything is done, and each part may be done
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import orjson
 from holdfast.base.files import Json, append_line, read_json, read_lines, write_bytes, write_json
 from holdfast.base.locks import hold
 from holdfast.config.settings import PartialSettings
+from holdfast.machine import clock
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import BEST, checkpoint_name, checkpoint_steps, hold_until
 from holdfast.run.snapshots.memory_file import MemoryFile
@@ -59,7 +59,7 @@ def _carry_out(run: RunFolder, places: Sequence[Path], folder: Path, facts: Json
             _cut(journal, folder / journal.name, to)
         hold_until(run, None)
         run.event("rolled_back", step=facts["from"], to=to, settings=facts["settings"], reason=facts["reason"])
-    done = facts | {"done": round(time.time(), 3)}
+    done = facts | {"done": round(clock.now(), 3)}
     write_json(folder / _FILE, done)
     return done
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from holdfast.config.faults import Moment
+from holdfast.machine import clock
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.trainer.common.batch import Batch
 from holdfast.trainer.common.job import Job
@@ -46,5 +45,5 @@ class Announcer:
 
     def _beat(self, step: int, number: int, batch: Batch, phase: str) -> None:
         assert self.memory is not None
-        facts = {"attempt": self.job.number, "step": step, "phase": phase, "micro_batch": number, "time": time.time()}
+        facts = {"attempt": self.job.number, "step": step, "phase": phase, "micro_batch": number, "time": clock.now()}
         self.memory.beat(facts | {"samples": batch.numbers[:_ANNOUNCED_SAMPLES], "tokens": batch.tokens})

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from holdfast.base.files import Json, append_line, cut_torn_line
+from holdfast.machine import clock
 from holdfast.run.evaluations import best_of, read_evaluations, stopped_early
 from holdfast.run.sampling.step_table import draw_rows
 from holdfast.trainer.common.batch import Batch
@@ -137,7 +138,7 @@ class HeldOut:
             for start in range(0, len(batches), settings.at_once):
                 if job.stopping.asked:
                     return None
-                self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": time.time()})
+                self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": clock.now()})
                 some = batches[start : start + settings.at_once]
                 with tag_out_of_memory(some[0]):
                     self.training.task.prepare_passes(some)

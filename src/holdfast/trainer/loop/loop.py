@@ -13,6 +13,7 @@ import torch
 from holdfast.base.files import Json, read_json
 from holdfast.base.units import figure
 from holdfast.config.settings import PartialSettings
+from holdfast.machine import clock
 from holdfast.machine.machine_file import training_devices
 from holdfast.run.timeline import Entry, settings_of_process
 from holdfast.trainer.common.device import prepare_torch, release
@@ -153,7 +154,7 @@ def _run(training: TrainingState, snapshots: Snapshots | SnapshotFollower, found
     announcer = Announcer(job, snapshots.memory, publish=True)
     saving = CheckpointSchedule(job, snapshots.memory, step)
     if step == 0:
-        snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": time.time()})
+        snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": clock.now()})
         choose_parts(training)
         rehearse_parts(training, announcer.rehearsal)
     watch, slow = MemoryWatch(training), SlowRanks(job.event)
@@ -183,7 +184,7 @@ def _run(training: TrainingState, snapshots: Snapshots | SnapshotFollower, found
         snapshots.commit(step, row, durable, needed=held_out.due(step))
         if durable:
             saving.asked(step)
-        snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": time.time()})
+        snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "committed", "time": clock.now()})
         watch.look(step)
         slow.look(step, computed.seconds if computed else ())
         over = held_out.over(step)
@@ -217,7 +218,7 @@ def _row(training: TrainingState, step: int, computed: Gradients | None, seconds
         "peak_bytes": peak_bytes(training.device),
         "samples": training.samples(step),
         "attempt": training.job.number,
-        "time": round(time.time(), 3),
+        "time": round(clock.now(), 3),
         **({"rank_seconds": [round(one, 6) for one in computed.seconds]} if computed and training.rank.size > 1 else {}),
     }
 
