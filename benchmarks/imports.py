@@ -1,4 +1,4 @@
-"""What it costs a process to import what a trainer needs, as `holdfast.trainer.libraries` does it and plainly, in turn.
+"""What it costs a process to import what a trainer needs, as `holdfast.trainer.common.libraries` does it and plainly, in turn.
 
 python benchmarks/imports.py [--rounds 5]
 """
@@ -15,11 +15,11 @@ _CHILD = """
 import json, resource, sys, time
 began, spent = time.perf_counter(), time.process_time()
 if sys.argv[1] == "libraries":
-    from holdfast.trainer.libraries import libraries
+    from holdfast.trainer.common.libraries import libraries
     with libraries():
-        import holdfast.trainer.loop
+        import holdfast.trainer.loop.loop
 else:
-    import holdfast.trainer.loop
+    import holdfast.trainer.loop.loop
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps([time.perf_counter() - began, time.process_time() - spent, peak]))
 """

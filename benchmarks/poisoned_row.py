@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 
 from holdfast.config.config import Config
-from holdfast.data.tokens.token_set import TokenSet, load_tokens, split, step_table
+from holdfast.data.token_set.token_set import TokenSet, load_tokens, split, step_table
 from holdfast.run.folder import RunFolder
 
 WITHIN, AFTER = 30, 5  # steps: the row comes by then; the run goes on for so many

@@ -23,8 +23,8 @@ def child(run: Path) -> None:
     import time
 
     from holdfast.run.folder import RunFolder
-    from holdfast.trainer.job import open_job
-    from holdfast.trainer.training_state import build
+    from holdfast.trainer.common.job import open_job
+    from holdfast.trainer.step.training_state import build
 
     job = open_job(RunFolder(run), 1, run, {})
     training = build(job, job.settings(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.tables.bars.features import ALL
-from holdfast.tables.bars.profile import ROLLING, VALUE_AREA
+from holdfast.tables.bars.features.volume_profile import ROLLING, VALUE_AREA
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "features.md"
 HEAD = f"""# Features of minute bars

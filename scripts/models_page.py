@@ -40,7 +40,8 @@ def written(results: dict[str, Any]) -> str:
 def _row(kind: str, one: dict[str, Any]) -> str:
     learns = ", ".join(part if share in (1.0, None) else f"{part} ({share:.0%})" for part, share in one.get("learns", {}).items())
     moves, merged = (f"{one[name]:.2g}" if name in one else "" for name in ("moves", "merged_differs"))
-    why = "; ".join(text for text in (one.get("why"), *one.get("servers", ())) if text).replace("|", "\\|").replace("<", "&lt;")
+    rounded = "the merged model is PEFT's own merge as bf16 holds it" if "merged_rounds" in one else ""
+    why = "; ".join(text for text in (one.get("why"), rounded, *one.get("servers", ())) if text).replace("|", "\\|").replace("<", "&lt;")
     return f"| `{kind}` | {one['verdict']} | {learns} | {moves} | {merged} | {why} |\n"
 
 

@@ -14,10 +14,10 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.step import compute_gradients, gradients_sha256
+from holdfast.trainer.step.step import compute_gradients, gradients_sha256
 from holdfast.trainer.tasks.text.compared import ComparedLoss
 from holdfast.trainer.tasks.text.objective import objective_of
-from holdfast.trainer.tasks.text.reference import Kept
+from holdfast.trainer.tasks.text.reference import StoredValues
 from support.architectures import ARCHITECTURES, task_of
 from support.pairs import pairs_of
 
@@ -50,7 +50,9 @@ def compared(objective: str, folder: Path) -> None:
         assert seen.count(True) <= 4 if number < 2 else objective == "kto" or not seen, (objective, number, seen)
     task.compared.score(list(range(6)))
     kept = [file.read_bytes() for file in folder.glob("reference-*.bin")]
-    assert len(kept) == (objective in ("dpo", "kto")) and all(Kept(file, 6).missing([*range(6)], 1) == [] for file in folder.glob("*"))
+    assert len(kept) == (objective in ("dpo", "kto")) and all(
+        StoredValues(file, 6).missing([*range(6)], 1) == [] for file in folder.glob("*")
+    )
     assert card.races() == 0
 
 

@@ -22,7 +22,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 from holdfast.base_model.folder import read_model
-from holdfast.data.tokens.token_set import TokenSet, load_tokens
+from holdfast.data.token_set.token_set import TokenSet, load_tokens
 
 STEPS, BATCH = 8, 8
 LR = {"full": 5e-4, "fp16": 3e-3}

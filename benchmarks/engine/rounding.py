@@ -19,16 +19,16 @@ import torch
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.trainer.optim.choose import optimizer_of
-from holdfast.trainer.optim.rounding import Rounded
-from holdfast.trainer.step import compute_gradients, update
+from holdfast.trainer.optim.rounding import StochasticRounder
+from holdfast.trainer.step.step import compute_gradients, update
 from holdfast.trainer.tasks.text.task import Sft
 from tables import table
 
 LENGTH, WORDS, FOLLOWING = 64, 512, 8
 KINDS = {"fp32": "fp32", "bf16, at random": "bf16", "bf16, to nearest": "bf16"}
-AT_RANDOM = Rounded._round
+AT_RANDOM = StochasticRounder._round
 
 
 def to_nearest(narrow: torch.Tensor, wide: torch.Tensor, _room: Any, _drawn: Any) -> None:
@@ -65,7 +65,7 @@ def samples_of(task: Sft, settings: Settings, step: int) -> list[int]:
 
 
 def run(given: argparse.Namespace, kind: str, lr: float) -> list[object]:
-    Rounded._round = staticmethod(to_nearest if "nearest" in kind else AT_RANDOM)
+    StochasticRounder._round = staticmethod(to_nearest if "nearest" in kind else AT_RANDOM)
     task, config, settings = built(given, KINDS[kind], lr, given.batch * LENGTH)
     optimizer, losses = optimizer_of(task.artifact, config.train), []
     for step in range(1, settings.steps + 1):

@@ -86,7 +86,7 @@ D) [ -e /tmp/unsloth-python ] || { python3 -m pip install -q --no-index --no-dep
    mkdir -p "$WORK/race"; [ -e "$WORK/race/models" ] || ln -s "$WORK/models" "$WORK/race/models"
    for race in ${RACES:-qwen7b:qlora:8 qwen7b:lora:8 qwen0.5b:lora:16}; do IFS=: read -r size kind batch <<< "$race"
      (cd "$WORK/tree" && PYTHONPATH=$WORK/tree/src:$SITE timeout "${RACE_S:-240}" python3 benchmarks/gpu/run.py --out "$WORK/race" --sizes "$size" --kind "$kind" --batch "$batch" --steps 30 --timeout 100 \
-       --only unsloth-free-bf16 trl-free-liger-bf16 --peer unsloth=/tmp/unsloth-python 2>&1 | grep -v '^$' | tail -60 | tee -a "$WORK/said.txt")
+       --only ${ONLY:-unsloth-free-bf16 trl-free-liger-bf16} --peer unsloth=/tmp/unsloth-python 2>&1 | grep -v '^$' | tail -60 | tee -a "$WORK/said.txt")
    done ;;
 alone:*) s=${CALL#alone:}; ask alone "${MINUTES:-8}" ${s//,/ } ;;
 *) at_once "${MINUTES:-6}" ${CALL//,/ } ;;

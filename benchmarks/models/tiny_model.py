@@ -90,6 +90,7 @@ _PLACES = [
     "image_end_token_id",
 ]
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_MROPE = {**_ROPE, "mrope_section": [2, 3, 3]}
 _FLORENCE = {"embed_dim": [32, 64], "num_heads": [2, 4], "num_groups": [2, 4], "patch_prenorm": [False, True]}
 _INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 64, "indexer_compress_ratio": 4}
 OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
@@ -113,8 +114,8 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
     "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "deepseek_v3": {"first_k_dense_replace": 1},
-    "deepseek_v32": {"first_k_dense_replace": 1},
-    "glm_moe_dsa": {"first_k_dense_replace": 1},
+    "deepseek_v32": {"mlp_layer_types": ["dense", "sparse"]},
+    "glm_moe_dsa": {"mlp_layer_types": ["dense", "sparse"]},
     "dots3_note_text": {"swa_head_dim": 32, "head_dim": 32},
     "dots3_note": {"text_config": {"swa_head_dim": 32, "head_dim": 32}},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
@@ -126,6 +127,7 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "qwen4_exp": {"text_config": _INDEXER},
     "zamba": {"num_hidden_layers": 12, "layers_block_type": None, "attention_hidden_size": 128, "attention_head_dim": 32},
     "longcat_flash": {"head_dim": 16},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "step3p7": {"text_config": {"sliding_window": 64}},
     "zamba2": {"mamba_headdim": 16, "mamba_expand": 2, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}}},
@@ -150,7 +152,7 @@ def tiny_config(kind: str, vocabulary: int) -> PretrainedConfig:
     usual = transformers.CONFIG_MAPPING[kind]()
     small = shrunk(usual.to_dict(), vocabulary)
     if kind in _BY_THREE:
-        small["text_config"]["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+        small["text_config"]["rope_parameters"] = _MROPE
     for at, name in enumerate(name for name in _PLACES if small.get(name) is not None):
         small[name] = 20 + at
     small = _deeper(small, OWN.get(kind, {}))

@@ -132,7 +132,7 @@ def write_model(draw: dict[str, Any], folder: str) -> None:
 def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
     """As `built`, with the model of a folder."""
     from holdfast.config.settings import Settings
-    from holdfast.trainer.device import prepare_torch
+    from holdfast.trainer.common.device import prepare_torch
     from holdfast.trainer.optim.choose import optimizer_of
     from holdfast.trainer.tasks.text.of_shapes import made_rows
     from holdfast.trainer.tasks.text.task import Sft
@@ -150,7 +150,7 @@ def loaded(draw: dict[str, Any], folder: str) -> Iterator[tuple[Any, Any, int]]:
 
 def stepped(task: Any, optimizer: Any, draw: dict[str, Any]) -> None:
     """Do the step."""
-    from holdfast.trainer.step import compute_gradients, update
+    from holdfast.trainer.step.step import compute_gradients, update
 
     samples, budget = list(range(len(draw["lengths"]))), draw["settings"]["micro_batch_tokens"]
     computed = compute_gradients(task, optimizer, 1, samples, budget, lambda *_: 1.0)

@@ -58,10 +58,10 @@ def main() -> None:
 def snapshots(run: Path, blocks: int, steps: int) -> tuple[float, float, float]:
     """(CPU seconds of a step with to without snapshots, seconds a step waits for its own, seconds of a step), each a median."""
     from holdfast.run.folder import RunFolder
-    from holdfast.trainer.job import open_job
-    from holdfast.trainer.loop import _row
+    from holdfast.trainer.common.job import open_job
+    from holdfast.trainer.loop.loop import _row
     from holdfast.trainer.state.snapshot import Snapshots
-    from holdfast.trainer.training_state import build
+    from holdfast.trainer.step.training_state import build
 
     (run / "attempts/900").mkdir()
     (run / "steps.jsonl").unlink()

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from holdfast.api.run import Run
     from holdfast.api.train import train
     from holdfast.base.errors import Stop
+    from holdfast.base.versions import __version__ as __version__
     from holdfast.run.types import Finding
 
-__version__ = "0.1.0"
-NATIVE_WINDOWS = "native Windows is not supported: use WSL 2, which runs what is made for Linux; in PowerShell: wsl --install"
 __all__ = ["Checkup", "Finding", "Run", "Stop", "doctor", "train"]
 
 _PLACES = {
+    "__version__": "holdfast.base.versions",
     "Checkup": "holdfast.api.doctor",
     "Finding": "holdfast.run.types",
     "Run": "holdfast.api.run",

@@ -21,7 +21,7 @@ import zstandard
 from conftest import events, fill, holdfast, lines, make_rows, start, wait_until, write_rows
 from holdfast.base.errors import Stop
 from holdfast.config.config import Config
-from holdfast.config.foreign.key_names import NO_KEY, OURS
+from holdfast.config.foreign_keys import NO_KEY, OURS
 from holdfast.config.load import _paths, load_config
 
 Write = Callable[..., Path]

@@ -140,6 +140,7 @@ def test_where_the_beginning_is_far_the_way_on_is_told_with_its_price(stopped: S
     (run / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
     done = holdfast("train", stopped.config, "--run", run)
     assert done.returncode == 3
+    assert "no step was committed" not in done.stderr and "of 241 committed steps no state is left" in done.stderr
     assert "begin again with --run DIR, another folder: that computes 241 steps once more, which took 39 min" in done.stderr
     assert "then rerun the same command to resume" not in done.stderr and not (run / "rollbacks").exists()
 

@@ -35,8 +35,8 @@ from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
 from holdfast.supervision.policy.ledgers import Past
 from holdfast.supervision.policy.moves import RollBack
 from holdfast.supervision.policy.next_move import ROLLBACKS, of_death, of_verdict
+from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.state.images import TensorImage
 from holdfast.trainer.state.sound import damage
 from support.known import known
 

@@ -29,14 +29,14 @@ from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import facts_of, newest_of
 from holdfast.run.snapshots.pieces import join, piece_name, piece_of
 from holdfast.run.timeline import read_timeline
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.piece_image import PieceImage
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import ALONE
 from holdfast.trainer.model.trained import cut as cut_module
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.state.images import TensorImage
-from holdfast.trainer.state.piece_image import PieceImage
 from holdfast.trainer.state.together import prove
 from support.architectures import small_llama
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_config, write_rows
+from conftest import holdfast, kill, lines, make_rows, processes_of, start, wait_until, write_config, write_rows
+from holdfast.base_model.folder import read_model
+from holdfast.config.load import load_config
 from holdfast.learn.rounds import PHASES
+from holdfast.supervision.preparation.rows import token_cache_of
 from support.redis_server import Server, needs_server, running_server
 
 
@@ -55,6 +59,13 @@ def learn(policy: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
     assert done.returncode == code, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def tokens_cached(policy: Path) -> list[Path]:
+    config = load_config(policy.parent / "base.yaml", [], need_rows=False)
+    cache = token_cache_of(config, read_model(config.model))
+    assert cache is not None
+    return [*cache.glob("*")]
 
 
 def die_after(policy: Path, phase: str) -> None:
@@ -110,6 +121,22 @@ def test_killed_after_every_phase_and_in_training_it_promotes_the_same_adapter(
     assert learn(policy)["rounds"] == [], "a round that was told is not told again, and its rows are not taken again"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_learn_alone_saves_the_step_and_leaves_nothing_running(number: int, assets: SimpleNamespace, tmp_path: Path) -> None:
+    policy = policy_in(tmp_path / "stopped", assets)
+    write_config(assets, policy.parent / "base.yaml", train={"steps": 3000, "max_tokens": 300})
+    write_rows(policy.parent / "inbox" / "1.jsonl", make_rows(40))
+    child = start("learn", policy, cwd=policy.parent, env={"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")})
+    run = policy.parent / "learned" / "rounds" / "0001" / "run"
+    wait_until(lambda: (run / "steps.jsonl").exists() and (run / "steps.jsonl").stat().st_size > 0)
+    os.kill(child.pid, number)
+    said, _ = child.communicate()
+    assert child.returncode == 130, said
+    assert "the same command goes on" in said
+    assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    assert not processes_of(run)
+
+
 def test_a_flood_of_near_duplicates_trains_nothing_and_is_named(
     undisturbed: dict[str, Any], assets: SimpleNamespace, tmp_path: Path
 ) -> None:
@@ -148,7 +175,9 @@ def test_a_persons_rows_are_withdrawn_for_a_price_that_is_told_first(assets: Sim
     told = learn(policy, "--forget", "ann")
     assert (told["rows"], told["rounds_again"], told["steps"], told["done"]) == (10, [1], 12, False)
     assert promoted(policy)[0]["adapter_sha256"] == first["adapter_sha256"], "nothing is done before it is agreed to"
+    assert tokens_cached(policy)
     learn(policy, "--forget", "ann", "--yes")
+    assert not tokens_cached(policy), "the cache holds rows as tokens"
     [version] = promoted(policy)
     assert version["adapter_sha256"] != first["adapter_sha256"]
     texts = [file.read_text() for file in (policy.parent / "learned" / "rounds").rglob("*.jsonl")]
@@ -181,3 +210,12 @@ def test_a_stream_is_acknowledged_once_after_the_rounds_end(server: Server, asse
     assert one["rows"]["rejected"] == 10  # they are among the gate's rows
     assert client.xpending("asked", "learners")["pending"] == 0
     assert learn(policy)["rounds"] == []
+    client.xgroup_setid("asked", "learners", "0")  # as after a failover to a server that had not heard of it
+    trimmed = client.xadd("asked", {"data": json.dumps(make_rows(60)[55])})
+    client.xreadgroup("learners", "learn:helper", {"asked": ">"})
+    client.xdel("asked", trimmed)
+    assert client.xpending("asked", "learners")["pending"] == 51
+    last = learn(policy)
+    assert (last["rounds"], last["waiting"]["rows"], last["waiting"]["rejected"]) == ([], 0, 0)
+    assert client.xpending("asked", "learners")["pending"] == 0
+    assert [entry["place"] for entry in lines(policy.parent / "learned" / "lost.jsonl")] == [f"asked/{trimmed.decode()}"]

@@ -32,13 +32,13 @@ from holdfast.processes.trainers import Trainers
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
 from holdfast.supervision.ranks.first import with_ranks
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed import group
 from holdfast.trainer.distributed import rendezvous as meeting
 from holdfast.trainer.distributed.group import Group
 from holdfast.trainer.distributed.rank import Rank, own_parts, parts_of
 from holdfast.trainer.distributed.same_setup import refuse_unlike
-from holdfast.trainer.distributed.stragglers import SlowRanks, slowest
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.loop.stragglers import SlowRanks, slowest
 from support.rounding import but_for_rounding
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")

@@ -261,11 +261,11 @@ def trained(twelve: Path, tmp_path: Path) -> Path:
 
 def committed_in_process(run: Path, place: Path, upto: int, every: int) -> Any:
     """Train `run` from its newest state in `place` up to a step, as the loop does, snapshots `every` steps; then leave as if killed."""
-    from holdfast.trainer.job import open_job
-    from holdfast.trainer.loop import _row
+    from holdfast.trainer.common.job import open_job
+    from holdfast.trainer.loop.loop import _row
     from holdfast.trainer.state.restore import state_for_training
     from holdfast.trainer.state.snapshot import Snapshots
-    from holdfast.trainer.training_state import build
+    from holdfast.trainer.step.training_state import build
 
     folder = run / "attempts/002"
     folder.mkdir(exist_ok=True)
@@ -361,8 +361,8 @@ def test_a_state_that_is_not_finite_never_counts(trained: Path, tmp_path: Path) 
 
 def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
     """Hundreds of small copies would cost more than a hundredth of a step."""
-    from holdfast.trainer.job import open_job
-    from holdfast.trainer.training_state import build
+    from holdfast.trainer.common.job import open_job
+    from holdfast.trainer.step.training_state import build
 
     job = open_job(RunFolder(trained), 1, trained, {})
     training = build(job, job.settings(1))
@@ -377,9 +377,9 @@ def test_the_state_is_copied_in_few_pieces(trained: Path) -> None:
 
 def test_snapshots_that_would_fill_the_memory_go_elsewhere(trained: Path, tmp_path: Path) -> None:
     from holdfast.run.snapshots.memory_places import SHARED_MEMORY
-    from holdfast.trainer.job import open_job
+    from holdfast.trainer.common.job import open_job
     from holdfast.trainer.state import snapshot
-    from holdfast.trainer.training_state import build
+    from holdfast.trainer.step.training_state import build
 
     machine = json.loads((trained / "machine.json").read_text())
     (trained / "machine.json").write_text(json.dumps(machine | {"memory_bytes": 1 << 20}))

@@ -26,11 +26,11 @@ from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
-from holdfast.supervision.run_to_end import diagnosed
 from holdfast.supervision.runs import is_run
+from holdfast.supervision.training.run_to_end import diagnosed
 from holdfast.terminal.run_view import Terminal
+from holdfast.trainer.common.refuse import Refusal, broken_weights, refuse_broken_weights
 from holdfast.trainer.model.load import load_base
-from holdfast.trainer.refuse import Refusal, broken_weights, refuse_broken_weights
 
 Write = Callable[..., Path]
 

@@ -99,6 +99,25 @@ def test_what_speaks_against_a_good_end_is_told_in_its_place(tmp_path: Path, tex
         assert "Ended well" not in (tmp_path / "run/report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("text", "well"),
+    [
+        ("echo step 1/4; printf '{0}'; echo step 2/4; echo step 3/4; echo step 4/4", True),
+        ("for n in 0 1 2 3; do echo Loading $n; printf '{0}'; done; for n in 1 2 3 4 5; do echo epoch 1 step $n/5 loss 1.$n; done", True),
+        ("for n in 1 2 3; do printf \"\\r $n/3 [00:0$n<00:00, 1.00it/s]\"; [ $n = 2 ] && printf '\\n{0}'; done; echo", True),
+        ("echo step 1/4; echo step 2/4; echo step 3/4; echo step 4/4; printf '{0}'; echo done", False),
+        ("echo step 1/9; echo step 2/9; echo step 3/9; printf '{0}'; echo step 4/9", False),
+        ("echo training; printf '{0}'; echo trained", False),
+    ],
+    ids=["between steps", "before them", "in a bar", "behind them", "and no last step", "no steps"],
+)
+def test_a_traceback_that_the_training_outlived_is_told_and_takes_no_good_end_away(tmp_path: Path, text: str, well: bool) -> None:
+    summary = run(tmp_path, words=["sh", "-c", text.format(CAUGHT)])
+    assert ("ended well" in summary["told"]) is (summary["doubt"] is None) is well
+    assert "KeyError: 7" in summary["told"] and "KeyError: 7" in (tmp_path / "run/report.html").read_text()
+    assert ("and went on to its last step, line" in summary.get("lived_through", "")) is well
+
+
 @pytest.mark.parametrize("written", ["", "log.txt", "final/weights.npz"])
 def test_a_command_that_wrote_no_weights_where_it_saves_has_not_ended_well(tmp_path: Path, written: str) -> None:
     make = f"mkdir -p out/final; echo x > out/{written}; " if written else ""

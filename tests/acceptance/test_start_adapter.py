@@ -99,7 +99,7 @@ def tuned_loss(first: Path, run: Path) -> float:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from holdfast.data.tokens.token_set import load_tokens
+    from holdfast.data.token_set.token_set import load_tokens
     from holdfast.trainer.tasks.text.evaluation import mean_loss
 
     base = AutoModelForCausalLM.from_pretrained(json.loads((first / "adapter/adapter_config.json").read_text())["base_model_name_or_path"])

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from holdfast.config.config import Config, Train
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import ALONE, Rank
-from holdfast.trainer.distributed.spot_check import spot_check, suspects
-from holdfast.trainer.loop import _spot_checks
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.loop.loop import _spot_checks
+from holdfast.trainer.loop.spot_check import spot_check, suspects
 
 TOLD = [
     ([["a", "a", "b"], ["b", "b", "a"]], ([], False), "all is well on two"),

@@ -16,9 +16,9 @@ from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.supervision.preparation.foresee import foresee
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model import load
 from holdfast.trainer.model.plain import load_plain
-from holdfast.trainer.refuse import Refusal
 
 FIXED = Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

@@ -55,6 +55,8 @@ def test_what_a_server_ignores_in_silence_is_known(config: dict[str, Any], keys:
         ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", "attention"),
         ("model.language_model.layers.0.linear_attn.in_proj_a", "attention"),
         ("transformer.h.0.attn.c_attn.weight", "attention"),
+        ("transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight", "attention"),
+        ("transformer.blocks.0.norm_attn_norm.norm_1.weight", "other"),
         ("model.layers.0.self_attn.q_norm.weight", "other"),
         ("model.layers.0.post_attention_layernorm.weight", "other"),
         ("model.layers.0.mlp.gate_proj.weight", "mlp"),

@@ -42,7 +42,7 @@ WAYS = """
 import contextlib, importlib, io, json, os, sys
 import transformers.trainer
 from holdfast import guard, hf
-from holdfast.trainer import device
+from holdfast.trainer.common import device
 from holdfast.trainer.jobs.probes import host
 
 def injected():
@@ -87,7 +87,7 @@ proof.refuse_unfit = lambda *_: None  # it would compute first
 PROVEN = """
 import json
 from types import SimpleNamespace
-from holdfast.trainer import loop
+from holdfast.trainer.loop import loop
 from holdfast.trainer.distributed.rank import ALONE
 from support.architectures import ARCHITECTURES, task_of
 config = ARCHITECTURES["llama"]()
@@ -146,7 +146,7 @@ def test_no_first_call_is_made_in_several_threads(held: Path) -> None:
 def test_one_place_sets_the_threads() -> None:
     """So each process that computes has made its first calls; parts of a step divide what it was given."""
     setting = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py") if "set_num_threads(" in file.read_text(encoding="utf-8")}
-    assert setting == {"trainer/device.py", "trainer/parts/threads.py"}
+    assert setting == {"trainer/common/device.py", "trainer/parts/threads.py"}
 
 
 def test_a_proof_that_does_not_fail_again_changes_nothing(held: Path) -> None:
@@ -163,5 +163,5 @@ def test_a_model_is_not_refused_for_what_a_process_computes_first(held: Path) ->
 @pytest.mark.long
 def test_no_fresh_process_differs_from_its_own_second_call() -> None:
     """The race as it comes. Without the first calls an Intel CPU with AVX-512 fails this: there one process in eight is wrong."""
-    script = "from holdfast.trainer.device import take_threads\ntake_threads(2)\nprint(differs())"
+    script = "from holdfast.trainer.common.device import take_threads\ntake_threads(2)\nprint(differs())"
     assert [printed(script) for _ in range(200)] == ["False"] * 200

@@ -22,7 +22,7 @@ from holdfast.config.frozen_formats import FORMATS, Frozen
 from holdfast.config.objectives import OBJECTIVES, ObjectiveName
 from holdfast.config.optimizers import OPTIMIZERS, OptimizerName
 from holdfast.export.delta import FORMULAS
-from holdfast.planning.trained_size import trainable_parameters
+from holdfast.planning.memory.trained_size import trainable_parameters
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.optim.choose import OPTIMIZERS as UPDATES
 from holdfast.trainer.tasks.text.objective import LOSSES

@@ -131,6 +131,12 @@ def test_a_mended_row_keeps_its_numbers_and_its_original(call: Call, tmp_path: P
     ]
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_of_one_row_it_is_said_that_nothing_can_be_held_out(call: Call, tmp_path: Path, rows: int) -> None:
+    told = facts(call("check", write_rows(tmp_path / "rows.jsonl", make_rows(rows))))
+    assert any("none can be held out" in line for line in told) is (rows == 1)
+
+
 def test_repetitions_are_counted_and_dropped_when_asked(call: Call, tmp_path: Path) -> None:
     long = " ".join(f"word{n}" for n in range(40))
     rows = [

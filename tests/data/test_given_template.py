@@ -17,9 +17,9 @@ from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.templates.chat_template import pieces
-from holdfast.data.templates.given_template import NAMED, codec_of, with_template
-from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Tokens
+from holdfast.data.tokens.given_template import NAMED, codec_of, with_template
+from holdfast.data.tokens.plain_form import written_template
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.card import _template
 from holdfast.export.endings import copy_tokenizer

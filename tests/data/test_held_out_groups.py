@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from conftest import write_rows
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules
+from holdfast.data.token_set.overlap import held_out_facts, keys_of, overlap_in, told_of_held_out
+from holdfast.data.token_set.token_set import TokenSet, join_parts, load_tokens, split
 from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.codec import load_codec
-from holdfast.data.tokens.overlap import held_out_facts, keys_of, overlap_in, told_of_held_out
-from holdfast.data.tokens.token_set import TokenSet, join_parts, load_tokens, split
 from holdfast.data.workers.build import check_rows
 from holdfast.data.workers.workers import Workers
 from holdfast.run.sampling.step_table import split_groups, split_rows

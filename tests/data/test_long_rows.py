@@ -16,9 +16,9 @@ from holdfast.config.config import Data
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
+from holdfast.data.token_set.token_set import TokenSet, split
 from holdfast.data.tokens.codec import Codec, Tokens, load_codec
 from holdfast.data.tokens.shard import blocks, tokenise
-from holdfast.data.tokens.token_set import TokenSet, split
 from holdfast.data.tokens.too_long import fitted
 
 Call = Callable[..., Json]

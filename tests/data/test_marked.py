@@ -15,11 +15,11 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import learned_by, write
 from holdfast.data.templates.conversation import Written
+from holdfast.data.token_set.worse import WORSE
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.data.tokens.shard import Block, tokenise
 from holdfast.data.tokens.shown import show_row
-from holdfast.data.tokens.worse import WORSE
 from holdfast.serve.requests import chat_ids
 from support.chat_templates import codec_with
 

@@ -11,7 +11,7 @@ from holdfast.config.config import Train
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.templates.chat_template import ChatTemplate, pieces, without_place
 from holdfast.data.templates.sandbox import sandbox
-from holdfast.data.tokens.length_bias import length_bias
+from holdfast.data.token_set.length_bias import length_bias
 from support.pairs import pairs_of
 
 ASKED = {"role": "user", "content": "two and two?"}

@@ -17,7 +17,7 @@ from conftest import holdfast, write_rows
 from holdfast.config.config import Config
 from holdfast.data.judge.row_weight import Weights, weight_of
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.tokens.token_set import TokenSet, load_tokens
+from holdfast.data.token_set.token_set import TokenSet, load_tokens
 from support.architectures import tokens_of
 from support.pairs import pairs_of
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding

@@ -25,11 +25,11 @@ from holdfast.config.load import load_config
 from holdfast.data.files.read import read_rows, read_unparsed
 from holdfast.data.judge.rules import Rules
 from holdfast.data.survey.survey import check_block
+from holdfast.data.token_set.token_set import join_parts, load_tokens
 from holdfast.data.tokens import shard
 from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.shard import Block, blocks, shard_bytes, tokenise
-from holdfast.data.tokens.token_set import join_parts, load_tokens
 from holdfast.data.workers import workers
 from holdfast.data.workers.build import Checked, check_rows, report
 from holdfast.data.workers.workers import Copies, Workers
@@ -57,7 +57,7 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {tests!r} + "/data"]
 from holdfast.data.workers import workers
 from holdfast.data.workers.build import report
-from holdfast.data.tokens.token_set import load_tokens
+from holdfast.data.token_set.token_set import load_tokens
 from test_token_cache import build
 if __name__ == "__main__":
     workers._BLOCKS_HERE = 1

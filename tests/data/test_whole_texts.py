@@ -13,8 +13,8 @@ from holdfast.data.files.raw_row import Unparsed
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.templates.chat_template import write
-from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Codec, Fit, Tokens, load_codec
+from holdfast.data.tokens.plain_form import written_template
 from holdfast.data.tokens.shard import Block, tokenise
 from holdfast.data.tokens.shown import show_row
 from holdfast.data.tokens.whole import pieces_of, reads_whole

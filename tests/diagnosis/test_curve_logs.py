@@ -205,6 +205,27 @@ def test_the_same_losses_again_mean_that_nothing_is_updated_in_epochs_alone(log:
     assert any("no weight is updated" in line.text for line in curve_readings(clean_lines(log))) is still
 
 
+@pytest.mark.parametrize(
+    ("losses", "cause"),
+    [
+        (("0.0001",) * 8, "unknown"),
+        (("0.69",) * 6, "unknown"),
+        (("0.9123", "0.8123", "0.7123", "0.7") * 2, "unknown"),
+        (("2.3456",) * 6, "no_learning_signal"),
+        (("0.9123", "1.0123", "0.7123", "0.7") * 2, "no_learning_signal"),
+        (("0.9123", "0.8123", "0.7123", "0.7", "0.9123", "0.8123", "0.7123", "0.69"), "healthy"),
+    ],
+)
+def test_equal_losses_of_few_digits_do_not_say_that_no_weight_is_updated(losses: tuple[str, ...], cause: str) -> None:
+    """An update may be smaller than the digits show; a gradient of 0 says it whatever they are."""
+    lines = [f"{{'loss': {loss}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': {at / 3}}}" for at, loss in enumerate(losses)]
+    found = diagnose(Evidence(tuple(clean_lines("\n".join(lines)))), BOOK)
+    assert found.cause == cause
+    assert ("too few to tell whether a weight is updated" in found.explanation) is (cause == "unknown")
+    still = "\n".join(lines).replace("'grad_norm': 0.5", "'grad_norm': 0.0")
+    assert diagnose(Evidence(tuple(clean_lines(still))), BOOK).cause == "no_learning_signal"
+
+
 @pytest.mark.parametrize("code", [0, 1, None])
 def test_what_a_program_lived_through_is_told_as_that(code: int | None) -> None:
     """An exit code of 0 takes no cause back, which is what the log says; what it means is told beside it."""

@@ -136,13 +136,18 @@ def test_a_plan_of_another_version_is_told_of_and_one_that_is_none_refused(finis
         refused = holdfast("train", copy / "config.yaml", "--run", copy)
         assert refused.returncode == 1 and "plan.json is missing or damaged" in refused.stderr, refused.stderr
         assert "Traceback" not in refused.stderr
+    shutil.copy(finished / "plan.json", copy / "plan.json")
+    (copy / "timeline.jsonl").unlink()
+    without = holdfast("train", copy / "config.yaml", "--run", copy)
+    price = f"begin again with --run DIR, another folder: that computes {len(lines(copy / 'steps.jsonl'))} steps once more, which took "
+    assert price in refused.stderr and price in without.stderr and without.returncode == 1
 
 
 def training_of(run: Path, step: int) -> Any:
     """The state before `step`, built in this process."""
-    from holdfast.trainer.job import open_job
+    from holdfast.trainer.common.job import open_job
     from holdfast.trainer.state.restore import find_state
-    from holdfast.trainer.training_state import build
+    from holdfast.trainer.step.training_state import build
 
     job = open_job(RunFolder(run), 1, run, {})
     training = build(job, job.settings(step))
@@ -153,7 +158,7 @@ def training_of(run: Path, step: int) -> Any:
 
 
 def gradients_of(training: Any, step: int, samples: list[int], budget: int) -> tuple[dict[str, torch.Tensor], int]:
-    from holdfast.trainer.step import compute_gradients
+    from holdfast.trainer.step.step import compute_gradients
 
     computed = compute_gradients(training.task, training.optimizer, step, samples, budget, lambda *_: 1.0)
     return {name: p.grad.clone() * computed.labels for name, p in training.optimizer.parameters.items()}, computed.labels

@@ -21,7 +21,7 @@ from holdfast.export.gguf import export as exporting
 from holdfast.export.gguf import judge, kinds
 from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.make import Tools, converter
-from holdfast.export.proof import EXACT, Compared, beyond
+from holdfast.export.proof import EXACT, Comparison, beyond
 from holdfast.export.subject import read_subject
 from support.shipped import make_adapter, make_family, measure_here
 
@@ -35,9 +35,9 @@ def figures(nmse: float, kl: float = 1e-4, top1: float = 1.0, greedy: bool = Tru
 
 def verdict(
     monkeypatch: pytest.MonkeyPatch, kind: str, seen: Json, base: Json | None, proven: bool = False, tensor: str | None = None
-) -> Compared:
+) -> Comparison:
     """What is judged of a file whose figures are these, where the base alone has those; tensor: one that is not as it should be."""
-    compared = Compared(dict(seen), beyond(seen, kinds.budget_of(kind)))
+    compared = Comparison(dict(seen), beyond(seen, kinds.budget_of(kind)))
     job: Any = SimpleNamespace(order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it"), env={}), reference=None)
     job.questions = job.work = None
     monkeypatch.setattr(judge, "compare_gguf", lambda *_: compared)
@@ -160,7 +160,7 @@ def test_a_merge_whose_rounding_loses_too_much_is_written_in_fp32(
     """What is computed with the merge in 16 bits is told to be `left` away; with the one in fp32, what it is."""
     proves = whole.prove
 
-    def prove(order: Order, questions: Any, folder: Path, work: Path) -> Compared:
+    def prove(order: Order, questions: Any, folder: Path, work: Path) -> Comparison:
         found = proves(order, questions, folder, work)
         if folder.name.endswith(".wide"):
             return found

@@ -12,7 +12,7 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from holdfast.base.errors import Stop
-from holdfast.export.delta import Unplaced
+from holdfast.export.delta import UnplacedPart
 from holdfast.export.merge import merged_bytes, merged_tensors
 from holdfast.export.subject import read_subject
 from holdfast.export.tensors import held_tensors, write_shards
@@ -55,7 +55,7 @@ def logits(model: Any) -> torch.Tensor:
 def test_it_computes_what_base_and_adapter_do(kind: str, tmp_path: Path) -> None:
     base, adapter = folders(kind, tmp_path)
     subject = read_subject(adapter)
-    with pytest.raises(Unplaced, match="no tensor for"):
+    with pytest.raises(UnplacedPart, match="no tensor for"):
         merged_tensors(subject)
     coming, delta = merged_tensors(subject, wide=True, work=tmp_path / "work")
     (tmp_path / "merged").mkdir()
@@ -74,7 +74,7 @@ def test_it_computes_what_base_and_adapter_do(kind: str, tmp_path: Path) -> None
 def test_an_adapter_that_peft_loads_a_part_of_is_refused(tmp_path: Path) -> None:
     """PEFT 0.21 renames shared_experts of Laguna, which has that name already, and passes its tensors over."""
     subject = read_subject(folders("laguna", tmp_path)[1])
-    with pytest.raises(Unplaced, match="no tensor for"):
+    with pytest.raises(UnplacedPart, match="no tensor for"):
         merged_tensors(subject, work=tmp_path / "work")
 
 
@@ -91,5 +91,5 @@ def test_an_adapter_of_another_model_is_still_refused_with_what_it_lacks(tmp_pat
     own = transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING["llama"](**SIZES))
     own.save_pretrained(tmp_path / "other")
     subject = read_subject(adapter, str(tmp_path / "other"))
-    with pytest.raises(Unplaced, match="no tensor for"):
+    with pytest.raises(UnplacedPart, match="no tensor for"):
         merged_tensors(subject, work=tmp_path / "work")

@@ -23,11 +23,11 @@ from faked.watch import Watch
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.planning.memory.arithmetic import Attends, footprint
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.step import compute_gradients, update
+from holdfast.trainer.step.step import compute_gradients, update
 from holdfast.trainer.tasks.text.task import Sft
 from holdfast.trainer.traced import stand_in
 

@@ -18,9 +18,9 @@ from holdfast.run.base_model import _hash, follow_pinned, identity, pinned
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.terminal.run_view import Terminal
-from holdfast.trainer.job import open_job
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.training_state import build
+from holdfast.trainer.common.job import open_job
+from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.step.training_state import build
 
 Write = Callable[..., Path]
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base_model.module_pattern import refused
 from holdfast.config.adapter import Adapter
-from holdfast.config.module_pattern import refused
 from holdfast.export.delta import _alpha
 from holdfast.run.adapter_folder import read_start, settled
 

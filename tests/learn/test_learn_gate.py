@@ -38,6 +38,7 @@ def found(**groups: Group) -> dict[str, Any]:
         (found(new=group(-0.5, 0.6, "cannot_tell")), False, False, "cannot_tell", "new rows are not shown to be better"),
         (found(new=group(0.5, 0.1, "worse")), False, False, "worse", "new rows are not shown to be better"),
         (found() | {"expectations": {"only_base": 2}}, False, False, "worse", "2 prompts that held the rules before"),
+        (found() | {"unmeasured": {"dns": 9}}, False, True, "better", "dns was not measured, it has 9 new rows and none at the gate"),
         ({"groups": {}, "general": group(0.0, 0.01)}, False, False, "cannot_tell", "none was held out"),
     ],
 )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.base.errors import Stop
+from holdfast.export import registry
 from holdfast.learn.judge_rows import Judged
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
@@ -46,3 +48,29 @@ def test_a_round_begins_when_its_time_is_up(tmp_path: Path, ago_hours: float, ke
     last.path.mkdir(parents=True)
     last.done("collected", {"time": time.time() - ago_hours * 3600})
     assert learner(tmp_path, rows=20, hours=2)._begins(judged(kept), [last]) is begins
+
+
+def in_place(file: Path, run: str | None) -> None:
+    hashes = {"run": run, "base": "b", "adapter_sha256": "a" * 64, "behaviour_sha256": "b" * 64}
+    registry.promote(file, "n", registry.record_verdict(file, "n", hashes, None, "better"), None)
+
+
+def test_rounds_whose_versions_the_list_of_models_does_not_know_are_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "here.jsonl"))
+    in_place(tmp_path / "here.jsonl", "/runs/1")
+    last = Round(tmp_path / "rounds" / "0001")
+    last.path.mkdir(parents=True)
+    last.done("collected", {"time": 0.0, "models": str(tmp_path / "here.jsonl")})
+    last.done("decided", {"promoted": True, "version": 1})
+    learner(tmp_path)._refuse_other_list([last])
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "there.jsonl"))
+    with pytest.raises(Stop, match=r"there\.jsonl does not list what round 1 .* promoted") as stop:
+        learner(tmp_path)._refuse_other_list([last])
+    assert stop.value.hint == f"HOLDFAST_MODELS={tmp_path / 'here.jsonl'}"
+
+
+def test_a_version_in_place_without_a_run_gives_no_round_to_start_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "here.jsonl"))
+    in_place(tmp_path / "here.jsonl", None)
+    with pytest.raises(Stop, match="no run is known of it"):
+        learner(tmp_path).next_round()

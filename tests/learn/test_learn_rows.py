@@ -11,9 +11,12 @@ import pytest
 
 from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
+from holdfast.base.files import read_lines
 from holdfast.data.collect.outfile import row_key
 from holdfast.learn.judge_rows import judge_rows
+from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy, load_policy
+from holdfast.learn.rounds import withdraw_person
 from holdfast.learn.sources import arrived
 
 Row = dict[str, Any]
@@ -83,6 +86,28 @@ def test_what_a_round_has_taken_is_not_taken_again_and_a_line_being_written_wait
     with file.open("a") as out:
         out.write(' of it", "output": "the other half"}\n')
     assert [one.place for one in arrived(policy, taken)] == [f"{file}:4"]
+
+
+def test_what_comes_of_somebody_who_was_forgotten_is_not_kept_nor_written_down(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    policy = policy_of(round={"rows": 3})
+    rows = [row | {"person": "ann" if at == 2 else "ben"} for at, row in enumerate(make_rows(4))]
+    write_rows(tmp_path / "inbox" / "rows.jsonl", rows)
+    withdraw_person(Path(policy.folder or ""), "ann")
+    begun, _ = Learner(policy, print).next_round()
+    assert begun is not None
+    assert [one["reason"] for one in read_lines(begun.arrived)] == ["", "", "withdrawn", ""]
+    assert rows[2]["output"] not in begun.arrived.read_text()
+    assert "ann" not in begun.arrived.read_text()
+
+
+def test_rounds_are_found_from_any_folder(policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy_of(folder=None)
+    found = {load_policy(tmp_path / "policy.yaml").folder}
+    for other in ("one", "two"):
+        (tmp_path / other).mkdir()
+        monkeypatch.chdir(tmp_path / other)
+        found.add(load_policy(Path("..", "policy.yaml")).folder)
+    assert found == {str(tmp_path / "runs" / "learn" / "helper")}
 
 
 def test_votes_are_rows_and_those_for_neither_are_not(policy_of: Callable[..., Policy], tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from holdfast.planning.plan import PROCESS_BYTES, make_plan
 from holdfast.planning.planning import with_card
 from holdfast.planning.standby import standby_mode
 from holdfast.run.plan import Bytes, Params
-from holdfast.trainer.model.decoder import decoder_layers
+from holdfast.trainer.common.decoder import decoder_layers
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen import offloaded_layers as streamed
-from holdfast.trainer.refuse import Refusal
 from support.plans import MODEL
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

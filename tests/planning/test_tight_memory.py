@@ -23,7 +23,7 @@ from holdfast.run.plan import Params
 from holdfast.run.timeline import Entry, add_entry
 from holdfast.supervision.launch import trainer_launch
 from holdfast.trainer.traced.ledger import Log
-from holdfast.trainer.traced.replay import Mapped, held
+from holdfast.trainer.traced.replay import MappedHeap, held
 
 GIB = 1 << 30
 EDGE = int(1.5 * GIB / TIGHT)
@@ -101,7 +101,7 @@ for size in map(int, sys.argv[1:]):
 def test_a_mapped_block_takes_what_glibc_maps_for_it_and_goes_back() -> None:
     command = [sys.executable, "-S", "-c", _BLOCKS, *map(str, SIZES)]
     done = subprocess.run(command, env=os.environ | heap_environment(tight=True), capture_output=True, text=True, check=True)
-    said = [held(Log(sizes=[0, size, size], moves=[1, -1, 2, -2]), 0, Mapped()) for size in SIZES]
+    said = [held(Log(sizes=[0, size, size], moves=[1, -1, 2, -2]), 0, MappedHeap()) for size in SIZES]
     found = list(map(int, done.stdout.split()))
     assert found[0] == 0 and said[0] >= SIZES[0], "a small block is of the heap"
     assert said[1:] == found[1:]

@@ -45,6 +45,7 @@ STANDARD_LIBRARY_ONLY = (
     "processes/command_session.py",
     "processes/trainers.py",
     "processes/tree.py",
+    "base/signal_names.py",
     "processes/rank_environment.py",
     "base/identity.py",
     "base/errors.py",
@@ -82,17 +83,19 @@ def imported(name: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{name}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and isinstance(node.args[0], ast.Constant):
+            names.add(str(node.args[0].value))
     return frozenset(names)
 
 
 @functools.cache
 def files_imported(name: str) -> frozenset[str]:
-    """Files of ours that a file imports, for its types alone included."""
+    """Files of ours that a file imports, for its types alone and by a string included."""
     found = set()
     for module in imported(name):
         while module not in MODULES and "." in module:
             module = module.rpartition(".")[0]
-        if module != "holdfast" and module in MODULES:
+        if module in MODULES:
             found.add(MODULES[module])
     return frozenset(found - {name})
 
@@ -113,14 +116,34 @@ def test_a_file_imports_only_from_the_floors_below_it() -> None:
 
 def test_no_files_import_each_other() -> None:
     """In any room, through any number of others."""
-    left = {name: files_imported(name) for name in NAMES}
-    while done := [name for name, needs in left.items() if not needs & set(left)]:
+    assert circles({name: set(files_imported(name)) for name in NAMES}) == {}
+
+
+def test_no_folders_import_each_other() -> None:
+    """In any room, through any number of others: what a folder needs can be read before it."""
+    folders: dict[str, set[str]] = {}
+    for name in NAMES:
+        folders.setdefault(folder_of(name), set()).update(folder_of(other) for other in files_imported(name))
+    assert circles(folders) == {}
+
+
+def test_a_circle_of_folders_is_found() -> None:
+    needs = {"a": {"a", "b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "above": {"a"}}
+    assert circles(needs) == {"b": ["c"], "c": ["b"]}
+
+
+def folder_of(name: str) -> str:
+    """Return the folder of a file; a file of the top stands for itself."""
+    return str(Path(name).parent) if "/" in name else name
+
+
+def circles(needs: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Return what is left, and what of that each needs, once all is taken away that needs nothing or is needed by nothing."""
+    left = {name: others - {name} for name, others in needs.items()}
+    while done := [name for name, others in left.items() if not others & set(left) or not any(name in two for two in left.values())]:
         for name in done:
-            del left[name]
-    while done := [name for name in left if not any(name in needs for needs in left.values())]:  # those that merely stand above a circle
-        for name in done:
-            del left[name]
-    assert not left, f"these import each other: { {name: sorted(needs & set(left)) for name, needs in left.items()} }"
+            left.pop(name)
+    return {name: sorted(others & set(left)) for name, others in left.items()}
 
 
 def test_every_folder_of_code_is_a_package() -> None:
@@ -208,7 +231,7 @@ OF_ONE_TASK = {"trainer/jobs/chat.py": {"text"}}
 
 
 def test_the_loop_serves_any_task() -> None:
-    """Loop, step, training state and snapshots serve what `trainer/task.py` says of a task; which one it is, one place chooses."""
+    """Loop, step, training state and snapshots serve what `trainer/protocol/task.py` says of a task; which one it is, one place chooses."""
     for name in (name for name in NAMES if name.startswith("trainer/")):
         tasks = {module.split(".")[3] for module in imported(name) if module.startswith("holdfast.trainer.tasks.")} & set(TASKS)
         own = {Path(name).parts[2]} if name.startswith("trainer/tasks/") else set()

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import ROOT, events, holdfast, processes_of, wait_until
+from holdfast.cli.main import build_parser
 
 Write = Callable[..., Path]
 UNIT = ROOT / "examples" / "systemd" / "holdfast@.service"
@@ -69,6 +71,25 @@ def test_what_systemd_does_to_stop_the_unit_saves_the_step_and_is_not_undone(con
     step = len((run / "steps.jsonl").read_text().splitlines())
     assert (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").exists()
     assert set(service["RestartPreventExitStatus"].split()) == {"1", "2", "3", "130"}, "every code that would come again, or was wished for"
+
+
+def others() -> list[tuple[str, list[str]]]:
+    """(place, command) of what learn, serve and watch are started with in examples/."""
+    found = []
+    for file in sorted(UNIT.parent.glob("holdfast-*@.service")):
+        unit = configparser.ConfigParser(interpolation=None, strict=True)
+        unit.read_string(file.read_text())
+        assert (unit["Service"]["WorkingDirectory"], unit["Service"]["Restart"] != "no") == ("%h/holdfast", True)
+        found.append((file.name, shlex.split(unit["Service"]["ExecStart"].replace("%i", "helper"))[1:]))
+    compose = yaml.safe_load((ROOT / "examples" / "learn" / "compose.yaml").read_text())
+    return found + [(name, service["command"]) for name, service in compose["services"].items()]
+
+
+def test_units_and_compose_file_start_commands_that_are_there() -> None:
+    commands = others()
+    assert [command[0] for _, command in commands] == ["learn", "serve", "learn", "serve", "watch"]
+    for _, command in commands:
+        build_parser().parse_args(command)
 
 
 @pytest.fixture

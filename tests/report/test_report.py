@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -18,8 +19,8 @@ from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
-from holdfast.report import report_training
-from holdfast.report.report import render
+from holdfast.report.run import report_training
+from holdfast.report.run.report import render
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.words import words_of
@@ -151,6 +152,13 @@ def test_a_chart_draws_each_value_in_its_place() -> None:
     assert "killed &amp; resumed" in chart
 
 
+def test_behind_each_picture_are_its_numbers() -> None:
+    chart = line_chart(range(1, 1001), [k / 8 for k in range(1, 1001)], "a & b")
+    cells = re.findall("<td[^>]*>([^<]*)</td>", chart)
+    assert "a &amp; b</th>" in chart and len(cells) == 40 and cells[-2:] == ["1,000", "125"]
+    assert re.findall("<td[^>]*>([^<]*)</td>", histogram([0.0, 5.0, 9.0], [3, 1200], "tokens")) == ["0 to 5", "3", "5 to 9", "1,200"]
+
+
 def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:
     values = [1.0] * 5000
     values[2500] = 2.0
@@ -244,3 +252,17 @@ def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tm
     assert token not in text and "script" not in page.tags and page.links == ["data:,"]
     assert "Ended well: 8 steps through 1 incident, 0 steps computed twice." in text and "rows 3 of its data set" in text
     assert page.tags.count("svg") == 2, "steps over time, and the loss"
+
+
+def test_a_run_that_held_out_no_row_says_that_nothing_is_judged(tmp_path: Path, assets: SimpleNamespace) -> None:
+    """On the way, at the end, in its report; 10% of one row is none."""
+    for name, rows, held_out in (("one", 1, 0.1), ("none", 4, 0.0), ("some", 4, 0.1)):
+        file = write_rows(tmp_path / f"{name}.jsonl", [{"instruction": f"q{i}", "output": f"a{i}"} for i in range(rows)])
+        tree = {"model": str(assets.model), "data": {"files": str(file), "held_out": held_out}, "train": {"steps": 1, "threads": 1}}
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(json.dumps(tree))
+        done = holdfast("train", config, "--run", tmp_path / name)
+        told = (done.stdout + done.stderr, (tmp_path / name / "report.html").read_text())
+        assert done.returncode == 0 and "0 held-out" not in told[0]
+        assert [text.lower().count("no row was held out: nothing says whether") > 0 for text in told] == [name != "some"] * 2
+        assert ("no row is held out: nothing will say" in told[0]) is (name != "some")

@@ -16,8 +16,9 @@ from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.tokens.codec import load_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.engines import Wanted
-from holdfast.serve.gateway import State, open_gateway
+from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind
+from holdfast.serve.served import Served, State
 from support.browser import Tab
 
 ANSWERS = {"base": "dir", "tuned": "ls -la <b>&"}
@@ -41,8 +42,8 @@ def served(tmp_path: Path) -> Iterator[SimpleNamespace]:
     """The endpoint with its page: `.page`, `.kept`."""
     kept = tmp_path / "preferences.jsonl"
     page = page_template("ab.html").render(name="<i>first</i>", version=__version__)
-    state = State(load_codec(EMBEDDED["tiny"]), "first", 512, "secret", Blind(kept, "first"), page)
-    state.engine = Parrot()
+    state = State("secret", Blind(kept), page)
+    state.served = Served(load_codec(EMBEDDED["tiny"]), "first", 512, Parrot())
     server = open_gateway(state, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield SimpleNamespace(page=f"http://127.0.0.1:{server.server_address[1]}/?token=secret", kept=kept)

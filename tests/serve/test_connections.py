@@ -18,7 +18,8 @@ from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.tokens.codec import load_codec
 from holdfast.serve import endpoint
 from holdfast.serve.engines import Wanted
-from holdfast.serve.gateway import State, open_gateway
+from holdfast.serve.gateway import open_gateway
+from holdfast.serve.served import Served, State
 
 DRIPS = 2000  # bytes, one by one
 
@@ -54,8 +55,8 @@ class Waiting:
 
 @pytest.fixture
 def served() -> Iterator[SimpleNamespace]:
-    state = State(load_codec(EMBEDDED["tiny"]), "first", 512, "secret")
-    state.engine = engine = Waiting()
+    state, engine = State("secret"), Waiting()
+    state.served = Served(load_codec(EMBEDDED["tiny"]), "first", 512, engine)
     server = open_gateway(state, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield SimpleNamespace(port=server.server_address[1], engine=engine)
@@ -176,4 +177,4 @@ def test_requests_on_one_connection_are_each_given_their_time(served: SimpleName
         for _ in range(3):
             line.request("GET", "/health")
             told = line.getresponse()
-            assert (told.status, told.read()) == (200, b'{"status":"ok","engine":"waiting"}')
+            assert (told.status, told.read()) == (200, b'{"status":"ok","engine":"waiting","serves":"first"}')

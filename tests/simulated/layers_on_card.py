@@ -23,9 +23,9 @@ import transformers
 from archs_on_card import SETTINGS, saved
 
 from holdfast.config.config import Config
+from holdfast.trainer.common.refuse import broken_weights
 from holdfast.trainer.model import load as model
 from holdfast.trainer.model.trained import choose
-from holdfast.trainer.refuse import broken_weights
 from holdfast.trainer.tasks.text import proof
 from holdfast.trainer.tasks.text.task import Sft
 from support.architectures import ARCHITECTURES, GQA, LENGTHS, tokens_of

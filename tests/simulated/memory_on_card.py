@@ -9,7 +9,7 @@ import threading
 import simulated_card  # noqa: F401  (before torch)
 import torch
 
-from holdfast.trainer.device import free_bytes, wait_for_memory
+from holdfast.trainer.common.device import free_bytes, wait_for_memory
 
 CARD = torch.device("cuda:0")
 

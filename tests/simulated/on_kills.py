@@ -24,14 +24,14 @@ import simulated_card as card
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import checkpoint_steps, newest_valid
 from holdfast.run.snapshots.memory_file import MemoryFile
-from holdfast.trainer.job import register
-from holdfast.trainer.libraries import libraries
+from holdfast.trainer.common.job import register
+from holdfast.trainer.common.libraries import libraries
 
 with libraries():
     import torch
     from safetensors.torch import load
 
-    from holdfast.trainer.loop import train
+    from holdfast.trainer.loop.loop import train
 
 SLOW = 150_000  # bytes a second: the copy of a state (60 KB) takes longer than the gradients of the next step
 PATIENCE_S = 300

@@ -18,16 +18,16 @@ import torch
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.run.timeline import Entry, settings_at
-from holdfast.trainer.memory import pressure
-from holdfast.trainer.memory.oom import OutOfMemory
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.oom import OutOfMemory
+from holdfast.trainer.loop import pressure
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.state.images import TensorImage
+from holdfast.trainer.step.training_state import TrainingState
 from holdfast.trainer.tasks.text.answer import answers
 from holdfast.trainer.tasks.text.evaluation import mean_loss
 from holdfast.trainer.tasks.text.task import Sft
-from holdfast.trainer.training_state import TrainingState
 
 DEVICE = torch.device("cuda:0")
 ROWS, LENGTH = 32, 64

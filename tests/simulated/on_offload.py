@@ -9,11 +9,11 @@ import simulated_card as card
 import torch
 
 from holdfast.config.train import Train
+from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.model.offload import HostActivations
 from holdfast.trainer.optim import optimizer as module
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.simple import Lion
-from holdfast.trainer.state.images import TensorImage
 
 SIZE = 5000
 LERP = 4 * 5120  # what torch.lerp takes for its result: of a stretch, or of all

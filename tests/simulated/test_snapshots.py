@@ -76,7 +76,7 @@ PINNED = """
 import mmap, sys
 import simulated_card as card
 import torch
-from holdfast.trainer.memory.pinned import Pinned
+from holdfast.trainer.common.pinned import PinnedMapping
 
 memory, device = mmap.mmap(-1, 1 << 16), torch.device("cuda:0")
 block = torch.frombuffer(memory, dtype=torch.float32)
@@ -90,7 +90,7 @@ def slow_copies():
 
 
 assert slow_copies() == 1
-pinned = Pinned(memory, device)
+pinned = PinnedMapping(memory, device)
 assert pinned.refused is None and slow_copies() == 0 and float(block.sum()) == len(block)
 pinned.release()
 pinned.release()
@@ -103,7 +103,7 @@ class Refusing:
 
 
 torch.cuda.cudart = Refusing
-pinned = Pinned(memory, device)
+pinned = PinnedMapping(memory, device)
 pinned.release()
 assert pinned.refused == "the driver answers 801" and slow_copies() == 1
 """

@@ -30,7 +30,7 @@ from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.launch import trainer_launch
 from holdfast.supervision.policy.ledgers import OF_TRAINER, Past
 from holdfast.supervision.policy.next_move import of_death, of_gpu
-from holdfast.trainer import device
+from holdfast.trainer.common import device
 from holdfast.trainer.jobs import torch_facts
 from holdfast.trainer.model.load import checkpoint_layers
 from support.architectures import ARCHITECTURES, task_of

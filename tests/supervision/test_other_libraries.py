@@ -13,8 +13,8 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
 from holdfast.supervision.preparation import libraries
 from holdfast.terminal.run_view import Terminal
-from holdfast.trainer import loop
 from holdfast.trainer.distributed.rank import ALONE
+from holdfast.trainer.loop import loop
 
 HAD = {"torch": "2.12.0+cu130", "transformers": "5.20.0", "peft": "0.21.2", "bitsandbytes": None}
 

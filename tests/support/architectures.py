@@ -11,14 +11,14 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.trainer.model.attention import Kernel, packed_attention
 from holdfast.trainer.model.layers.dropout import StepContext, make_stateless
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import mix_precision
 from holdfast.trainer.model.load import without_attention_dropout
 from holdfast.trainer.model.trained.adapters import artifact_tensors
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from holdfast.trainer.tasks.text.task import Sft
 from holdfast.trainer.tasks.text.text_model import LabelLoss

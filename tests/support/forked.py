@@ -338,7 +338,7 @@ def _load(library: str) -> None:
     if library:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL).card_devices(0)
     from holdfast.book import cards_of, shelves
-    from holdfast.trainer import libraries
+    from holdfast.trainer.common import libraries
 
     with libraries.libraries():
         import holdfast

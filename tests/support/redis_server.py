@@ -21,16 +21,16 @@ needs_server = pytest.mark.skipif(
 class Server:
     """A Redis server that keeps everything it has acknowledged on disk, and can be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._folder = folder
+        self._folder, self._settings = folder, settings
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        kept = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(self._folder)]
+        kept = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(self._folder), *self._settings]
         with (self._folder / "redis.log").open("ab") as log:
             command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", *kept]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -63,3 +63,28 @@ def running_server(folder: Path) -> Iterator[Server]:
         yield running
     finally:
         running.kill()
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path) -> Iterator[list[Server]]:
+    """A cluster of three servers on this machine, each with a third of the slots."""
+    redis = pytest.importorskip("redis", reason="the package redis is not installed (holdfast[redis])")
+    settings = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000")
+    servers = []
+    try:
+        for number in range(3):
+            (folder / str(number)).mkdir()
+            with socket.socket() as probe:  # the servers' own bus is at this port and 10,000
+                probe.bind(("127.0.0.1", 0))
+                bus = probe.getsockname()[1]
+            servers.append(Server(folder / str(number), *settings, "--cluster-port", str(bus)))
+            servers[-1].start()
+            servers[-1].wait()
+        nodes = [f"127.0.0.1:{one.port}" for one in servers]
+        subprocess.run(["redis-cli", "--cluster", "create", *nodes, "--cluster-yes"], check=True, capture_output=True)
+        for one in servers:
+            wait_until(lambda: redis.Redis(port=one.port).cluster("info")["cluster_state"] == "ok")  # noqa: B023
+        yield servers
+    finally:
+        for one in servers:
+            one.kill()

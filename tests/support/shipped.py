@@ -79,7 +79,7 @@ def _adapter_config(kind: str = "lora", **changes: Any) -> PeftConfig:
     return LoraConfig(**common | {"r": 4} | changes)
 
 
-def measure_here(folder: Path, samples: Any, parts: list[Any], env: Mapping[str, str], *_: Any) -> dict[str, child.Found]:
+def measure_here(folder: Path, samples: Any, parts: list[Any], env: Mapping[str, str], *_: Any) -> dict[str, child.PartAnswer]:
     """What the child would find, without a process for it; what was found of one thing is kept."""
     known = json.dumps(parts[:1], sort_keys=True) + str(samples.sources)
     if known in _FOUND:

@@ -11,18 +11,18 @@ import transformers
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.supervision.finish import rows_asked
+from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.loss_scale import LossScale
-from holdfast.trainer.state.images import TensorImage
-from holdfast.trainer.step import Announce, Gradients
+from holdfast.trainer.step.step import Announce, Gradients
+from holdfast.trainer.step.training_state import TrainingState
 from holdfast.trainer.tasks import task_of
 from holdfast.trainer.tasks.text.task import Sft
-from holdfast.trainer.training_state import TrainingState
 from support.architectures import ARCHITECTURES, tokens_of
 
 STEPS = 12

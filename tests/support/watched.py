@@ -64,16 +64,16 @@ def make_run(folder: Path, steps: int = 7, name: str = "made") -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[SimpleNamespace]:
-    """A page over one made run, in this process: `.port`, `.runs`; `.ask(path, token, method, **headers)`."""
+    """A page over one made run, in this process: `.port`, `.runs`; `.ask(path, token, method, more, **headers)`."""
     make_run(tmp_path / "runs")
     watched = Watched(Board([tmp_path / "runs"], must_be_runs=True), "secret", lan=False)
     with open_site(watched, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
 
-        def ask(path: str, token: str = "secret", method: str = "GET", **headers: str) -> tuple[int, str]:
+        def ask(path: str, token: str = "secret", method: str = "GET", more: str = "", **headers: str) -> tuple[int, str]:
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as line:
-                line.request(method, path + (f"?token={token}" if token else ""), headers=headers)
+                line.request(method, path + (f"?token={token}" if token else "") + more, headers=headers)
                 with line.getresponse() as answer:
                     return answer.status, "" if answer.getheader("Content-Type") == "text/event-stream" else answer.read().decode()
 

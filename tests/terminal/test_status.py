@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -22,6 +23,7 @@ from conftest import events, holdfast, kill, processes_of, start, wait_until
 from holdfast.base.locks import taken
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.runs import entry
 from holdfast.supervision.standing import look
 
 Write = Callable[..., Path]
@@ -304,3 +306,14 @@ def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
         one | {"doing": "evaluating", "step": 5, "steps": 10, "seconds_left": none_left | {"likely": 9.0, "high": 9.0, "low": 9.0}}
     )
     assert line.endswith("about 9 s left")
+
+
+@pytest.mark.parametrize("journal", ["steps.jsonl", "progress.jsonl"])
+def test_time_left_follows_from_the_journal_that_the_run_has(tmp_path: Path, journal: str) -> None:
+    run = RunFolder(tmp_path)
+    if journal == "progress.jsonl":
+        run.command_file.write_text("{}")
+    rows = [{"step": k, "time": 100.0 + 2.0 * k, "attempt": 1, "total": 50} for k in range(1, 11)]
+    (tmp_path / journal).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    living = dataclasses.replace(look(run), state="running", steps=50)
+    assert entry(living)["seconds_left"] == {"low": 80.0, "likely": 80.0, "high": 80.0}

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.base.files import append_line
+from holdfast.base.inert import hanging
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.terminal.progress_line import Shown, progress_line
@@ -85,3 +86,42 @@ def test_a_narrow_terminal_sees_step_loss_time_left_and_the_unit_of_its_task(
     for part in ("step 8/900", "loss 3.8642 →", "2.5 h left", f"3,257 {unit}"):
         assert part in last
     terminal.end()
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_a_sentence_is_broken_at_words_and_a_command_never(width: int) -> None:
+    command = "holdfast check my-run.yaml --only overfit --json"
+    text = f"on held-out rows nothing was gained; run `{command}` for more, or see /a/path/without/any/space/in/it: {command}"
+    first, *others = hanging(text, width, indent=4, begins_at=6).split("\n")
+    assert others and all(line.startswith("    ") for line in others)
+    assert " ".join([first, *(line.strip() for line in others)]) == text
+    assert sum(command in line for line in (first, *others)) == 2
+    assert all(len(line) < width or command in line or "/a/path" in line for line in (" " * 6 + first, *others))
+
+
+def test_a_terminal_gets_a_hanging_indent_and_a_file_one_line(tmp_path: Path) -> None:
+    said = "attempt 1: killed by SIGKILL at step 242; restarting from the newest state"
+    for is_terminal, lines in (
+        (True, ["! attempt 1: killed by SIGKILL at", "  step 242; restarting from the", "  newest state"]),
+        (False, [f"! {said}"]),
+    ):
+        terminal, screen = Terminal(to_stderr=True, quiet=False), io.StringIO()
+        terminal.console = Console(file=screen, force_terminal=is_terminal, width=36, soft_wrap=True, highlight=False)
+        terminal.tell(said)
+        assert Text.from_ansi(screen.getvalue()).plain.splitlines() == lines
+
+
+def test_a_step_is_told_once_however_long_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_EVERY_S", "_PLAIN_LINE_EVERY_S"):
+        monkeypatch.setattr(f"holdfast.terminal.run_view.{name}", 0.0)
+    monkeypatch.setattr("holdfast.terminal.run_view.newest_settings", lambda _: SimpleNamespace(steps=9))
+    run, screen = RunFolder(tmp_path), io.StringIO()
+    terminal = Terminal(to_stderr=True, quiet=False)
+    terminal.console = Console(file=screen, soft_wrap=True)
+    terminal.begin(run, Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"]}}))
+    for step in (1, 2):
+        row = {"step": step, "time": 1.0, "loss": 3.9, "grad_norm": 3.6, "lr": 2e-4, "tokens": 9, "seconds": 1.0, "peak_bytes": 9}
+        append_line(run.steps_file, row)
+        for _ in range(3):
+            terminal.tick(SimpleNamespace(unwritten=lambda: 0))  # type: ignore[arg-type]
+    assert [line.split("  ")[0] for line in screen.getvalue().splitlines()[1:]] == ["step 1/9", "step 2/9"]

@@ -16,12 +16,12 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from holdfast.base_model.packed import Packed
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.frozen.quantised import _parameter, _parts
 from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
-from holdfast.trainer.model.layers.fused import Fused
+from holdfast.trainer.model.layers.fused import FusedLayers
 from holdfast.trainer.model.layers.fused import _widened as fused_widened
 from support.architectures import ARCHITECTURES, LENGTHS, assert_equal, assert_equal_in_16_bits, gradients, task_of
 from support.rounding import assert_equal_but_for_rounding
@@ -167,7 +167,7 @@ def model(name: str) -> None:
             plain = task_of(config, dropout=dropout, mixed=mixed)
             wanted = gradients(plain, plain.batches(rows, 64))
             task = task_of(config, dropout=dropout, mixed=mixed)
-            task.fused = Fused(task.model, task.context, mixed)
+            task.fused = FusedLayers(task.model, task.context, mixed)
             task.losses.head.fused = True
             for layers in (0, 2):
                 task.adopt({"checkpointed_layers": layers})

@@ -13,10 +13,10 @@ from safetensors.torch import save
 
 from holdfast.config.config import Config
 from holdfast.config.train import Train
+from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import AdamW
-from holdfast.trainer.optim.rounding import Rounded
-from holdfast.trainer.state.images import TensorImage
+from holdfast.trainer.optim.rounding import StochasticRounder
 from support.architectures import LABELS, ROUNDINGS
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
@@ -26,7 +26,7 @@ SIZE = 20_001
 
 def rounded(values: torch.Tensor, seed: int = 0, update: int = 1, number: int = 0) -> torch.Tensor:
     narrow = torch.zeros(len(values), dtype=torch.bfloat16)
-    with Rounded(seed, SIZE, narrow.device).widened(narrow, narrow, update, number) as (wide, _):
+    with StochasticRounder(seed, SIZE, narrow.device).widened(narrow, narrow, update, number) as (wide, _):
         wide.copy_(values)
     return narrow
 

@@ -12,7 +12,7 @@ import torch
 asked = []
 torch.backends.cuda.preferred_blas_library = asked.append
 from holdfast.config.settings import Settings
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
 for value in ("0", "1", None):
     if not os.fork():
         os.environ |= {"TORCH_BLAS_PREFER_HIPBLASLT": value} if value else {}

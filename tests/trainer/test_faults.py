@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from holdfast.config.faults import Fault
-from holdfast.trainer.job import happen
+from holdfast.trainer.common.job import happen
 
 FIRE = """
 import sys
 from holdfast.config.faults import Fault
-from holdfast.trainer.job import happen
+from holdfast.trainer.common.job import happen
 happen(Fault(effect=sys.argv[1]))
 sys.exit(99)
 """

@@ -23,10 +23,10 @@ from torch import Tensor
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.planning.plan import make_plan, settings_of
-from holdfast.trainer.hashed_bits import mix
+from holdfast.trainer.common.hashed_bits import mix
 from holdfast.trainer.model import kernels
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
-from holdfast.trainer.model.layers.fused import Fused
+from holdfast.trainer.model.layers.fused import FusedLayers
 from holdfast.trainer.tasks.text.proof import fused_differ
 from support.architectures import ARCHITECTURES, LENGTHS, assert_equal, assert_equal_in_16_bits, gradients, task_of
 from support.interpreted import run_interpreted
@@ -148,7 +148,7 @@ def install(monkeypatch: pytest.MonkeyPatch, made: Any, loss: Any = None, widen:
 
 def fused_task(name: str, dropout: float = 0.2, mixed: bool = False) -> Any:
     task = task_of(ARCHITECTURES[name](), dropout=dropout, mixed=mixed)
-    task.fused = Fused(task.model, task.context, mixed)
+    task.fused = FusedLayers(task.model, task.context, mixed)
     task.losses.head.fused = True
     return task
 
@@ -211,7 +211,7 @@ def in_fewer_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
             if "lora_B" in name:
                 torch.nn.init.constant_(parameter, 0.1)
         if fused:
-            task.fused = Fused(task.model, task.context, dtype == "bf16")
+            task.fused = FusedLayers(task.model, task.context, dtype == "bf16")
         return task
 
     return made
@@ -223,7 +223,7 @@ def test_weights_that_go_between_forward_and_backward_come_back_without_what_was
     task = fused_task("llama", mixed=mixed)
     wanted = gradients(task, task.batches(ROWS, 64))
     away = task_of(ARCHITECTURES["llama"](), dropout=0.2, mixed=mixed)
-    away.fused = Fused(away.model, away.context, mixed, lambda *_: nullcontext())
+    away.fused = FusedLayers(away.model, away.context, mixed, lambda *_: nullcontext())
     away.losses.head.fused = True
     for batch in away.batches(ROWS, 64):
         loss, _ = away.loss_sum(batch, 1)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.trainer.libraries import without_bitsandbytes
+from holdfast.trainer.common.libraries import without_bitsandbytes
 
 _CHILD = """
 import contextlib, gc, json, sys
 reads = []
 sys.addaudithook(lambda event, given: reads.append(given[0]) if event == "open" and str(given[0]).endswith("modeling_bert.py") else None)
-from holdfast.trainer.libraries import libraries
+from holdfast.trainer.common.libraries import libraries
 with libraries() if sys.argv[1] == "ours" else contextlib.nullcontext():
-    import holdfast.trainer.loop
+    import holdfast.trainer.loop.loop
     import transformers
 from transformers.models.bert import BertModel
 names = {"models": dir(transformers.models), "auto": dir(transformers.models.auto), "bert": dir(transformers.models.bert)}
@@ -42,7 +42,7 @@ def test_a_transformers_that_names_its_models_another_way_is_imported_as_it_is()
         "import gc\n"
         "from transformers.utils import import_utils\n"
         "del import_utils.create_import_structure_from_path\n"
-        "from holdfast.trainer.libraries import libraries\n"
+        "from holdfast.trainer.common.libraries import libraries\n"
         "with libraries():\n"
         "    inside = gc.isenabled()\n"
         "print(inside, gc.isenabled(), hasattr(import_utils, 'create_import_structure_from_path'))\n"

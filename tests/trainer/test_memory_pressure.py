@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from conftest import events, holdfast, lines, settings_with, write_rows
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.distributed.rank import ALONE
-from holdfast.trainer.memory import pressure
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.memory.pressure import MemoryWatch, cap_memory, rehearse
+from holdfast.trainer.loop import pressure
+from holdfast.trainer.loop.pressure import MemoryWatch, cap_memory, rehearse
 from holdfast.trainer.model.offload import HostActivations
 from support.architectures import TERMS
 from support.rounding import but_for_rounding, distance
@@ -161,7 +161,7 @@ def test_the_largest_step_is_tried_first_and_no_larger_one(monkeypatch: pytest.M
     largest = max(steps, key=lambda rows: lengths[rows].sum())
     assert lengths[largest].sum() < 980
     tried: list[list[int]] = []
-    monkeypatch.setattr("holdfast.trainer.memory.pressure.within_memory", lambda training, step, work: work())
+    monkeypatch.setattr("holdfast.trainer.loop.pressure.within_memory", lambda training, step, work: work())
 
     def batches(samples: list[int], budget: int) -> list[Any]:
         assert budget == 400

@@ -20,9 +20,9 @@ from holdfast.machine.system import read_system
 from holdfast.planning.precision import choose_precision
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline
+from holdfast.trainer.common.job import Job
 from holdfast.trainer.distributed.rank import ALONE
-from holdfast.trainer.job import Job
-from holdfast.trainer.loop import _settle
+from holdfast.trainer.loop.loop import _settle
 from holdfast.trainer.model.layers import mixed
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.tasks.text import proof

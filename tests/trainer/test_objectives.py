@@ -19,7 +19,7 @@ from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.tokens.token_set import sequences
+from holdfast.data.token_set.token_set import sequences
 from holdfast.trainer.tasks.text.reference import Portions
 from support.architectures import TERMS
 from support.pairs import pairs_of

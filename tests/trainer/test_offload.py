@@ -91,7 +91,7 @@ def test_each_moment_is_updated_once_a_time_in_whatever_order_the_streams_run(se
         ("current_stream", lambda _device: card.now),
     ):
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(host_moments, "Pinned", lambda *_: None)
+    monkeypatch.setattr(host_moments, "PinnedMapping", lambda *_: None)
     size, stretch = 37, 5
     held = HostMoments(2, size, stretch, torch.device("cpu"))
     stretches = [(start, min(start + stretch, size)) for start in range(0, size, stretch)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,15 +13,23 @@ import pytest
 import torch
 import transformers
 
+from conftest import ROOT
 from holdfast.base_model.folder import read_model
-from holdfast.planning.trained_size import trainable_parameters, what_learns
+from holdfast.config.config import Config
+from holdfast.config.settings import Settings
+from holdfast.planning.memory.trained_size import trainable_parameters, what_learns
 from holdfast.run.plan import Plan
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.jobs.measure import by_token
+from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.model.unfit import refuse_unfit
-from holdfast.trainer.refuse import Refusal
 from support.architectures import ARCHITECTURES, GQA, SIZES
 from support.stand import Stand, model_folder
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "models"))
+
+from tiny_model import make
 
 KINDS: dict[str, Any] = {
     "llama4": lambda: transformers.Llama4TextConfig(  # adds what experts give to a layer's output, in place
@@ -112,6 +121,18 @@ def test_a_model_whose_own_code_fails_on_text_is_refused_with_what_it_says(error
         refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
 
 
+def test_a_model_whose_own_code_fails_only_while_it_trains_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+
+    def failing(ids: Any) -> torch.Tensor:
+        if model.training:
+            raise ValueError("pad to 4096")
+        return torch.ones(len(ids), 7)
+
+    with pytest.raises(Refusal, match="pad to 4096"):
+        refuse_unfit(model, failing, np.arange(40, dtype=np.int32), torch.float32, False)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 have other types"), MemoryError("no room")])
 def test_what_may_be_a_matter_of_the_number_format_or_memory_refuses_no_model(error: Exception) -> None:
     def failing(_: Any) -> torch.Tensor:
@@ -150,3 +171,11 @@ def test_an_output_layer_behind_another_layer_is_left_to_the_model(tmp_path: Pat
     changes, why = stand.task.prove()
     assert changes == {"own_head": True} and "takes 64 numbers and not the 32" in why
     assert Stand(tmp_path / "model", settings={"packing": False, "frozen": "fp32"} | changes).step(1) > 0
+
+
+def test_a_model_that_writes_no_next_token_is_refused_as_it_is_loaded(tmp_path: Path) -> None:
+    make("diffusion_gemma", tmp_path, read_model("tiny").folder, 3584)
+    config = Config.model_validate({"model": str(tmp_path), "data": {"files": "x"}})
+    with pytest.raises(Refusal, match=r"DiffusionGemmaForBlockDiffusion of .* does not write one token after the other") as refused:
+        load_base(config, Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1), torch.device("cpu"))
+    assert refused.value.hint == "give a causal language model"

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from holdfast.trainer.memory.portions import Some, first_of, in_portions
+from holdfast.trainer.model.portions import Some, first_of, in_portions
 
 
 class _Kept:

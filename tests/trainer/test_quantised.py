@@ -19,11 +19,11 @@ from holdfast.config.config import Config
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.serving_limits import limits
 from holdfast.supervision.preparation.needs import refuse_what_is_missing
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen import quantised
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.frozen.tensor_file import write_tensors
-from holdfast.trainer.refuse import Refusal
 from support.architectures import LABELS, ROUNDINGS, TERMS
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder

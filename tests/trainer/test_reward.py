@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 from conftest import holdfast, lines, write_rows
 from holdfast.config.config import Config
-from holdfast.data.tokens.token_set import sequences
+from holdfast.data.token_set.token_set import sequences
 from support.architectures import TERMS
 from support.pairs import pairs_of
 from support.rounding import but_for_rounding

@@ -11,7 +11,7 @@ import transformers
 
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.parts import by_part
-from holdfast.planning.trained_size import trained_by_part
+from holdfast.planning.memory.trained_size import trained_by_part
 from support.architectures import ARCHITECTURES, GQA
 from support.stand import Stand, model_folder
 

@@ -22,15 +22,15 @@ from holdfast.config.settings import Settings
 from holdfast.planning.memory.arithmetic import cut_between, footprint
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline
+from holdfast.trainer.common.batch import Batch
+from holdfast.trainer.common.decoder import checksum
+from holdfast.trainer.common.job import Job
+from holdfast.trainer.common.oom import OutOfMemory
+from holdfast.trainer.common.refuse import Refusal, broken_weights
 from holdfast.trainer.distributed.rank import ALONE, Rank
-from holdfast.trainer.job import Job
-from holdfast.trainer.memory import pressure
-from holdfast.trainer.memory.oom import OutOfMemory
-from holdfast.trainer.model.decoder import checksum
+from holdfast.trainer.loop import pressure
 from holdfast.trainer.model.frozen import sharded
-from holdfast.trainer.refuse import Refusal, broken_weights
-from holdfast.trainer.step import run_dummy_passes
-from holdfast.trainer.task import Batch
+from holdfast.trainer.step.step import run_dummy_passes
 from support.architectures import small_llama
 from support.plans import MODEL
 

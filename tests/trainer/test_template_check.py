@@ -15,7 +15,7 @@ from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import learned_by, write
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.tasks.text import tokenizer_check
 from holdfast.trainer.tasks.text.template_check import difference, refuse_other_rendering
 from support.architectures import tokens_of

@@ -13,8 +13,8 @@ import transformers
 from peft import PeftModel
 
 from holdfast.config.config import Config
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.plain import load_plain
-from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import ARCHITECTURES, GQA, LABELS, ROUNDINGS, TERMS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,20 @@ import pytest
 import torch
 import transformers
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from conftest import ROOT
 from holdfast.config.config import Config
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.model.trained.adapters import adapter_config, add_adapter, artifact_tensors
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import TERMS
 from support.rounding import but_for_rounding
 from support.stand import Stand, model_folder
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "models"))
+
+from tiny_model import tiny_config
 
 KINDS: dict[str, dict[str, Any]] = {
     "lora": {"type": "lora", "dropout": 0.1},
@@ -160,3 +167,41 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_keys_of_another_kind_are_told(adapter: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": adapter})
+
+
+def tiny(kind: str) -> Any:
+    """A random model of this type without a folder."""
+    config = tiny_config(kind, 256)
+    wrapped = hasattr(config, "text_config")
+    auto = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
+    return auto.from_config(config)
+
+
+@pytest.mark.parametrize("kind", ["laguna", "unlimited_ocr", "mistral_large4"])
+@pytest.mark.filterwarnings("error:Found missing adapter keys")
+def test_an_adapter_is_saved_under_names_that_peft_finds_again(kind: str, tmp_path: Path) -> None:
+    config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}})
+    made = add_adapter(tiny(kind), config)
+    tensors = {name: torch.full_like(one, 0.5) for name, one in artifact_tensors(made).items()}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(adapter_config(made, "tiny")))
+    again = PeftModel.from_pretrained(tiny(kind), tmp_path)
+    adapters = [one for name, one in again.named_parameters() if ".lora_" in name]
+    assert sum(one.numel() for one in adapters) == sum(one.numel() for one in tensors.values())
+    assert all(bool((one == 0.5).all()) for one in adapters)
+
+
+def test_an_adapter_that_peft_would_lose_is_refused_and_without_those_modules_it_is_made() -> None:
+    tree = {"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}}
+    with pytest.raises(Refusal, match=r"does not find an adapter of model.layers.5.self_attn.k_sconv.weight_proj") as refusal:
+        artifact_tensors(add_adapter(tiny("inkling2_text"), Config.model_validate(tree)))
+    targets = refusal.value.hint.partition("[")[2].partition("]")[0].split(", ")
+    able = Config.model_validate(tree | {"adapter": {"r": 2, "targets": targets}})
+    assert artifact_tensors(add_adapter(tiny("inkling2_text"), able))
+
+
+def test_all_linear_leaves_no_name_in_the_file_of_a_module_that_was_left_alone() -> None:
+    config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}})
+    made = add_adapter(tiny("llama4"), config)
+    named = adapter_config(made, "tiny")["target_modules"]
+    assert "q_proj" in named and "router" not in named, "AutoModelForCausalLM has it under another path, where nothing leaves it out"

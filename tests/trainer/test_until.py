@@ -14,7 +14,7 @@ import yaml
 from conftest import holdfast, lines
 from holdfast.config.train import Until
 from holdfast.run.timeline import Entry, Settings
-from holdfast.trainer.goals import Goals
+from holdfast.trainer.loop.goals import Goals
 
 LONG = {"steps": None, "epochs": 3, "effective_batch": 8, "lr": 1e-2}
 KILLS = [{"when": {"step": step, "attempt": at, "phase": "backward"}, "effect": "kill"} for at, step in enumerate((2, 4, 6), 1)]

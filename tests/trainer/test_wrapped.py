@@ -12,7 +12,7 @@ import transformers
 from peft import PeftModel
 
 from holdfast.base_model.folder import read_model
-from holdfast.planning.trained_size import trainable_parameters
+from holdfast.planning.memory.trained_size import trainable_parameters
 from support.stand import Stand
 from support.wrapped import KINDS, logits_of, wrapped_folder
 

@@ -49,8 +49,9 @@ def test_it_shows_what_the_page_shows_and_stops_a_run_at_the_second_press(tmp_pa
                 while not so():
                     await pilot.pause(0.05)
 
-            await until(lambda: screen.query_one(DataTable).row_count == 2 and "native_crash" in text("#about"))
+            await until(lambda: screen.query_one(DataTable).row_count == 2 and "native crash" in text("#about"))
             assert text("#said") == "2 runs, 2 running"
+            assert "holdfast explain crash-signal" in text("#about") and "done: killed" in text("#about")
             assert HOSTILE.partition("\x1b")[0] in text("#about") and "\x1b" not in text("#about")
             await pilot.press("down")
             await until(lambda: "second" in text("#about").splitlines()[0])

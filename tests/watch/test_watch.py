@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
+import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +17,10 @@ from typing import Any
 import pytest
 
 from conftest import holdfast, start, wait_until
-from holdfast.watch.curve import Curve
+from holdfast.base.identity import myself
+from holdfast.run.folder import RunFolder
+from holdfast.watch import detail
+from holdfast.watch.curve import Curves
 from holdfast.watch.link import qr_code
 from holdfast.watch.metrics import metrics
 from support.watched import make_run, site
@@ -28,9 +34,16 @@ def test_runs_are_told_as_status_tells_them_and_more(site: SimpleNamespace) -> N
     assert {name: run[name] for name in told if name != "last_incident"} == {n: v for n, v in told.items() if n != "last_incident"}
     assert (run["name"], run["state"], run["loss"], run["tokens_per_second"]) == ("made", "dead", 1 / 7, 180.0)
     one = json.loads(site.ask("/api/runs/made")[1])
-    assert [incident["cause"] for incident in one["incidents"]] == ["native_crash"]
+    (incident,) = one["incidents"]
+    assert (incident["cause"], incident["title"], incident["done"]) == ("native_crash", "native crash", "killed")
+    assert incident["book"]["card"] == "crash-signal" and "Compiled code" in incident["book"]["says"]
     assert one["output"][-1] == "last line" and "\x1b" not in "".join(one["output"])
     assert one["loss_curve"][-1] == [7, 1 / 7] and one["chart"].startswith("<svg")
+    assert [(chart["title"], chart["lines"][0]["points"][-1]) for chart in one["charts"]] == [
+        ("Loss", [7, 0.14286]),
+        ("Speed", [7, 180]),
+        ("Gradient norm", [7, 2]),
+    ]
     assert 'holdfast_run_step{run="made"} 7' in site.ask("/metrics")[1]
 
 
@@ -75,6 +88,78 @@ def test_what_changes_is_sent_as_it_changes(site: SimpleNamespace, open_for_test
     assert next_run()["name"] == "other"
 
 
+def test_held_out_losses_and_readings_are_drawn_beside_the_steps(site: SimpleNamespace) -> None:
+    run = site.runs / "made"
+    rows = [{"step": k, "loss": loss, "labels": 1, "seconds": 1.0, "best": True} for k, loss in ((2, 0.9), (4, None), (6, 0.7))]
+    (run / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    card = {"name": "X", "busy": 0.5, "celsius": 70.0, "watts": None}
+    readings = [{"time": float(k), "step": k, "processors_busy": k / 2000, "gpus": [card]} for k in range(2000)]
+    (run / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in readings))
+    charts = {chart["title"]: chart for chart in json.loads(site.ask("/api/runs/made")[1])["charts"]}
+    assert charts["Loss"]["lines"][1] == {"name": "held-out", "smooth": False, "points": [[2, 0.9], [6, 0.7]]}
+    (busy,) = charts["Processors busy"]["lines"]
+    assert len(busy["points"]) <= 500 and busy["points"][-1] == [1999, 99.95]
+    assert charts["GPU 0: temperature"]["lines"][0]["points"][-1] == [1999, 70] and "GPU 0: power" not in charts
+
+
+def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:
+    run = RunFolder(make_run(tmp_path))
+    for number, request, trial in (
+        (1, {"step": 8, "samples": [4, 5], "settings": {}, "env": {}}, {"finite": False, "ending": "killed by SIGSEGV"}),
+        (2, {"step": 8, "samples": [], "settings": {"fused": False}, "env": {"A": "1"}}, {"finite": True, "ending": "finished"}),
+        (3, {"step": 8, "samples": [], "settings": {}, "env": {}}, None),
+    ):
+        folder = run.trials / f"{number:03d}"
+        folder.mkdir(parents=True)
+        (folder / "request.json").write_text(json.dumps(request))
+        if trial:
+            (folder / "trial.json").write_text(json.dumps(trial))
+    told = [(one["tries"], one["came"]) for one in detail.trials(run, since=0.0)]
+    assert told == [("step 8, 2 rows", "fails: killed by SIGSEGV"), ("step 8, fused = False, A = 1", "goes through"), ("step 8", None)]
+    assert detail.trials(run, since=time.time() + 60) == []
+    incident = {"step": 8, "cause": "hang"}
+    assert "if step 8 keeps failing, it is tried by itself" in detail.what_comes_next(run, incident, 7)
+    assert detail.what_comes_next(run, incident, 8) == "", "it was passed"
+
+
+def test_ranks_are_told_where_there_are_several(tmp_path: Path) -> None:
+    run = RunFolder(make_run(tmp_path))
+    assert detail.ranks(run, 2) == []
+    (run.attempt(2) / "launch.json").write_text('{"started": 1.0, "ranks": 2}')
+    me = json.dumps({"identity": myself(), "rank": 1})
+    (run.attempt(2) / "rank1.json").write_text(me)
+    told = [(one["rank"], one["pid"]) for one in detail.ranks(run, 2)]
+    assert told == [(0, None), (1, os.getpid())]
+
+
+def test_two_runs_are_compared_as_far_as_they_can_be(site: SimpleNamespace) -> None:
+    make_run(site.runs, name="other", steps=9)
+    status, body = site.ask("/api/runs/made", more="&with=other")
+    found = json.loads(body)
+    assert status == 200 and [(line["name"], len(line["points"])) for line in found["chart"]["lines"]] == [("made", 7), ("other", 9)]
+    assert found["unknown"] and found["runs"] == ["made", "other"]
+    assert site.ask("/api/runs/made", more="&with=none")[0] == 404
+
+
+def test_losses_that_a_command_printed_are_drawn(site: SimpleNamespace) -> None:
+    run = make_run(site.runs, name="command")
+    (run / "steps.jsonl").unlink()
+    RunFolder(run).command_file.write_text('{"argv": ["python", "t.py"]}')
+    (run / "attempts/002/output.log").write_text("".join(f"step {k}/9 loss {1 / k:.4f}\n" for k in range(1, 10)))
+    (chart,) = json.loads(site.ask("/api/runs/command")[1])["charts"]
+    assert chart["over"] == "printed loss" and chart["lines"][0]["points"][-1] == [9, 0.1111]
+
+
+def test_what_is_long_is_sent_packed(site: SimpleNamespace) -> None:
+    make_run(site.runs, steps=500)
+    with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=300)) as line:
+        line.request("GET", "/api/runs/made?brief=1&token=secret", headers={"Accept-Encoding": "gzip"})
+        with line.getresponse() as answer:
+            packed = answer.read()
+    found = json.loads(gzip.decompress(packed))
+    assert found["charts"] and "chart" not in found and len(packed) < 8192
+
+
 def test_a_run_that_is_damaged_hides_no_other(site: SimpleNamespace) -> None:
     bad = make_run(site.runs, name="bad")
     (bad / "steps.jsonl").write_bytes(b"\xff\n")
@@ -90,7 +175,7 @@ def test_a_run_that_is_damaged_hides_no_other(site: SimpleNamespace) -> None:
 
 def test_a_curve_keeps_every_spike_in_bounded_room(tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
-    curve = Curve(file)
+    curve = Curves(file)
     with file.open("w") as handle:
         for step in range(1, 5001):
             handle.write(json.dumps({"step": step, "loss": 99.0 if step == 1234 else 1.0 + step / 1e4}) + "\n")

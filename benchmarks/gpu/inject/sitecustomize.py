@@ -25,7 +25,7 @@ def _break_the_card() -> None:
 
 
 def _install() -> None:
-    from holdfast.trainer import job
+    from holdfast.trainer.common import job
 
     happen = job.happen
 
@@ -42,7 +42,7 @@ class _Finder:
     """Puts it in once the trainer's module is imported, which is before torch."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "holdfast.trainer.step":  # imported after job, by every trainer and every trial
+        if name != "holdfast.trainer.step.step":  # imported after job, by every trainer and every trial
             return
         sys.meta_path.remove(self)
         _install()

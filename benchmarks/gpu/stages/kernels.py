@@ -35,7 +35,7 @@ def _loss_and_gradients(place: Place, changes: Json) -> tuple[float, Any]:
     """Of one step with dropout, at weights that are no longer near zero: other masks would move both by much."""
     import torch
 
-    from holdfast.trainer.step import compute_gradients
+    from holdfast.trainer.step.step import compute_gradients
 
     stand = training.build(place, "qwen0.5b", 2048, dropout=0.05, liger=False, **changes)
     torch.manual_seed(3)

@@ -27,7 +27,7 @@ class Stand:
 
     def step(self, number: int, announce: Any = lambda *_: 1.0) -> Any:
         """Gradients and update of one step."""
-        from holdfast.trainer.step import compute_gradients, update
+        from holdfast.trainer.step.step import compute_gradients, update
 
         computed = compute_gradients(self.task, self.optimizer, number, self.samples, self.settings.micro_batch_tokens, announce)
         update(self.optimizer, computed, 1e-5, 1.0)
@@ -42,7 +42,7 @@ def build(
     from holdfast.config.config import Config
     from holdfast.machine.read import read_machine
     from holdfast.planning.plan import make_plan, settings_of
-    from holdfast.trainer.device import prepare_torch
+    from holdfast.trainer.common.device import prepare_torch
     from holdfast.trainer.optim.optimizer import AdamW
     from holdfast.trainer.tasks.text.task import Sft
 
@@ -82,7 +82,7 @@ def _disproved(task: Any, notes: list[str]) -> Json:
 def _rows(count: int, length: int, vocabulary: int) -> Any:
     import numpy as np
 
-    from holdfast.data.tokens.token_set import TokenSet
+    from holdfast.data.token_set.token_set import TokenSet
 
     random = np.random.default_rng(0)
     learned = np.zeros(count * length, np.uint8).reshape(count, length)

@@ -102,7 +102,7 @@ class Run:
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write its one-file report (RUN/report.html, or `out`) and return the path. Raises OSError where it cannot be written."""
-        from holdfast.report.report import write_report
+        from holdfast.report.run.report import write_report
 
         file = Path(out).expanduser().resolve() if out else self.path / "report.html"
         write_report(self._folder, file)

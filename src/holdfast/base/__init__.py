@@ -2,7 +2,6 @@
 
 import sys
 
-from holdfast import NATIVE_WINDOWS
-
+NATIVE_WINDOWS = "native Windows is not supported: use WSL 2, which runs what is made for Linux; in PowerShell: wsl --install"
 if sys.platform == "win32":
     raise ImportError(NATIVE_WINDOWS)

@@ -1,19 +1,39 @@
-"""Make text of unknown origin harmless to a terminal: what would move a cursor, set a title or turn letters round is shown instead."""
+"""Text for a terminal: harmless, whatever it holds (what would move a cursor, set a title or turn letters is shown), and of its width."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from holdfast.base.errors import USAGE, Stop
 
 # control characters but for line ends and tabs, and those that change the direction of what follows
 _ACTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_COMMAND = re.compile(r"`[^`\n]+`|(?<=: )holdfast [^;()\n]+")  # in back-quotes, or at the end of a sentence
+_HELD = "\0"  # a space that no line is broken at
 
 
 def inert(text: str) -> str:
     """The text with everything a terminal would obey written out, \\x1b for an escape."""
     return _ACTIVE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def hanging(text: str, width: int, indent: int, begins_at: int = 0) -> str:
+    """The text in lines of less than `width` columns, all but the first indented; a command, and a word that is wider, stay whole.
+
+    begins_at: the column of its first letter, after what was printed before it.
+    """
+    held = _COMMAND.sub(lambda found: found[0].replace(" ", _HELD), text)
+    wrap = textwrap.TextWrapper(
+        max(width - 1, indent + 10),  # some terminals wrap what fills their last column
+        initial_indent=" " * begins_at,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [line for part in held.split("\n") for line in wrap.wrap(part) or [""]]
+    return "\n".join(lines)[begins_at:].replace(_HELD, " ")
 
 
 def say(text: str) -> None:

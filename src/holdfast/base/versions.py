@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+__version__ = "0.1.0"  # of holdfast itself
 _NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
 _TERM = re.compile(r"(>=|<=|<|>|==)\s*([\w.]+)")
 

@@ -27,8 +27,9 @@ def part_of(name: str, wrapped: bool = False) -> str:
         return "router"
     if any(word.endswith("experts") and "shared" not in word for word in words):
         return "experts"
-    if any("attn" in word or "attention" in word for word in words[:-1]):
-        return "other" if any("norm" in word for word in words) else "attention"
+    attends = [at for at, word in enumerate(words[:-1]) if ("attn" in word or "attention" in word) and "norm" not in word]
+    if attends:
+        return "other" if any("norm" in word for word in words[attends[0] :]) else "attention"
     if any(part in word for word in words for part in _EMBEDDINGS):
         return "embeddings"
     if any(part in word for word in words for part in _MLP):

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from holdfast.base.files import Json
-from holdfast.base.inert import inert
+from holdfast.base.inert import hanging, inert
 from holdfast.book.image import ContainerImage
 from holdfast.book.kinds.variable import Advice
 from holdfast.machine.facts import Machine
@@ -79,7 +79,9 @@ class Checkup:
 
     def _line(self, mark: str, text: str, style: str) -> None:
         if self.wide:
-            self.console.print(f"[{style}]{escape(inert(mark))}[/] {escape(inert(text))}" if mark else f"[{style}]{escape(inert(text))}[/]")
+            begins_at = len(mark) + 1 if mark else 0
+            text = hanging(inert(text), self.console.width, begins_at, begins_at)
+            self.console.print(f"[{style}]{escape(inert(mark))}[/] {escape(text)}" if mark else f"[{style}]{escape(text)}[/]")
         else:
             self.console.print(inert(f"{mark} {text}").strip(), markup=False)
 

@@ -2,11 +2,11 @@
 
 import sys
 
-from holdfast import NATIVE_WINDOWS
-
-if sys.platform == "win32":  # before what is imported below fails there for want of fcntl
-    print(f"holdfast: {NATIVE_WINDOWS}", file=sys.stderr)
-    raise SystemExit(2)
+try:
+    import holdfast.base  # noqa: F401  (says where to go on native Windows, before what is imported below fails for want of fcntl)
+except ImportError as error:
+    print(f"holdfast: {error}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 from holdfast.cli.main import entry, main
 

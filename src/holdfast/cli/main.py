@@ -11,12 +11,12 @@ import traceback
 
 import orjson
 
-from holdfast import __version__
 from holdfast.base.errors import INTERRUPTED, OUR_BUG, Stop
 from holdfast.base.file_errors import file_error
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import own_verbs
+from holdfast.base.versions import __version__
 from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from holdfast.base_model.module_pattern import refused
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind, AdapterType, kinds_with
-from holdfast.config.module_pattern import refused
 from holdfast.config.section import Section
 
 _SHARED = ("type", "start", "r", "alpha", "dropout", "targets", "virtual_tokens")  # keys that are taken, and not read, with any kind

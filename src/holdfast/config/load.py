@@ -20,7 +20,7 @@ from holdfast.base_model.folder import EMBEDDED, hub_name
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.config.config import Config
 from holdfast.config.faults import Fault, FaultFile
-from holdfast.config.foreign.key_names import FACTORS, NO_KEY, OURS, program_of, translated
+from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
 from holdfast.config.rows_elsewhere import elsewhere, with_rows_here, with_rows_named
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 

@@ -104,6 +104,8 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
         return _of_a_device(failure_report, cards)
     if ending.kind not in ("killed", "error"):
         return Diagnosis("unknown", 0.0)
+    if ending.cpu_limit_s is not None:
+        return Diagnosis("launch_misconfigured", 0.95, (Clue(None, ending.words()),), cards=("launch-cpu-limit",))
     available = failure_report.memory_available_bytes
     if ending.by_signal == signal.SIGKILL:
         named = [text for text in _kernels_words(failure_report) if "Killed process" in text]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, read_lines
 from holdfast.base.units import counted
-from holdfast.data.tokens.overlap import keys_of
-from holdfast.data.tokens.token_set import load_tokens
+from holdfast.data.token_set.overlap import keys_of
+from holdfast.data.token_set.token_set import load_tokens
 from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
@@ -81,6 +81,13 @@ def _rows_differ(one: Json, other: Json) -> str:
         return "data: the order of its rows"
     only = ", ".join(f"{int((~np.isin(keys, common)).sum()):,} of {len(keys):,}" for keys in (a, b))
     return f"data: rows that the other does not have ({only})" if apart else "data: how often its rows are there"
+
+
+def compared(names: dict[Path, str]) -> Json:
+    """`compare` of run folders by their names, or `compare_commands` where all are of watched commands. Raises Stop."""
+    if all(RunFolder(path).command_file.exists() for path in names):
+        return compare_commands(names)
+    return compare([(name, read_run(RunFolder(path))) for path, name in names.items()])
 
 
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:

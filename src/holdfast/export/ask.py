@@ -43,7 +43,7 @@ class Questions:
 
 
 def questions_of(subject: Subject, codec: Codec) -> Questions:
-    """Rows that the run held out where there are such, else of the general set."""
+    """Build the questions of a subject from rows that its run held out where there are such, else from the general set."""
     longest = subject.facts.positions or _MOST_TOKENS
     most_tokens = min(_MOST_TOKENS, longest)
     samples = of_run(subject.run, ROWS) if subject.run and subject.run.data_file.exists() else of_general(codec, most_tokens).first(ROWS)
@@ -68,7 +68,7 @@ def questions_of(subject: Subject, codec: Codec) -> Questions:
 
 
 def _places(samples: Samples, row: int, most_tokens: int) -> list[int]:
-    """Positions that predict a learned token, spread over the row; all others where there are too few."""
+    """Choose positions that predict a learned token, spread over the row; any positions where there are too few."""
     ids, learned = samples.row(row)
     last = min(len(ids), most_tokens) - 1
     predicting = [at for at in range(last) if learned[at + 1]] or [*range(max(1, last))]
@@ -77,7 +77,7 @@ def _places(samples: Samples, row: int, most_tokens: int) -> list[int]:
 
 
 def _chats(codec: Codec, most_tokens: int) -> tuple[list[list[Json]], list[list[int]]]:
-    """Conversations of the general set, one of several turns, and their tokens as training has them."""
+    """Return conversations of the general set, one of several turns, and their tokens as training has them."""
     rows = [orjson.loads(line) for line in (files("holdfast.export") / GENERAL).read_bytes().splitlines()[:CHATS]]
     turns = [[Message("user", row["instruction"])] for row in rows]
     turns.append(
@@ -97,13 +97,13 @@ def _chats(codec: Codec, most_tokens: int) -> tuple[list[list[Json]], list[list[
 
 
 def _whole_text_alike(codec: Codec, ids: list[int]) -> bool:
-    """Whether the text of a row in the plain form is cut like its pieces: no special token parts its turns."""
+    """Return whether a row in the plain form is tokenised as a whole like in pieces: no special token parts its turns."""
     text = codec.tokenizer.decode(ids, skip_special_tokens=False)
     return bool(codec.tokenizer.encode(text, add_special_tokens=False).ids == ids)
 
 
 def _texts(codec: Codec, prompts: list[list[int]]) -> tuple[list[str], list[list[int]]]:
-    """The prompts as text, where they come back as the same tokens: rows are tokenised in pieces, which a whole text need not repeat."""
+    """Return (texts, token ids) of the prompts whose text is tokenised to the same ids: rows are tokenised in pieces."""
     texts, ids = [], []
     for prompt in prompts:
         text = codec.tokenizer.decode(prompt, skip_special_tokens=False)

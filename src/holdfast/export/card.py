@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from holdfast import __version__
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
+from holdfast.base.versions import __version__
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import HALF, ignored
@@ -19,9 +19,9 @@ from holdfast.export import words
 from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
 from holdfast.export.subject import Subject
 from holdfast.export.tensors import tensors_of_file
+from holdfast.run.artifact import ARTIFACT
 from holdfast.run.plan import read_plan
 from holdfast.run.rows_of_run import data_sets
-from holdfast.run.snapshots.checkpoint import ARTIFACT
 
 _KINDS = {
     "adapter": "a PEFT adapter",
@@ -80,7 +80,7 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
 
 
 def _template(folder: Path, base: Path) -> str:
-    """The chat template of an export as it lies there, where it is not its base's: the form that was trained in; else nothing."""
+    """Return the chat template of an export where it is not its base's, the form that was trained in; else nothing."""
     file = folder / TEMPLATE
     if not file.is_file() or (source := file.read_text(encoding="utf-8")) == (own := load_template(base).source):
         return ""
@@ -90,7 +90,7 @@ def _template(folder: Path, base: Path) -> str:
 
 
 def _licence(folder: Path) -> Json:
-    """The licence that the base's own card names; nothing where it names none."""
+    """Return the licence that the base's own card names; empty where it names none."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8")
         front = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else None
@@ -101,7 +101,7 @@ def _licence(folder: Path) -> Json:
 
 
 def use_line(subject: Subject, kind: str) -> str:
-    """How Python loads it: through the class that training did, whose names of weights it has."""
+    """Return the Python line that loads it, through the class training used, whose names of weights it has."""
     auto = loads_as(subject.facts.config) or CAUSAL
     if kind == "adapter" and auto != CAUSAL:
         return (

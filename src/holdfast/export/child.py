@@ -32,7 +32,7 @@ def _quiet(_text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Found:
+class PartAnswer:
     """What one part of a request came to; None where it was not asked for."""
 
     facts: Json
@@ -41,8 +41,8 @@ class Found:
     hidden: npt.NDArray[np.float32] | None = None
 
 
-def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str], say: Say = _quiet) -> dict[str, Found]:
-    """What the child found of each part, by its name. `folder`: an empty place for the two to meet; say: hears how far it is.
+def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str], say: Say = _quiet) -> dict[str, PartAnswer]:
+    """Have a child measure each part; return its answers by name. folder: an empty place for files; say: called with progress.
 
     Raises Stop(1) where it fails.
     """
@@ -70,12 +70,12 @@ def ask(job: str, folder: Path, request: Json, env: Mapping[str, str], say: Say 
         print(inert(f"{note['part']}: {note['text']}"), file=sys.stderr, flush=True)
 
 
-def _read(folder: Path, name: str) -> Found:
+def _read(folder: Path, name: str) -> PartAnswer:
     arrays: dict[str, Any] = {}
     for kind in ("losses", "logits", "hidden"):
         file = folder / f"{name}.{kind}.npy"
         arrays[kind] = np.load(file, mmap_mode="r") if file.exists() else None
-    return Found(read_json(folder / f"{name}.json") or {}, **arrays)
+    return PartAnswer(read_json(folder / f"{name}.json") or {}, **arrays)
 
 
 def _last_line(log: Path) -> str:

@@ -17,12 +17,12 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.units import listed
+from holdfast.base_model.module_pattern import refused
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.types import is_tower
 from holdfast.config.adapter_kinds import KINDS
-from holdfast.config.module_pattern import refused
 from holdfast.export.experts import is_of_experts, pieces
-from holdfast.export.tensors import Floats, Held, tensors_of_file
+from holdfast.export.tensors import Floats, StoredTensor, tensors_of_file
 
 _PREFIX = "base_model.model."
 _MERGES = {kind.peft: kind.merge for kind in KINDS.values() if kind.merge}  # formulas by peft_type
@@ -50,7 +50,7 @@ class Change:
     up: Floats | None = None
     magnitude: Floats | None = None
     flipped: bool = False
-    whole: Held | None = None
+    whole: StoredTensor | None = None
     factor: Floats | None = None
     expert: bool = False
 
@@ -60,7 +60,7 @@ class Change:
         return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped or self.expert
 
     def applied(self, base: Floats, first: int, last: int) -> Floats:
-        """Rows first to last of the changed tensor, from those of the base's."""
+        """Return rows [first, last) of the changed tensor, computed from those of the base's."""
         if self.whole is not None:
             base = self.whole.rows(first, last)
         if self.factor is not None:
@@ -79,7 +79,7 @@ class Change:
         return changed
 
 
-class Unplaced(Stop):
+class UnplacedPart(Stop):
     """A part of the adapter that none of the base's tensors, by their names and shapes in its files, is changed by."""
 
 
@@ -95,15 +95,15 @@ class Delta:
 
 
 def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], tied: str | None) -> Delta:
-    """What the adapter in `file` makes of a base model with tensors of these names and shapes.
+    """Compute what the adapter in `file` changes in a base model with tensors of these names and shapes.
 
     tied: the name of the embedding that is the output layer, too; None where that has its own weights or there is none.
     Raises Stop(1) where the adapter is of a kind that is no change of single weights, or has a part the base has no place for.
     """
     _refuse_other(file, config)
     formula = FORMULAS[_MERGES[config["peft_type"]]]
-    parts: dict[str, dict[str, Held]] = {}
-    whole: dict[str, Held] = {}
+    parts: dict[str, dict[str, StoredTensor]] = {}
+    whole: dict[str, StoredTensor] = {}
     for name, held in tensors_of_file(file).items():
         match = _PART.match(name.removeprefix(_PREFIX))
         if match:
@@ -138,7 +138,7 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
             changes[place] = replace(changes.get(place, Change()), whole=held)
     if lost:
         text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
-        raise Unplaced(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+        raise UnplacedPart(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     untied = tied is not None and (HEAD in changes or tied in changes)
     return Delta(changes, untied)
 
@@ -154,22 +154,22 @@ def _refuse_other(file: Path, config: Json) -> None:
         raise Stop(BLOCKED, f"the adapter {file.parent} cannot be merged into single weights here ({what})", hint)
 
 
-def _refuse_other_shape(name: str, held: Held, shape: tuple[int, ...]) -> None:
+def _refuse_other_shape(name: str, held: StoredTensor, shape: tuple[int, ...]) -> None:
     if held.stored.shape != shape:
         raise _misfit(name, held.stored.shape, shape)
 
 
 def _misfit(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> Stop:
     text = f"{name} of the adapter is made for {list(found)}, the base model has {list(shape)}"
-    return Unplaced(BLOCKED, text, "give the base model it was trained on with --base DIR")
+    return UnplacedPart(BLOCKED, text, "give the base model it was trained on with --base DIR")
 
 
-def _incomplete(module: str, found: dict[str, Held]) -> Stop:
+def _incomplete(module: str, found: dict[str, StoredTensor]) -> Stop:
     return Stop(BLOCKED, f"{module} has only {' and '.join(sorted(found))} in the adapter", "save the adapter again")
 
 
-def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
-    """LoRA's kinds at a weight of such a shape. Raises Stop(1)."""
+def _product(module: str, found: dict[str, StoredTensor], config: Json, shape: tuple[int, ...]) -> Changes:
+    """Return the changes of LoRA's kinds at a weight of such a shape. Raises Stop(1)."""
     embedding = "lora_embedding_A" in found
     sides = [found.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB"]
     if sides[0] is None or sides[1] is None:
@@ -191,8 +191,8 @@ def _product(module: str, found: dict[str, Held], config: Json, shape: tuple[int
     return Change(scale, down, up, magnitude, flipped), None
 
 
-def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
-    """LoRA on a stack of experts, by tensor of the base; empty where the base has none that it fits. Raises Stop(1)."""
+def _of_experts(module: str, found: dict[str, StoredTensor], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
+    """Return the changes of LoRA on a stack of experts by tensor of the base; empty where none fits. Raises Stop(1)."""
     if {*found} != {"lora_A", "lora_B"}:
         raise _incomplete(module, found)
     down, up = found["lora_A"].rows(), found["lora_B"].rows()
@@ -206,8 +206,8 @@ def _of_experts(module: str, found: dict[str, Held], config: Json, base: Mapping
     return {one.name: Change(one.scale, one.down, one.up, flipped=one.flipped, expert=True) for one in some}
 
 
-def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int, ...]) -> Changes:
-    """IA3 at a weight of such a shape: what scales an output scales its bias, too. Raises Stop(1)."""
+def _factor(module: str, found: dict[str, StoredTensor], config: Json, shape: tuple[int, ...]) -> Changes:
+    """Return the changes of IA3 at a weight of such a shape: a factor of an output scales its bias, too. Raises Stop(1)."""
     if "ia3_l" not in found:
         raise _incomplete(module, found)
     factor = found["ia3_l"].rows()
@@ -221,11 +221,14 @@ def _factor(module: str, found: dict[str, Held], config: Json, shape: tuple[int,
     return Change(factor=factor), of_bias
 
 
-FORMULAS: Mapping[str, Callable[[str, dict[str, Held], Json, tuple[int, ...]], Changes]] = {"product": _product, "factor": _factor}
+FORMULAS: Mapping[str, Callable[[str, dict[str, StoredTensor], Json, tuple[int, ...]], Changes]] = {"product": _product, "factor": _factor}
 
 
 def _alpha(module: str, config: Json, otherwise: int) -> float:
-    """As PEFT's get_pattern_key: that of the first key of alpha_pattern that the module's name ends with, as a pattern. Raises Stop(1)."""
+    """Return the alpha of a module as PEFT's get_pattern_key does: of the first key of alpha_pattern that matches the end of its name.
+
+    Raises Stop(1).
+    """
     given, hint = config.get("alpha_pattern") or {}, "take adapter_config.json from where the adapter came from"
     if not isinstance(given, dict):
         raise Stop(BLOCKED, "alpha_pattern of the adapter is no list of names with numbers", hint)
@@ -239,7 +242,7 @@ def _alpha(module: str, config: Json, otherwise: int) -> float:
 
 
 def _places(names: set[str]) -> dict[str, list[str]]:
-    """The tensors that each end of a name is an end of, in the order of their names."""
+    """Map each end of a name to the tensors it is an end of, sorted by name."""
     places: dict[str, list[str]] = {}
     for name in sorted(names):
         for end in _ends(name):
@@ -248,7 +251,7 @@ def _places(names: set[str]) -> dict[str, list[str]]:
 
 
 def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str | None) -> str | None:
-    """The one tensor of the base that a module's weight is: files leave out, or rename, the first parts of some names.
+    """Find the one tensor of the base that a module's weight is; files leave out, or rename, the first parts of some names.
 
     The longest end that both have decides, and where it leaves several, the one with the same tower or language model in its name,
     then the one with most of the parts before that end: model.layers.0 is model.language_model.layers.0 and not mtp.layers.0.
@@ -266,7 +269,7 @@ def _place(name: str, names: set[str], places: dict[str, list[str]], tied: str |
         found = [one for one in found if shared[one] == max(shared.values())]
     if len(found) > 1:
         text = f"{name} of the adapter may be any of {listed(found, _SHOWN)} of the base model"
-        raise Unplaced(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
+        raise UnplacedPart(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
     return found[0] if found else None
 
 

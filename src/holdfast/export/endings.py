@@ -13,8 +13,8 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
-from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 from holdfast.run.artifact import TOKENIZER
 
 GENERATION = "generation_config.json"
@@ -23,7 +23,7 @@ _ANSWER = "yes"
 
 
 def end_of_turn(codec: Codec) -> int | None:
-    """The first special token that the chat template writes behind an answer, else the tokenizer's end of text; None without any."""
+    """Return the first special token that the template writes after an answer, else the end of text; None without any."""
     example = Example(messages=(Message("user", "Is it?"), Message("assistant", _ANSWER)))
     try:
         written = "".join(text for text, learned in pieces(example, codec.template) if learned)
@@ -42,7 +42,7 @@ def base_ends(facts: ModelFacts) -> tuple[int, ...]:
 
 
 def end_tokens(codec: Codec, facts: ModelFacts) -> tuple[int, ...]:
-    """Every token that ends an answer, the one of training first: then the tokenizer's own and those of the base's generation config."""
+    """List every token that ends an answer: first that of training, then the tokenizer's and the base's generation config's."""
     ids = dict.fromkeys([end_of_turn(codec), codec.eos, *base_ends(facts)])
     return tuple(number for number in ids if number is not None)
 
@@ -63,7 +63,7 @@ def _id(number: object) -> int | None:
 
 
 def generation_config(codec: Codec, facts: ModelFacts) -> Json:
-    """How the model is to be asked: the base's own settings, with the tokens that end what was trained on, and the base's pad token."""
+    """Return the base's own generation settings with the tokens that end what was trained on, and the base's pad token."""
     kept = read_json(facts.folder / GENERATION) or {}
     kept.pop("_from_model_config", None)  # by which some versions of transformers go by config.json instead
     return kept | {"eos_token_id": one_or_all(end_tokens(codec, facts)), "pad_token_id": pad_token(codec, facts)}

@@ -36,7 +36,7 @@ def is_of_experts(module: str) -> bool:
 def pieces(
     module: str, down: Floats, up: Floats, base: Mapping[str, tuple[int, ...]], scale_of: Callable[[str, int], float]
 ) -> list[Piece]:
-    """What such an adapter's matrices at a module add to tensors of these names and shapes; empty where it fits none.
+    """Compute what an adapter's matrices at a module add to tensors of these names and shapes; empty where it fits none.
 
     scale_of: of the module's name with the parameter's, and the rank of one expert.
     """
@@ -51,7 +51,7 @@ def _layer_of(name: str) -> str | None:
 
 
 def _cut(down: Floats, up: Floats, experts: int) -> tuple[Floats, Floats]:
-    """[experts, r, in] and [experts, out, r]."""
+    """Split matrices by expert: [experts, r, in] and [experts, out, r]."""
     return down.reshape(experts, -1, down.shape[1]), up.reshape(len(up), -1, experts).transpose(2, 0, 1)
 
 

@@ -21,15 +21,15 @@ from holdfast.data.tokens.codec import Codec
 from holdfast.export import words
 from holdfast.export.ask import Questions, questions_of
 from holdfast.export.card import write_card
-from holdfast.export.child import Found, measure
+from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import base_ends, write_companions
 from holdfast.export.learned import lost
 from holdfast.export.merge import merged_bytes, write_merged
-from holdfast.export.proof import EXACT, NARROWED, Compared, Side, beyond, compare, first_layer
+from holdfast.export.proof import EXACT, NARROWED, Comparison, Side, beyond, compare, first_layer
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.export.tensors import FLOATS
 from holdfast.run.adapter_folder import refuse_not_finite
-from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 
 MANIFEST = "holdfast.json"
 _SLACK = 64 << 20  # bytes beside the weights
@@ -68,14 +68,14 @@ def export(order: Order) -> Json:
 
 
 def write_merged_files(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
-    """The merged model; SHA-256 of the files whose hash was taken on the way, by name."""
+    """Write the merged model; return the SHA-256, by name, of the files that were hashed while being written."""
     return {file.name: digest for file, digest in write_merged(order.subject, codec, folder, wide=order.wide)}
 
 
 def _rounded_or_wide(
-    order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Compared, known: dict[str, str]
-) -> tuple[Compared, dict[str, str]]:
-    """What to make of a merge that differs: merged in fp32, is it equal? Then rounding explains the difference.
+    order: Order, codec: Codec, questions: Questions, folder: Path, work: Path, narrow: Comparison, known: dict[str, str]
+) -> tuple[Comparison, dict[str, str]]:
+    """Merge in fp32 where a merge differs: if that is equal, rounding explains the difference.
 
     A small one is let be, with its figures; where the base's 16 bits lose more than that, what was merged in fp32 is what is exported.
     """
@@ -93,7 +93,7 @@ def _rounded_or_wide(
         left = beyond(narrow.figures, NARROWED)
         if not narrow.figures["greedy"]["apart"] and not left:
             rounding = {"budget": NARROWED, "rounding": f"merged in fp32 it is equal (NMSE {found.figures['nmse']:.1e})"}
-            return Compared(narrow.figures | rounding), known
+            return Comparison(narrow.figures | rounding), known
         why = "; ".join(left) or "greedy answers differ"
         kind = order.subject.model.stored
         if lost(narrow.figures["learned"]):
@@ -101,13 +101,13 @@ def _rounded_or_wide(
         order.say(f"in the base's {kind} too little of the adapter is left ({why}): it is written in fp32")
         shutil.rmtree(folder)
         wider.rename(folder)
-        return Compared(found.figures | {"rounding": f"in {kind}: NMSE {narrow.figures['nmse']:.1e}; {why}"}), hashes
+        return Comparison(found.figures | {"rounding": f"in {kind}: NMSE {narrow.figures['nmse']:.1e}; {why}"}), hashes
     finally:
         shutil.rmtree(wider, ignore_errors=True)
 
 
 def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
-    """The adapter as PEFT reads it, with the tokenizer, and the settings it is to be asked with."""
+    """Write the adapter as PEFT reads it, with tokenizer and generation settings; return {}: no hash was taken on the way."""
     source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
     base = order.subject.base_name
@@ -118,7 +118,7 @@ def write_adapter(order: Order, codec: Codec, folder: Path) -> dict[str, str]:
 
 
 def needed_bytes(order: Order) -> int:
-    """What the export takes on the disk. Raises Stop(1) where the adapter cannot be exported so."""
+    """Return the bytes of disk an export takes. Raises Stop(1) where the adapter cannot be exported so."""
     if order.kind == "adapter":
         refuse_whole(order)
         return order.subject.weights.stat().st_size
@@ -167,7 +167,7 @@ class staged:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compared:
+def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Comparison:
     """Load the export by transformers (an adapter by PEFT) and compare it with base + adapter; the first layer that differs with it."""
     subject = order.subject
     reference = reference_part(subject, questions)
@@ -195,25 +195,25 @@ def prove(order: Order, questions: Questions, folder: Path, work: Path) -> Compa
 
 
 def reference_part(subject: Subject, questions: Questions) -> Json:
-    """What is asked of base + adapter: the base as its files are, in 16 or 32 bits, whatever it was trained on. Or of the whole model."""
+    """Return what is asked of base + adapter, the base as its files are, in 16 or 32 bits; or of the whole model."""
     part: Json = {"name": "reference", **subject.loaded(), "pad": questions.pad}
     return part | {"logits": questions.places, "prompts": questions.prompts, "ends": questions.ends, "longest": questions.longest}
 
 
 def base_part(subject: Subject, questions: Questions) -> Json:
-    """What is asked of the base alone: its difference from the reference is what was learned."""
+    """Return what is asked of the base alone: its difference from the reference is what was learned."""
     return {"name": "base", "model": str(subject.facts.folder), "adapter": None, "logits": questions.places}
 
 
-def reference_side(found: dict[str, Found], questions: Questions) -> Side:
-    """What base + adapter gave, with the logits of the base alone where it was asked and has the same vocabulary."""
+def reference_side(found: dict[str, PartAnswer], questions: Questions) -> Side:
+    """Return what base + adapter gave, with the base's own logits where it was asked and has the same vocabulary."""
     logits, answers = _logits(found["reference"]), found["reference"].facts["answers"]
     base = _logits(found["base"]) if "base" in found else None
     base = base if base is not None and base.shape == logits.shape else None
     return Side(logits, answers, questions.chat_ids, questions.text_ids, questions.ends, questions.kept_pad, base)
 
 
-def _logits(found: Found) -> npt.NDArray[np.float32]:
+def _logits(found: PartAnswer) -> npt.NDArray[np.float32]:
     assert found.logits is not None
     return found.logits
 
@@ -223,7 +223,7 @@ def _ends(answers: list[Json]) -> tuple[tuple[int, ...], int | None]:
     return ends, answers[0]["pad"]
 
 
-def refuse_unequal(order: Order, compared: Compared) -> None:
+def refuse_unequal(order: Order, compared: Comparison) -> None:
     """Raise Stop(1) with every reason, and with the first layer that differs."""
     if not compared.reasons:
         return

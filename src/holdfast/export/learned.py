@@ -17,7 +17,7 @@ _SURE = 2.0  # standard errors
 
 
 def learned_of(reference: npt.NDArray[np.float32], base: npt.NDArray[np.float32], exported: npt.NDArray[np.float32]) -> Json | None:
-    """What the base alone shows against base + adapter, and the share of it that an export has; None where vocabularies differ.
+    """Compare the base with base + adapter, and return the share of it that an export has; None where vocabularies differ.
 
     All are logits [places, tokens]. kept: 1 for base + adapter, 0 for the base, by least squares over all places; error: its standard
     error, leaving one place out at a time. seen: the difference of the export is not so large that it could hide what was learned.
@@ -36,7 +36,7 @@ def learned_of(reference: npt.NDArray[np.float32], base: npt.NDArray[np.float32]
 
 
 def _error(size: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> float:
-    """The standard error of common / size over places, by the jackknife; infinite for one place."""
+    """Estimate the standard error of common / size over places by the jackknife; infinite for one place."""
     left = size.sum() - size
     if len(size) < 2 or not (left > 0).all():
         return float("inf")
@@ -45,5 +45,5 @@ def _error(size: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> fl
 
 
 def lost(learned: Json | None) -> bool:
-    """Whether an export surely has less than half of what was learned."""
+    """Return whether an export surely has less than half of what was learned."""
     return learned is not None and learned["seen"] and learned["kept"] + _SURE * learned["error"] < HALF

@@ -16,29 +16,31 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import write_json
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.child import ask
-from holdfast.export.delta import HEAD, Change, Delta, Unplaced, read_delta
+from holdfast.export.delta import HEAD, Change, Delta, UnplacedPart, read_delta
 from holdfast.export.endings import end_tokens, one_or_all, pad_token, write_companions
 from holdfast.export.subject import Subject
-from holdfast.export.tensors import FLOATS, SHARD_BYTES, Coming, Held, held_tensors, narrow, stretches, write_shards
+from holdfast.export.tensors import FLOATS, SHARD_BYTES, PendingTensor, StoredTensor, held_tensors, narrow, stretches, write_shards
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 
 
 def tied_embedding(subject: Subject) -> str | None:
-    """The embedding that is the output layer as well, by its name in the base's files; None where there are two."""
+    """Return the base's name of the embedding that is also the output layer; None where there are two."""
     shapes = subject.model.shapes
     if HEAD in shapes or "embed_out.weight" in shapes:
         return None
     return next((name for name in shapes if name.endswith(_EMBEDDINGS)), None)
 
 
-def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, work: Path | None = None) -> tuple[list[Coming], Delta]:
-    """Every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
+def merged_tensors(
+    subject: Subject, adapted: bool = True, wide: bool = False, work: Path | None = None
+) -> tuple[list[PendingTensor], Delta]:
+    """List every tensor of the merged model in the order of the base's files, still to be computed, and what changes them.
 
     adapted: False for the base as it is. wide: what the adapter changes stays in fp32, for who rounds it to
     another type. A model that was trained as a whole keeps the types it was trained in: all of its weights
     rounded to bf16 are beyond what an export may differ by. work: an empty place, where PEFT may merge what is
-    not placed by names, for as long as tensors come; None: that is raised, as Unplaced.
+    not placed by names, for as long as tensors come; None: that is raised, as UnplacedPart.
     """
     held = held_tensors((subject.model if adapted else subject.facts).folder)
     _refuse_quantised(subject, held)
@@ -46,7 +48,7 @@ def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, w
     with_adapter = adapted and subject.whole is None
     try:
         delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied) if with_adapter else Delta()
-    except Unplaced as unplaced:
+    except UnplacedPart as unplaced:
         if work is None:
             raise
         delta = _delta_by_peft(subject, tied, work, unplaced)
@@ -57,14 +59,14 @@ def merged_tensors(subject: Subject, adapted: bool = True, wide: bool = False, w
 
 
 def merged_bytes(subject: Subject, wide: bool = False) -> int:
-    """What the merged model takes, and what is written on the way to it where PEFT merges. Raises Stop(1) where it cannot be merged."""
+    """Return the bytes of the merged model, and of what PEFT writes on the way where it merges. Raises Stop(1) where it cannot."""
     try:
         return sum(tensor.bytes for tensor in merged_tensors(subject, wide=wide)[0])
-    except Unplaced:
+    except UnplacedPart:
         return sum((8 if wide else 6) * math.prod(held.stored.shape) for held in held_tensors(subject.facts.folder).values())
 
 
-def _refuse_quantised(subject: Subject, held: dict[str, Held]) -> None:
+def _refuse_quantised(subject: Subject, held: dict[str, StoredTensor]) -> None:
     found = {one.stored.dtype for name, one in held.items() if len(one.stored.shape) > 1} - set(FLOATS)
     if subject.facts.config.get("quantization_config") or found:
         kind = (subject.facts.config.get("quantization_config") or {}).get("quant_method") or ", ".join(sorted(found))
@@ -72,14 +74,14 @@ def _refuse_quantised(subject: Subject, held: dict[str, Held]) -> None:
         raise Stop(BLOCKED, text, "give the same model in 16 bits with --base DIR")
 
 
-def _coming(name: str, held: Held, change: Change | None, wide: bool) -> Coming:
+def _coming(name: str, held: StoredTensor, change: Change | None, wide: bool) -> PendingTensor:
     dtype = "F32" if wide and change is not None else held.stored.dtype
     size = held.bytes if dtype == held.stored.dtype else 4 * math.prod(held.stored.shape)
-    return Coming(name, dtype, held.stored.shape, size, partial(_written, name, held, change, dtype))
+    return PendingTensor(name, dtype, held.stored.shape, size, partial(_written, name, held, change, dtype))
 
 
-def _written(name: str, held: Held, change: Change | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes of a tensor as it is to be, a stretch of rows at a time."""
+def _written(name: str, held: StoredTensor, change: Change | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the bytes of a tensor as it is to be, a stretch of rows at a time."""
     for first, last in stretches(held.stored.shape):
         if change is None:
             yield held.raw(first, last) if held.stored.shape else held.raw()
@@ -109,8 +111,8 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
     return written
 
 
-def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unplaced) -> Delta:
-    """The tensors of the base's files that differ once PEFT merged the adapter, whole; they stay in `work` until they are written.
+def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: UnplacedPart) -> Delta:
+    """Merge by PEFT; return the base's tensors that differ afterwards, whole. They stay in `work` until they are written.
 
     PEFT holds the model in fp32 in main memory.
 
@@ -130,5 +132,5 @@ def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unp
     return Delta(changes)
 
 
-def _alike(base: Held, merged: Held) -> bool:
+def _alike(base: StoredTensor, merged: StoredTensor) -> bool:
     return all(np.array_equal(base.rows(first, last), merged.rows(first, last)) for first, last in stretches(base.stored.shape))

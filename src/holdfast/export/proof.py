@@ -39,7 +39,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """The figures, and every reason why the two are not equal; none where they are. numeric: the reasons are of logits alone."""
 
     figures: Json
@@ -49,7 +49,7 @@ class Compared:
 
 def compare(
     reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool, whole: Whole | None = None
-) -> Compared:
+) -> Comparison:
     """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too.
 
     whole: logits of all tokens at some places (reference, exported, base), where those of the sides are of the likeliest.
@@ -86,11 +86,11 @@ def compare(
     if not stops:
         what = "its pad token" if end in exported.ends else f"none of those it stops at ({', '.join(map(str, exported.ends)) or 'none'})"
         reasons.append(f"token {end}, which ends the answers of training, is {what}")
-    return Compared(figures, reasons, numeric)
+    return Comparison(figures, reasons, numeric)
 
 
 def beyond(figures: Json, budget: Budget) -> list[str]:
-    """What of the figures is more than is allowed, in words."""
+    """List, in words, which figures exceed the budget."""
     nmse, kl, top1 = figures["nmse"], figures["kl_per_token"], figures["top1_agreement"]
     found = []
     if not np.isfinite([nmse, kl]).all():
@@ -105,7 +105,7 @@ def beyond(figures: Json, budget: Budget) -> list[str]:
 
 
 def _of_learned(figures: Json, budget: Budget) -> list[str]:
-    """What is too much beside what was learned; where the budget names no share, half of it has to be there."""
+    """List what is too much beside what was learned; where the budget names no share, half of it has to be there."""
     learned, share = figures.get("learned"), budget.get("learned", float("inf"))
     if learned is None or learned["kept"] is None:
         return []
@@ -118,7 +118,7 @@ def _of_learned(figures: Json, budget: Budget) -> list[str]:
 
 
 def nmse_of(reference: Logits, other: Logits) -> float:
-    """The squared differences of two sides' logits, by the square of the first's; each position's mean taken out."""
+    """Compute the squared differences of two sides' logits over the square of the first's, each position's mean taken out."""
     ours, theirs = centred(reference), centred(other)
     return float(((ours - theirs) ** 2).sum() / max(float((ours**2).sum()), 1e-30))
 
@@ -136,13 +136,13 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def kl_per_token(reference: Floats, other: Floats) -> float:
-    """Mean over positions of KL(reference || other), in nats."""
+    """Average KL(reference || other) over positions, in nats."""
     one, two = log_softmax(reference), log_softmax(other)
     return float((np.exp(one) * (one - two)).sum(axis=1).mean())
 
 
 def _greedy(reference: Side, exported: Side, noise: float) -> tuple[Json, list[int]]:
-    """How many greedy answers are equal, part at a near-tie, or are apart; and the numbers of the prompts of the last.
+    """Count the greedy answers that are equal, part at a near-tie, or differ; return that and the prompts of the last.
 
     A near-tie: the reference's two best are nearer than rounding. margin: the largest of those.
     """
@@ -170,7 +170,7 @@ def _differing_tokens(reference: Side, exported: Side) -> str:
 
 
 def first_layer(reference: Logits, exported: Logits, most: float) -> str | None:
-    """The first of the hidden states [layers + 1, places, width] that differs by more than `most` (NMSE): the embedding, or a layer."""
+    """Find the first of the hidden states [layers + 1, places, width] that differs by more than `most` (NMSE); None for none."""
     if reference.shape != exported.shape:
         return f"the models have {len(reference) - 1} and {len(exported) - 1} layers"
     for number, (ours, theirs) in enumerate(zip(reference, exported, strict=True)):

@@ -14,7 +14,7 @@ _FAILURES = (OSError, ValueError, RuntimeError)  # its own errors are kinds of t
 
 
 def open_hub(repository: str) -> Any:
-    """The hub, ready to take `OWNER/NAME`. Raises Stop before anything is computed: without the package, a token, or an answer."""
+    """Connect to the hub to take `OWNER/NAME`. Raises Stop before anything is computed: without the package, a token, or an answer."""
     if not _REPOSITORY.fullmatch(repository):
         raise Stop(USAGE, f"--push {repository} is not the name of a repository", "OWNER/NAME, as on the hub")
     try:

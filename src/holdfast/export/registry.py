@@ -20,7 +20,7 @@ _OF_VERSION = ("name", "version", "run", "base", "adapter_sha256", "behaviour_sh
 
 
 def registry_file(environment: Mapping[str, str]) -> Path:
-    """HOLDFAST_MODELS, else runs/models.jsonl here."""
+    """Return the path of the registry: HOLDFAST_MODELS, else runs/models.jsonl here."""
     own = environment.get("HOLDFAST_MODELS")
     return Path(own).expanduser().absolute() if own else Path.cwd() / "runs" / JOURNAL
 
@@ -31,7 +31,7 @@ class _Entry(BaseModel):
     version: int
 
 
-class _Made(_Entry):
+class _ArtifactEntry(_Entry):
     run: str | None
     base: str
     adapter_sha256: str
@@ -39,25 +39,27 @@ class _Made(_Entry):
     data_sha256: str | None
 
 
-class _Exported(_Made):
+class _ExportEntry(_ArtifactEntry):
     event: Literal["exported"]
     kind: str
     path: str
     files: list[Json]
 
 
-class _Verified(_Made):
+class _VerdictEntry(_ArtifactEntry):
     event: Literal["verified"]
     against: str | None
     verdict: str
     general: str | None = None
 
 
-class _Placed(_Entry):
+class _PlaceEntry(_Entry):
     event: Literal["promoted", "rolled_back", "withdrawn"]
 
 
-_ENTRY: TypeAdapter[_Exported | _Verified | _Placed] = TypeAdapter(Annotated[_Exported | _Verified | _Placed, Field(discriminator="event")])
+_ENTRY: TypeAdapter[_ExportEntry | _VerdictEntry | _PlaceEntry] = TypeAdapter(
+    Annotated[_ExportEntry | _VerdictEntry | _PlaceEntry, Field(discriminator="event")]
+)
 
 
 @dataclass
@@ -87,6 +89,10 @@ class Registry:
     versions: dict[tuple[str, int], Version] = field(default_factory=dict)
     in_place: dict[str, list[int]] = field(default_factory=dict)
 
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.versions}
+
     def current(self, name: str) -> Version | None:
         numbers = self.in_place.get(name)
         return self.versions[name, numbers[-1]] if numbers else None
@@ -96,7 +102,7 @@ class Registry:
 
 
 def read_registry(file: Path) -> Registry:
-    """The list that a journal adds up to; an empty one where there is no journal. Raises Damaged where it has other entries than ours."""
+    """Read the list that a journal adds up to, empty without a journal. Raises Damaged where it has other entries than ours."""
     registry = Registry(file)
     for number, entry in enumerate(read_lines(file), 1):
         try:
@@ -150,7 +156,7 @@ def _place(registry: Registry, name: str, number: int, event: str) -> None:
 
 @contextmanager
 def _held(file: Path) -> Iterator[Registry]:
-    """The registry, with nobody else writing to it."""
+    """Lock the registry against other writers within the context, and yield it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with hold(file.with_name(f".{file.name}.lock"), wait=True):
         cut_torn_line(file)
@@ -196,7 +202,7 @@ def is_named(facts: Json, name: str | None) -> bool:
 
 
 def _is_of(version: Json, hashes: Json) -> bool:
-    """Whether hashes are of a listed version; one whose entries tell weights alone is that of its run."""
+    """Return whether hashes are of a listed version; one whose entries know the weights alone has to be of the same run."""
     if version.get("behaviour_sha256") and hashes.get("behaviour_sha256"):
         return bool(version["behaviour_sha256"] == hashes["behaviour_sha256"])
     return bool(version["adapter_sha256"] == hashes["adapter_sha256"] and version["run"] == hashes.get("run"))
@@ -261,7 +267,7 @@ def _version(registry: Registry, name: str, number: int) -> Version:
     found = registry.versions.get((name, number))
     if found:
         return found
-    names = sorted({one for one, _ in registry.versions})
+    names = sorted(registry.names)
     numbers = [str(one) for other, one in sorted(registry.versions) if other == name]
     told = f"it has {', '.join(numbers)}" if numbers else f"there are {', '.join(names)}" if names else f"{registry.file} lists nothing yet"
     raise Stop(USAGE, f"there is no {name} {number}: {told}", "holdfast models lists what was exported or verified")

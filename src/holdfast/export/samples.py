@@ -15,10 +15,10 @@ from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import Rules
+from holdfast.data.token_set.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
+from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
 from holdfast.data.tokens.shard import blocks, tokenise
-from holdfast.data.tokens.token_set import load_tokens, sequences, split
 from holdfast.run.folder import RunFolder
 
 GENERAL = "general.jsonl"  # beside this file
@@ -55,7 +55,7 @@ class Samples:
         return len(self.sources)
 
     def row(self, number: int) -> tuple[list[int], list[int]]:
-        """(token numbers, whether each is learned)"""
+        """Return (token ids, whether each is learned) of a row."""
         span = slice(int(self.starts[number]), int(self.starts[number + 1]))
         return self.ids[span].tolist(), self.learned[span].tolist()
 
@@ -63,7 +63,7 @@ class Samples:
         np.savez(file, ids=self.ids, learned=self.learned, starts=self.starts)
 
     def prompt_and_answer(self, number: int) -> tuple[list[int], list[int]]:
-        """The tokens up to a row's first answer, and that answer; a row of plain text is prompted with its first token."""
+        """Return the tokens up to a row's first answer, and that answer; plain text is prompted with its first token."""
         ids, learned = self.row(number)
         first = max(1, learned.index(1) if 1 in learned else len(ids))
         end = first
@@ -72,13 +72,13 @@ class Samples:
         return ids[:first], ids[first:end]
 
     def with_(self, other: Samples) -> Samples:
-        """These rows, then the others."""
+        """Return these rows, followed by the others."""
         starts = np.concatenate([self.starts, self.starts[-1] + other.starts[1:]])
         ids, learned = np.concatenate([self.ids, other.ids]), np.concatenate([self.learned, other.learned])
         return Samples(ids, learned, starts, (*self.sources, *other.sources), self.kind)
 
     def first(self, most: int) -> Samples:
-        """The first rows of it."""
+        """Return the first `most` rows."""
         if len(self) <= most:
             return self
         end = int(self.starts[most])
@@ -86,7 +86,7 @@ class Samples:
 
 
 def joined(rows: list[tuple[list[int], list[int], Source]], kind: str) -> Samples:
-    """Rows of (token numbers, learned, source) as one set."""
+    """Join rows of (token ids, learned, source) into one set."""
     ids = np.array([number for row, _, _ in rows for number in row], np.int32)
     learned = np.array([flag for _, flags, _ in rows for flag in flags], np.uint8)
     starts = np.cumsum([0, *(len(row) for row, _, _ in rows)], dtype=np.int64)
@@ -94,7 +94,7 @@ def joined(rows: list[tuple[list[int], list[int], Source]], kind: str) -> Sample
 
 
 def of_run(run: RunFolder, most: int | None = None) -> Samples:
-    """The rows a run held out, as it tokenised them; where it held out none, rows it was trained on. Raises Stop(1) without its data."""
+    """Return the rows a run held out, as it tokenised them, else rows it was trained on. Raises Stop(1) without its data."""
     config = run.config()
     try:
         tokens = load_tokens(run.data_file)
@@ -115,7 +115,7 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
 
 
 def against_run(samples: Samples, run: RunFolder) -> Samples:
-    """The same rows with what of them the run was trained on; as they are where its rows cannot be read."""
+    """Return the same rows with what of them the run was trained on; unchanged where its rows cannot be read."""
     try:
         tokens = load_tokens(run.data_file)
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def against_run(samples: Samples, run: RunFolder) -> Samples:
 
 
 def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
-    """The rows of a data file, by the same reader and checks as training. Raises Stop(2) where none can be used."""
+    """Read the rows of a data file by the same reader and checks as training. Raises Stop(2) where none can be used."""
     if not file.is_file():
         raise Stop(USAGE, f"--rows {file}: no such file", "give a file of rows as holdfast train takes them")
     rows, rejected = [*_tokenised(file, codec, most_tokens)], 0
@@ -141,19 +141,19 @@ def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
 
 
 def of_general(codec: Codec, most_tokens: int, lines: frozenset[int] | None = None) -> Samples:
-    """The small general set: what a model could do before, and should still. lines: those of it that count, all where None."""
+    """Tokenise the small general set: what a model could do before, and should still. lines: those that count, None for all."""
     with as_file(files("holdfast.export") / GENERAL) as file:
         rows = [row for row in _tokenised(file, codec, most_tokens) if row and (lines is None or row[2].line in lines)]
         return joined(rows, "general")
 
 
 def general_text() -> str:
-    """The small general set as it stands: JSON Lines."""
+    """Return the small general set as JSON Lines."""
     return (files("holdfast.export") / GENERAL).read_text(encoding="utf-8")
 
 
 def _tokenised(file: Path, codec: Codec, most_tokens: int) -> Iterator[tuple[list[int], list[int], Source] | None]:
-    """Each row's tokens and place; None for each that is rejected."""
+    """Yield each row's tokens and place; None for each that is rejected."""
     for block in blocks(str(file)):
         shard = tokenise(block, Rules(max_tokens=most_tokens), codec)
         at = 0

@@ -12,13 +12,13 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, read_model, weight_files
-from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.adapter_folder import refuse_incomplete
+from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
-from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
 _NOTES = (
@@ -66,13 +66,13 @@ class Subject:
         return "base + adapter" if self.whole is None else "the trained model"
 
     def loaded(self) -> Json:
-        """How a child loads it: the folder of a model, and that of an adapter or null."""
+        """Return how a child loads it: the folder of a model, and that of an adapter or null."""
         if self.whole is not None:
             return {"model": str(self.tuned), "adapter": None}
         return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
 
     def hashes(self) -> Json:
-        """What an export, a verdict and the registry say of where they come from."""
+        """Return the hashes by which an export, a verdict and the registry name their origin."""
         plan = read_plan(self.run.plan_file) if self.run else None
         weights = _sha256([self.weights] if self.whole is None else weight_files(self.tuned))
         base = _of_json(identity(self.facts).files)
@@ -95,7 +95,7 @@ def settings_of(config: Json) -> Json:
 
 
 def _in_order(value: object) -> object:
-    """A list of names in order: PEFT saves sets, in any."""
+    """Sort a list of names: PEFT saves sets, in any order. Other values are returned as they are."""
     return sorted(value) if isinstance(value, list) and all(isinstance(one, str) for one in value) else value
 
 
@@ -104,7 +104,7 @@ def _of_json(value: object) -> str:
 
 
 def subject_codec(subject: Subject) -> Codec:
-    """The tokenizer with the template that was trained: the run's, or the one beside an adapter without its run; else the base's."""
+    """Load the tokenizer with the template that was trained: the run's, or the one beside an adapter; else the base's."""
     if subject.run is not None:
         return codec_of(subject.run.config(), subject.facts.folder)
     file = subject.tuned / "chat_template.jinja"
@@ -112,7 +112,7 @@ def subject_codec(subject: Subject) -> Codec:
 
 
 def read_subject(path: Path, base: str | None = None) -> Subject:
-    """What `path` means: a run folder, its model or a checkpoint of it, or a folder that PEFT saved.
+    """Resolve `path`: a run folder, its model or a checkpoint of it, or a folder that PEFT saved.
 
     base: where the base model is, if not where the adapter says. Raises Stop where there is no adapter, its file is not the one
     the run ended with, or the base is gone or another one than it was trained on.
@@ -148,7 +148,7 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
 
 
 def _run_of(path: Path) -> RunFolder | None:
-    """The run that a path is or lies in: RUN, RUN/adapter, RUN/checkpoints/step-N."""
+    """Find the run that a path is or lies in: RUN, RUN/adapter, RUN/checkpoints/step-N; None for none."""
     for folder in (path, path.parent, path.parent.parent):
         if (folder / "config.yaml").is_file() and (folder / "run.json").is_file():
             return RunFolder(folder)
@@ -156,7 +156,7 @@ def _run_of(path: Path) -> RunFolder | None:
 
 
 def _model_of(path: Path, run: RunFolder | None) -> Path | None:
-    """The whole model that a run without an adapter left."""
+    """Return the folder of the whole model that a run without an adapter left; None for none."""
     if run is None or path not in (run.path, run.path / MODEL) or run.adapter.exists():
         return None
     return run.path / MODEL if (run.path / MODEL).is_dir() else None
@@ -189,6 +189,6 @@ def _refuse_changed(run: RunFolder | None, folder: Path, facts: ModelFacts) -> N
 
 
 def _sha256(files: list[Path]) -> str:
-    """Of one file its hash; of several the hash of theirs, in the order of their names."""
+    """Hash one file; of several hash their hashes, in the order of their names."""
     found = [sha256(file) for file in files]
     return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()

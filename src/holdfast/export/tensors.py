@@ -28,7 +28,7 @@ SHARD_BYTES = 5 * 10**9  # as transformers cuts them
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredTensor:
     """A tensor and the file that holds it."""
 
     file: Path
@@ -39,7 +39,7 @@ class Held:
         return self.stored.end - self.stored.begin
 
     def raw(self, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint8]:
-        """The bytes of rows first to last (the first axis), mapped and not read."""
+        """Return the bytes of rows [first, last) along the first axis, mapped and not read."""
         rows = self.stored.shape[0] if self.stored.shape else 1
         each = self.bytes // max(rows, 1)
         end = rows if last is None else last
@@ -49,7 +49,7 @@ class Held:
         return found
 
     def rows(self, first: int = 0, last: int | None = None) -> Floats:
-        """Rows first to last as fp32. Raises Stop(1) for a type that is no plain float."""
+        """Return rows [first, last) as fp32. Raises Stop(1) for a type that is no plain float."""
         if self.stored.dtype not in FLOATS:
             text = f"{self.file}: a tensor of type {self.stored.dtype} cannot be computed with"
             raise Stop(BLOCKED, text, "give the base model in 16 or 32 bits with --base DIR")
@@ -58,17 +58,17 @@ class Held:
         return widen(self.raw(first, last), self.stored.dtype).reshape(shape)
 
 
-def held_tensors(folder: Path) -> dict[str, Held]:
-    """Every tensor of a model folder by name."""
-    return {name: Held(file, stored) for file in weight_files(folder) for name, stored in stored_tensors(file).items()}
+def held_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return every tensor of a model folder by name."""
+    return {name: StoredTensor(file, stored) for file in weight_files(folder) for name, stored in stored_tensors(file).items()}
 
 
-def tensors_of_file(file: Path) -> dict[str, Held]:
-    return {name: Held(file, stored) for name, stored in stored_tensors(file).items()}
+def tensors_of_file(file: Path) -> dict[str, StoredTensor]:
+    return {name: StoredTensor(file, stored) for name, stored in stored_tensors(file).items()}
 
 
 def widen(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
-    """Bytes of a float type as fp32: exact."""
+    """Convert bytes of a float type to fp32, exactly."""
     if dtype == "BF16":
         return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
     kind = "<f2" if dtype == "F16" else "<f4"
@@ -77,7 +77,7 @@ def widen(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
 
 
 def narrow(values: Floats, dtype: str) -> npt.NDArray[np.uint8]:
-    """fp32 rounded once to a float type, as bytes. Raises OverflowError where a value is finite and the type cannot hold it."""
+    """Round fp32 once to a float type; return the bytes. Raises OverflowError where a value is finite and the type cannot hold it."""
     values = np.ascontiguousarray(values, np.float32)
     if dtype == "BF16":
         words = values.view(np.uint32)
@@ -96,7 +96,7 @@ def as_bytes(values: Any) -> npt.NDArray[np.uint8]:
 
 
 def stretches(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(first, last) of stretches of rows that are computed at a time."""
+    """Yield (first, last) of stretches of rows that are computed at a time."""
     if not shape:
         yield 0, 1
         return
@@ -106,7 +106,7 @@ def stretches(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Coming:
+class PendingTensor:
     """A tensor that is still to be written: its bytes are asked for when its turn comes, a stretch at a time."""
 
     name: str
@@ -116,9 +116,9 @@ class Coming:
     write: Callable[[], Iterable[npt.NDArray[np.uint8]]]
 
 
-def write_shards(folder: Path, tensors: list[Coming], most: int = SHARD_BYTES) -> list[tuple[Path, str]]:
+def write_shards(folder: Path, tensors: list[PendingTensor], most: int = SHARD_BYTES) -> list[tuple[Path, str]]:
     """Write model.safetensors, or shards of at most `most` bytes with their index; each file and its SHA-256, taken on the way."""
-    shards: list[list[Coming]] = [[]]
+    shards: list[list[PendingTensor]] = [[]]
     for tensor in tensors:
         if shards[-1] and sum(one.bytes for one in shards[-1]) + tensor.bytes > most:
             shards.append([])
@@ -136,7 +136,7 @@ def write_shards(folder: Path, tensors: list[Coming], most: int = SHARD_BYTES) -
     return written
 
 
-def _write(file: Path, tensors: list[Coming]) -> str:
+def _write(file: Path, tensors: list[PendingTensor]) -> str:
     header: Json = {"__metadata__": {"format": "pt"}}
     at = 0
     for tensor in tensors:

@@ -8,7 +8,7 @@ _YES = {True: "yes", False: "no"}
 
 
 def of_learned(checked: Json) -> str | None:
-    """Whether what was learned is in the export; None where nothing is known of it."""
+    """Say whether what was learned is in the export; None where nothing is known of it."""
     learned = checked.get("learned")
     if learned is None:
         return None
@@ -22,7 +22,7 @@ def of_learned(checked: Json) -> str | None:
 
 
 def of_greedy(checked: Json) -> str:
-    """How many greedy answers are equal, and how the others part."""
+    """Say how many greedy answers are equal, and how the others part."""
     prompts, greedy = checked["prompts"], checked.get("greedy")
     if not prompts:
         return "not compared"
@@ -37,7 +37,7 @@ def of_greedy(checked: Json) -> str:
 
 
 def of_token_ids(checked: Json) -> str:
-    """Whether conversations became the tokens of training, and of how many that is known."""
+    """Say whether conversations became the tokens of training, and of how many that is known."""
     compared = checked.get("token_ids_compared")
     if compared == 0:
         return "not compared"
@@ -45,7 +45,7 @@ def of_token_ids(checked: Json) -> str:
 
 
 def of_stops(checked: Json) -> str:
-    """Whether it stops at what ended the answers of training."""
+    """Say whether it stops at what ended the answers of training."""
     return checked.get("stops_words") or _YES[checked["stops"]]
 
 
@@ -57,6 +57,6 @@ def of_own_settings(ends: tuple[int, ...]) -> str:
 
 
 def unseen(checked: Json) -> bool:
-    """Whether the base alone would pass the comparison, or may."""
+    """Return whether the base alone would, or may, pass the comparison."""
     learned = checked.get("learned")
     return learned is not None and not learned["seen"]

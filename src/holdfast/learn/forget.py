@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.base_model.folder import read_model
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import name_of, promote, read_registry, record_verdict, registry_file, withdraw
 from holdfast.export.subject import read_subject
 from holdfast.learn.judge_rows import round_config
 from holdfast.learn.learn import Learner
-from holdfast.learn.rounds import Round, learned_by, rounds_of
+from holdfast.learn.rounds import WITHDRAWN, Round, hash_of, learned_by, rounds_of, taken_by, withdraw_person
+from holdfast.learn.sources import arrived
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
-
-WITHDRAWN = "withdrawn"
+from holdfast.supervision.preparation.rows import token_cache_of
 
 
 def price(learner: Learner, person: str) -> Json:
@@ -31,13 +31,17 @@ def price(learner: Learner, person: str) -> Json:
     again = _again(learner, rounds, person)
     steps = [row for each in again for row in RunFolder(each.run).steps()]
     seconds = sum(float(row.get("seconds") or 0.0) for row in steps)
-    return {"person": person, "rows": rows, "rounds_again": [each.number for each in again], "steps": len(steps), "seconds": seconds}
+    waiting = sum(one.person == person for one in arrived(learner.policy, taken_by(rounds)))
+    answer: Json = {"person": person, "rows": rows, "waiting": waiting, "rounds_again": [each.number for each in again]}
+    exports = [{"path": one["path"], "kind": one["kind"]} for one in _exports(learner, {str(each.run) for each in again})]
+    return answer | {"steps": len(steps), "seconds": seconds, "exports": exports}
 
 
 def forget(learner: Learner, person: str) -> int | None:
     """Do it; the version that is in place now, None where no promoted one had learned them. Killed in the middle, it is given again."""
     rounds = rounds_of(learner.folder)
-    work = learner.folder / WITHDRAWN / hashlib.sha256(person.encode()).hexdigest()[:16]
+    work = learner.folder / WITHDRAWN / hash_of(person)
+    withdraw_person(learner.folder, person)
     plan = _plan(learner, rounds, person, work / "plan.json")
     keys, start = set(plan["keys"]), plan["start_run"]
     again = [each for each in rounds if each.number in plan["rounds"]]
@@ -69,8 +73,16 @@ def forget(learner: Learner, person: str) -> int | None:
     for old in plan["old_runs"]:
         shutil.rmtree(old, ignore_errors=True)
     _remove(rounds, person, keys)
+    _forget_tokens(learner)
+    learner.write_page()
     (work / "plan.json").unlink()
     return version
+
+
+def _exports(learner: Learner, runs: set[str]) -> list[Json]:
+    """What was exported of versions that are to be trained again: it has learned the rows, and stays where it is."""
+    listed = read_registry(registry_file(os.environ)).listed()
+    return [export for one in listed if one["name"] == learner.policy.name and one["run"] in runs for export in one["exports"]]
 
 
 def _plan(learner: Learner, rounds: list[Round], person: str, file: Path) -> Json:
@@ -131,6 +143,13 @@ def _remove(rounds: list[Round], person: str, keys: set[int]) -> None:
         write_bytes(each.fates, b"".join(map(json_line, fates)))
         write_bytes(each.arrived, b"".join(map(json_line, came)))
         (each.path / "gate.jsonl").unlink(missing_ok=True)
+
+
+def _forget_tokens(learner: Learner) -> None:
+    """Empty the cache of what was tokenised as the rounds are: its shards hold rows as tokens, and are made again where they are needed."""
+    config, _ = round_config(learner.policy, Path("train.jsonl"))
+    if cache := token_cache_of(config, read_model(config.model)):
+        shutil.rmtree(cache, ignore_errors=True)
 
 
 _NOTHING: Json = {"row": None, "reason": WITHDRAWN, "detail": "", "person": ""}

@@ -83,9 +83,17 @@ def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Pa
         "groups": answer["groups"],
         "general": {name: general[name] for name in ("rows", "loss", "verdict", "why", "rows_needed")},
         "expectations": answer["expectations"],
+        "unmeasured": _unmeasured(policy, work / "rows.jsonl", {name for name, _ in held}),
         "hashes": answer["hashes"],
         "against": name_of(other.hashes()) if other else None,
     }
+
+
+def _unmeasured(policy: Policy, rows: Path, measured: set[str]) -> Json:
+    """How many new rows a round learned of each domain of which the gate has no row."""
+    field = policy.gate.domains
+    names = Counter(_domain(row, field) for row in read_lines(rows) if row.get(field)) if field else Counter[str]()
+    return {name: count for name, count in names.items() if name not in measured}
 
 
 def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
@@ -99,6 +107,7 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     lost = (found.get("expectations") or {}).get("only_base", 0)
     beyond = {name: one for name, one in old.items() if _beyond(one["loss"], margin, certain)}
     verdict = new["verdict"] if new else "cannot_tell"
+    unmeasured = found.get("unmeasured") or {}
     reasons = []
     if verdict != "better":
         what = f"{_told(new)}: {new['why']}" if new else "none was held out"
@@ -113,7 +122,9 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
         unsure = "cannot_tell" if verdict == "better" else verdict
         return False, "worse" if sure else unsure, "; ".join(reasons)
     domains = counted(len(old) - 1, "domain")
-    return True, "better", f"new rows are better by {_told(new)}; {domains} and general answers are within the margin of {margin:g}"
+    blind = "; ".join(f"{name} was not measured, it has {counted(n, 'new row')} and none at the gate" for name, n in unmeasured.items())
+    why = f"new rows are better by {_told(new)}; {domains} and general answers are within the margin of {margin:g}"
+    return True, "better", why + (f"; {blind}" if blind else "")
 
 
 def _beyond(loss: Json, margin: float, certain: bool) -> bool:

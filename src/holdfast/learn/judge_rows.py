@@ -16,14 +16,14 @@ from holdfast.data.judge.rules import NO_LIMIT, rules_of
 from holdfast.data.survey.clean import clean_files
 from holdfast.data.survey.findings import Findings
 from holdfast.data.survey.survey import clean_block
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.workers.workers import Copies
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
 from holdfast.learn.sources import Arrived
 
 _LEAST_OF_A_PERSON = 3
-OLD_REASONS = ("seen_before",)  # a source that tells everything again is no attack
+OLD_REASONS = ("seen_before", "withdrawn")  # a source that tells everything again is no attack
 DETAILS = {
     "seen_before": "a round has had this row",
     "one_person": "more rows of one person than keep.per_person allows",

@@ -10,16 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_lines, sha256, write_bytes, write_json
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json, append_line, read_json, read_lines, sha256, write_bytes, write_json
 from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
+from holdfast.learn.budget import make_room, refuse_no_room, time_is_up
 from holdfast.learn.gate import decide, measure, own_general
 from holdfast.learn.judge_rows import DETAILS, Judged, judge_rows, round_config, seen_keys
+from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import PHASES, Round, learned_by, rounds_of, taken_by
-from holdfast.learn.sources import Arrived, acknowledge, arrived
+from holdfast.learn.rounds import PHASES, Round, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
+from holdfast.learn.sources import LOST, Arrived, acknowledge, arrived
 from holdfast.learn.training import train
 
 _LEAST_NEW = 8  # rows held out of a round, where it has twice as many
@@ -43,11 +46,17 @@ class Learner:
         if rounds and not rounds[-1].over:
             self.say(f"round {rounds[-1].number} goes on")
             return rounds[-1], {}
-        came = list(arrived(self.policy, taken_by(rounds)))
+        self._refuse_other_list(rounds)
+        gone = withdrawn_people(self.folder)
+        came = [one.nobodys() if hash_of(one.person) in gone else one for one in arrived(self.policy, taken_by(rounds))]
+        came = self._without_lost(came)
         judged = judge_rows(self.policy, came, seen_keys(rounds))
         waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows}
         if not self._begins(judged, rounds):
             return None, waiting
+        if told := time_is_up(self.policy, rounds):
+            return None, waiting | {"why": told}
+        refuse_no_room(self.policy)
         most = self.policy.round.most
         if most and len(judged.kept) > most:
             came = came[: sorted(judged.kept)[most - 1] + 1]
@@ -55,9 +64,32 @@ class Learner:
         shutil.rmtree(begun.path, ignore_errors=True)  # of a round that was killed before it had begun
         begun.path.mkdir(parents=True)
         write_bytes(begun.arrived, b"".join(json_line(one.as_json()) for one in came))
-        begun.done("collected", {"time": round(time.time(), 3), "rows": len(came), "policy": self.policy.model_dump()})
+        begun.done(
+            "collected",
+            {
+                "time": round(time.time(), 3),
+                "rows": len(came),
+                "policy": self.policy.model_dump(),
+                "models": str(registry_file(os.environ)),
+            },
+        )
         self.after("collected")
         return begun, waiting
+
+    @property
+    def lost(self) -> Path:
+        """Entries that were trimmed from their stream before a round had their rows."""
+        return self.folder / "lost.jsonl"
+
+    def _without_lost(self, came: list[Arrived]) -> list[Arrived]:
+        """What has a row, or had one: of the others it is written down that they were lost, and said once."""
+        lost = [one for one in came if one.reason == LOST]
+        for one in lost:
+            append_line(self.lost, {"time": round(time.time(), 3), "place": one.place, "detail": one.detail}, durable=True)
+        acknowledge(self.policy, [(one.source, one.entry) for one in lost if one.entry])
+        if lost:
+            self.say(f"! {counted(len(lost), 'message')} lost, trimmed from a stream before a round had them: {self.lost}")
+        return [one for one in came if one.reason != LOST]
 
     def _begins(self, judged: Judged, rounds: list[Round]) -> bool:
         wanted = self.policy.round
@@ -86,8 +118,18 @@ class Learner:
             if not one.file(phase).exists():
                 one.done(phase, todo[phase](one))
                 self.after(phase)
-        self._retain()
+        make_room(self.policy, rounds_of(self.folder))
+        self.write_page()
         return one
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "report.html"
+
+    def write_page(self) -> None:
+        """Write the page of all rounds that are over."""
+        over = [each.answer() for each in rounds_of(self.folder) if each.over]
+        write_bytes(self.page, rounds_page(self.policy.name, over, self.policy.gate.margin).encode(), durable=False)
 
     def _judge(self, one: Round) -> Json:
         """Each row's fate, and the files that are trained and measured on."""
@@ -129,8 +171,22 @@ class Learner:
         return old, general
 
     def _promoted_run(self) -> str | None:
+        """Where the version in place was trained, None where there is none. Raises Stop(1) where its run is not known."""
         current = read_registry(registry_file(os.environ)).current(self.policy.name)
+        if current and not current.facts["run"]:
+            text = f"{self.policy.name} {current.facts['version']} is in place, and no run is known of it to start from"
+            raise Stop(BLOCKED, text, "promote a version that a run made, or roll back")
         return current.facts["run"] if current else None
+
+    def _refuse_other_list(self, rounds: list[Round]) -> None:
+        """Raise Stop(1) where the list of models knows nothing of what these rounds promoted: the next one would start from the base."""
+        self._promoted_run()
+        file = registry_file(os.environ)
+        last = next((each for each in reversed(rounds) if (each.of("decided") or {}).get("promoted")), None)
+        if last and (self.policy.name, (last.of("decided") or {})["version"]) not in read_registry(file).versions:
+            told = (last.of("collected") or {}).get("models")
+            text = f"{file} does not list what round {last.number} in {self.folder} promoted"
+            raise Stop(BLOCKED, text, f"HOLDFAST_MODELS={told}" if told else "give the command in the folder where it was given before")
 
     def _train(self, one: Round) -> Json:
         judged = one.of("judged") or {}
@@ -177,12 +233,6 @@ class Learner:
         entries = [(entry["source"], entry["entry"]) for entry in read_lines(one.arrived) if entry["entry"]]
         acknowledge(self.policy, entries)
         return {"entries": len(entries), "time": round(time.time(), 3)}
-
-    def _retain(self) -> None:
-        """Remove the trained states of refused rounds but the newest; rows, fates and verdicts stay."""
-        refused = [each for each in rounds_of(self.folder) if each.over and not (each.of("decided") or {}).get("promoted")]
-        for each in refused[: max(0, len(refused) - self.policy.retain)]:
-            shutil.rmtree(each.run, ignore_errors=True)
 
 
 def untold(folder: Path) -> list[Round]:

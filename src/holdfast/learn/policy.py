@@ -81,6 +81,13 @@ class Gate(Section):
     prompts: str | None = Field(None, description="prompts with rules for their answers (verify --prompts): none that held may be lost")
 
 
+class Budget(Section):
+    """What the rounds may cost."""
+
+    disk_gb: float | None = Field(None, gt=0, description="of the folder of rounds: beyond it checkpoints go, then no round begins")
+    hours_a_week: float | None = Field(None, gt=0, description="of training: no round begins once so many were trained in seven days")
+
+
 class Policy(Section):
     """The whole file."""
 
@@ -91,7 +98,8 @@ class Policy(Section):
     round: Begin = Field(default_factory=lambda: Begin(), description="when a round begins")
     replay: Replay = Field(default_factory=lambda: Replay(), description="shares of a round's rows that are not new")
     gate: Gate = Field(description="what a round must show")
-    folder: str | None = Field(None, description="where the rounds are kept (default: runs/learn/NAME)")
+    budget: Budget = Field(default_factory=lambda: Budget(), description="what the rounds may cost")
+    folder: str | None = Field(None, description="where the rounds are kept (default: runs/learn/NAME beside the policy)")
     retain: int = Field(3, ge=0, description="refused rounds whose trained states are kept; rows, fates and verdicts always are")
 
 
@@ -121,7 +129,7 @@ def load_policy(file: Path) -> Policy:
             "sources": sources,
             "gate": gate,
             "replay": policy.replay.model_copy(update={"general_rows": general}),
-            "folder": str(_place(policy.folder, folder) if policy.folder else Path("runs/learn", policy.name).resolve()),
+            "folder": str(_place(policy.folder, folder) if policy.folder else _own_folder(policy.name, folder)),
         }
     )
 
@@ -131,6 +139,12 @@ def _origin(origin: Origin, folder: Path) -> Origin:
     found = {"files": [str(_place(name, folder)) for name in files] if files else None}
     places = {name: str(_place(value, folder)) for name in ("folder", "votes") if (value := getattr(origin, name))}
     return origin.model_copy(update=found | places)
+
+
+def _own_folder(name: str, folder: Path) -> Path:
+    """Beside the policy, so that the command finds its rounds from anywhere; where they were begun in the current folder, there."""
+    here = Path("runs/learn", name).resolve()
+    return here if here.exists() else folder / "runs" / "learn" / name
 
 
 def _place(name: str, folder: Path) -> Path:

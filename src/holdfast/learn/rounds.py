@@ -7,12 +7,14 @@ FOLDER/rounds/0001/arrived.jsonl  what it took      1-collected.json ... 6-ackno
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_lines, write_json
+from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
 
+WITHDRAWN = "withdrawn"
 PHASES = ("collected", "judged", "trained", "gated", "decided", "acknowledged")
 
 
@@ -85,6 +87,7 @@ class Round:
             "adapter_sha256": decided.get("adapter_sha256"),
             "domains": gate.get("groups"),
             "general": gate.get("general"),
+            "unmeasured": gate.get("unmeasured"),
             "folder": str(self.path),
         }
 
@@ -93,6 +96,24 @@ def rounds_of(folder: Path) -> list[Round]:
     """Rounds that were begun, in order. A folder without its first phase's file was never begun: it took nothing."""
     found = sorted((folder / "rounds").glob("[0-9]*"))
     return [Round(path) for path in found if Round(path).file("collected").exists()]
+
+
+def withdrawn_people(folder: Path) -> frozenset[str]:
+    """The hashes of the people whose rows were withdrawn: what else comes of them is not taken."""
+    file = folder / WITHDRAWN / "people.txt"
+    return frozenset(file.read_text().split()) if file.exists() else frozenset()
+
+
+def withdraw_person(folder: Path, person: str) -> None:
+    """Take no row of them from now on."""
+    people = sorted({*withdrawn_people(folder), hash_of(person)})
+    (folder / WITHDRAWN).mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / WITHDRAWN / "people.txt", "".join(f"{one}\n" for one in people).encode())
+
+
+def hash_of(person: str) -> str:
+    """Return the name under which somebody stands who is to be forgotten."""
+    return hashlib.sha256(person.encode()).hexdigest()[:16]
 
 
 def taken_by(rounds: list[Round]) -> frozenset[tuple[str, str]]:

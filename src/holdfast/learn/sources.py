@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from holdfast.data.collect.gather import cleared
 from holdfast.data.collect.record import Record, Unusable
 from holdfast.data.collect.redisstream import Reader, Source
 from holdfast.learn.policy import Origin, Policy
+from holdfast.learn.rounds import WITHDRAWN
 
 _BAD = {"bad", "down", "dislike", "thumbs_down", "negative", "no", "false", "-1", "0", "wrong"}
+LOST = "gone"  # of an entry of a stream
 _CORRECTIONS = ("correction", "corrected", "preferred")
 Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all that rounds have taken
 
@@ -43,17 +45,27 @@ class Arrived:
     def as_json(self) -> Json:
         return dict(self.__dict__)
 
+    def nobodys(self) -> Arrived:
+        """That something has come, without what it says and of whom."""
+        return replace(self, row=None, reason=WITHDRAWN, detail="", person="")
+
 
 def arrived(policy: Policy, taken: Taken) -> Iterator[Arrived]:
-    """What has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read."""
+    """What has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read.
+
+    An entry of a stream that a round has taken comes again where a server forgot that it was acknowledged: it is told again.
+    """
     for number, origin in enumerate(policy.sources):
         seen: set[str] = set()
+        again: list[tuple[int, str]] = []
         for record in _records(origin, policy):
             digest = hashlib.sha256(record.raw.encode("utf-8", "surrogatepass")).hexdigest()[:32]
             if (record.place, digest) in taken or (origin.redis and record.place in seen):
+                again += [(number, _entry(record))] if origin.redis and record.place not in seen else []
                 continue
             seen.add(record.place)
             yield _judged(record, digest, number, origin, policy)
+        acknowledge(policy, again)
 
 
 def acknowledge(policy: Policy, entries: list[tuple[int, str]]) -> None:
@@ -110,12 +122,16 @@ def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin,
         record = _as_people_said(record, fields)
     row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
     domain, person = (_named(fields, field) for field in (policy.gate.domains, policy.keep.person))
-    entry = record.place.rpartition("/")[2] if origin.redis else None
+    entry = _entry(record) if origin.redis else None
     if isinstance(row, Unusable):
         return Arrived(record.place, digest, number, entry, None, row.reason, row.detail, domain, person)
     if policy.gate.domains and domain:
         row[policy.gate.domains] = domain
     return Arrived(record.place, digest, number, entry, row, "", "", domain, person)
+
+
+def _entry(record: Record | Unusable) -> str:
+    return record.place.rpartition("/")[2]
 
 
 def _as_people_said(record: Record, fields: Json) -> Record | Unusable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -27,13 +28,35 @@ def train(config: str, settings: list[str], folder: Path) -> Json:
     while lock.exists() and taken(lock):  # of a call that was killed, its supervisor may live
         time.sleep(_LOOK_S)
     command = module_command("holdfast", "train", config, *settings, "--run", folder, "--json", "--quiet")
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sys.stderr, check=False)
+    code, out = _run(command)
     try:
-        answer: Json = orjson.loads(done.stdout)
+        answer: Json = orjson.loads(out)
     except orjson.JSONDecodeError:
-        raise Stop(OUR_BUG, f"holdfast train ended with exit code {done.returncode} and no answer", f"read {folder}") from None
-    if done.returncode == INTERRUPTED:
+        raise Stop(OUR_BUG, f"holdfast train ended with exit code {code} and no answer", f"read {folder}") from None
+    if code == INTERRUPTED:
         raise Stop(INTERRUPTED, "interrupted while the round was training; what was trained is saved", "the same command goes on")
-    if done.returncode not in (DONE, GAVE_UP):
-        raise Stop(done.returncode, f"the round's training cannot begin: {answer.get('error')}", answer.get("hint") or "")
+    if code not in (DONE, GAVE_UP):
+        raise Stop(code, f"the round's training cannot begin: {answer.get('error')}", answer.get("hint") or "")
     return answer
+
+
+def _run(command: list[str]) -> tuple[int, bytes]:
+    """Its exit code and what it printed. A signal that asks us to stop is passed on to it, once for each, and its end waited for.
+
+    It has a session of its own, so that Ctrl-C does not reach it twice.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sys.stderr, start_new_session=True)
+        children.append(child)
+        out, _ = child.communicate()
+        return child.returncode, out
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

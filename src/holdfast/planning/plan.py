@@ -22,9 +22,9 @@ from holdfast.planning.memory.arithmetic import (
     layers_bytes,
     trained_bytes,
 )
+from holdfast.planning.memory.trained_size import reached_by_part, trainable_parameters, trained_by_part, weights_by_part
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import branches_of, parts_per_step, ranks_of
-from holdfast.planning.trained_size import reached_by_part, trainable_parameters, trained_by_part, weights_by_part
 from holdfast.run.plan import Bytes, Course, Params, Plan, learning
 
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11

@@ -11,7 +11,7 @@ from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import EXPERTS, HALF, TOWERS
 from holdfast.base_model.types import has_text_half
 from holdfast.config.config import Config
-from holdfast.planning.trained_size import trained_by_part
+from holdfast.planning.memory.trained_size import trained_by_part
 
 _VLLM_RANK = 16  # of --max-lora-rank, where it is not given
 _VLLM_MOST = 512

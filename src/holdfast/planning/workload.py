@@ -11,8 +11,8 @@ from holdfast.base.errors import Stop
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules, rules_of
-from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.shard import Block, blocks, tokenise
 from holdfast.run.sampling.step_table import run_length
 

@@ -132,6 +132,7 @@ def plain_ending(seen: Json, facts: Json) -> Ending:
         return Ending("never_started")
     if not seen:
         return Ending("vanished")
+    facts |= {name: seen[name] for name in ("cpu_limit_s",) if name in seen}
     return Ending("killed" if seen["code"] < 0 else "error", seen["code"], lived_s(seen), facts)
 
 

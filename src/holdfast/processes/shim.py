@@ -67,6 +67,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
     if not take_lock(lock, attempt / "ending.json"):
         return 1  # another trainer lives, or a new supervisor has called this attempt off
     write_whole(attempt / "nurse.json", dict(myself()))
+    name = (attempt / "nurse.json").stat()
     reserve(attempt)
     environment = _environment(launch)
     if foreign or len(launch.get("devices", ())) > 1:
@@ -93,8 +94,11 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
             beside.look(trainers.living)
         times["ended"] = time.time()
         facts = beside.end()
+    facts |= trainers.limits[trainers.guilty]
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
-    write_ending(attempt, {"code": code, **times, **ranks, **facts})
+    with contextlib.suppress(OSError):  # a folder that was removed, perhaps with another run in its place
+        if (attempt / "nurse.json").stat().st_mtime_ns == name.st_mtime_ns:
+            write_ending(attempt, {"code": code, **times, **ranks, **facts})
     os.close(lock)  # who reads the ending may start the next attempt at once, while this interpreter still leaves
     return 0
 

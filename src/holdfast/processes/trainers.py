@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.base.signal_names import at_limit, children_s
 from holdfast.processes.rank_environment import listen, rank_variables
 from holdfast.run.outcomes import kind_by_code
 
@@ -24,6 +25,7 @@ class Trainers:
     ) -> None:
         self.codes: dict[int, int] = {}  # by rank, in the order in which the ends were seen
         self.killed: set[int] = set()
+        self.limits: dict[int, dict[str, Any]] = {}  # by rank, what is known of a limit that ended it
         self.deadline: float | None = None
         self.sessions = bool(streams.get("start_new_session"))  # each leads one of its own
         size = len(devices)
@@ -50,8 +52,9 @@ class Trainers:
     def poll(self) -> int | None:
         """The exit code of the attempt once all have ended, None before. A rank that died takes the others with it."""
         for rank, process in enumerate(self.processes):
+            before = children_s()
             if rank not in self.codes and (code := process.poll()) is not None:
-                self.codes[rank] = code
+                self.codes[rank], self.limits[rank] = code, at_limit(code, children_s() - before)
         if len(self.codes) == len(self.processes):
             return self.codes[self.guilty]
         if self.codes and (grace := self._grace_s(self.codes[self.guilty])) is not None:

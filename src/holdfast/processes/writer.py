@@ -29,6 +29,7 @@ from holdfast.config.load import load_faults
 from holdfast.run.artifact import Artifact, artifact_of
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
+from holdfast.run.own_run import OwnRun
 from holdfast.run.snapshots.bell import hang_up, silence
 from holdfast.run.snapshots.checkpoint import (
     STATE,
@@ -52,7 +53,7 @@ def main(run: RunFolder, attempt: int) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     orders = read_launch_spec(run.attempt(attempt))
     faults = load_faults(orders.faults) if orders and orders.faults else []
-    keep = run.config().save
+    keep, own = run.config().save, OwnRun(run)
     with hold(run.writer_lock, wait=True):
         clear_staging(run)
         ready: Json | None = None
@@ -67,7 +68,7 @@ def main(run: RunFolder, attempt: int) -> int:
             if bell is not None:
                 silence(bell)
             living = not looks_gone or (alive(trainer["identity"]) if trainer else _locked(run))
-            held = _mapped(Path(ready["memory_file"]), held) if ready else None
+            held = _mapped(Path(ready["memory_file"]), held) if ready and not own.replaced() else None
             saved = _save_pinned(run, held[1], artifact_of(ready), keep, faults, attempt, living) if ready and held else 0
             if not saved and not living:
                 return 0

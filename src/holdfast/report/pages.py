@@ -10,7 +10,7 @@ import jinja2
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, write_bytes
-from holdfast.report.data.lines import visible
+from holdfast.report.words import visible
 
 
 def page_template(name: str) -> jinja2.Template:

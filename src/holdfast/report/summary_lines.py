@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.base.files import Json, read_json
 from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
-from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, shown, unhealthy, words_of
+from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, shown, unhealthy, words_of
 from holdfast.run.folder import RunFolder
 
 
@@ -34,6 +34,8 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
             facts.append(
                 ("", f"on held-out rows the {words.artifact} has gained nothing: what to change: holdfast check CONFIG --only overfit")
             )
+    elif unjudged := nothing_judged(read_json(run.evaluation_file) or {}):
+        facts.append(("held-out loss", unjudged))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
         facts.append(

@@ -11,6 +11,7 @@ WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 30
 _LETTER = 8  # as wide as a letter of a label may be
 _POINTS = 500  # more cannot be told apart at this width
+_ROWS = 20  # of the table behind a chart
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class _Scale:
 def line_chart(
     xs: Sequence[float], ys: Sequence[float], unit: str, markers: Sequence[Marker] = (), smooth: bool = False, over: str = "steps"
 ) -> str:
-    """A chart of ys over xs (of the unit `over`). Values that are not finite leave a gap. Empty data gives a sentence instead."""
+    """A chart of ys over xs (of the unit `over`), and its table. Values that are not finite leave a gap; no data gives a sentence."""
     finite = sorted(y for y in ys if math.isfinite(y))
     if not finite:
         return '<p class="quiet">no data yet</p>'
@@ -52,7 +53,10 @@ def line_chart(
     else:
         parts.append(_path(xs, ys, x_scale, y_scale, "line"))
     label = escape(f"{unit} over {over}, from {_number(ys[0])} to {_number(ys[-1])}")
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    drawn = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    size = math.ceil(len(xs) / _ROWS)
+    chosen = list(zip(xs, ys, strict=True))[::-size][::-1]  # the last among them
+    return drawn + _table((over, unit or "value"), [(f"{x:,.6g}", _number(y)) for x, y in chosen])
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, cap: float | None = None) -> str:
@@ -69,7 +73,18 @@ def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, cap: flo
         parts.append(f'<rect class="bar" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"><title>{title}</title></rect>')
     if cap is not None:
         parts.append(_marker(Marker(cap, "cap", f"longest row allowed: {_number(cap)}"), x_scale))
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} of rows">{"".join(parts)}</svg>'
+    drawn = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} of rows">{"".join(parts)}</svg>'
+    bins = [
+        (f"{_number(left)} to {_number(right)}", f"{count:,}") for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
+    return drawn + _table((unit, "rows"), bins)
+
+
+def _table(heads: tuple[str, str], rows: Sequence[tuple[str, str]]) -> str:
+    """A table that opens below a picture: for who cannot see it, or wants to copy from it."""
+    head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
+    body = "".join(f'<tr><td class="n">{escape(x)}</td><td class="n">{escape(y)}</td></tr>' for x, y in rows)
+    return f'<details class="numbers"><summary>in numbers</summary><table><tr>{head}</tr>{body}</table></details>'
 
 
 def _limits(finite: Sequence[float]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,11 @@ def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
     return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
 
 
+def nothing_judged(evaluation: Json) -> str:
+    """Return that no row was held out, so that nothing can be said of the result; empty where some was, or that is unknown."""
+    return "no row was held out: nothing says whether the result is better than the base" if evaluation.get("rows") == 0 else ""
+
+
 def computed_again(summary: Json) -> str:
     """How many steps of a command were computed twice, in words: a lower bound where nobody told each step."""
     count = f"{summary['steps_computed_twice']:,}"
@@ -58,6 +64,11 @@ def short(path: Path) -> str:
 def shown(path: Path) -> str:
     """The same for a command line, quoted where a shell needs it."""
     return shlex.quote(short(path))
+
+
+def visible(text: str) -> str:
+    """A text of unknown origin on one line, with everything that is not printed as an escape."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
 
 
 def unused_fields(found: Json) -> list[str]:

@@ -14,10 +14,10 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.units import counted
 from holdfast.base_model.folder import ModelFacts, Stored, broken_tensor, stored_tensors
+from holdfast.base_model.module_pattern import refused
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind
-from holdfast.config.module_pattern import refused
-from holdfast.run.snapshots.checkpoint import ADAPTER_CONFIG, ARTIFACT
+from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 
 _LORA = re.compile(r"^base_model\.model\.(.+)\.lora_(?:embedding_)?[AB](?:\.|$)")
 _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters", "layer_replication")

@@ -28,6 +28,7 @@ KINDS = {  # by name, which is that of its folder in the run, too
 }
 WEIGHTS = {name: kind.weights for name, kind in KINDS.items()}
 CONFIGS = {name: kind.config for name, kind in KINDS.items()}
+ARTIFACT, ADAPTER_CONFIG = WEIGHTS["adapter"], CONFIGS["adapter"]
 PROGRAM, ONNX = "model.pt2", "model.onnx"  # what a network is exported to, beside its weights
 
 

@@ -29,6 +29,7 @@ from holdfast.base.files import (
     write_json,
 )
 from holdfast.base.safe_open import read_small
+from holdfast.base.units import counted, span
 from holdfast.config.config import Config
 from holdfast.config.yaml_tree import in_one_line, value_of
 from holdfast.machine.readings.keep import FILE as READINGS
@@ -218,7 +219,7 @@ class RunFolder:
         try:
             return Config.model_validate(value_of(read_small(self.config_file).decode()))
         except (yaml.YAMLError, ValueError, OSError) as error:
-            hint = "put its own config back there; without it the run cannot be resumed"
+            hint = f"put its own config back there, or {self.anew()}"
             raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
 
     def write_config(self, config: Config) -> None:
@@ -233,8 +234,14 @@ class RunFolder:
         plan = read_plan(self.plan_file)
         if plan is None:
             text = f"{self.plan_file} is missing or damaged"
-            raise Stop(BLOCKED, text, "put its own plan back there; without it the run cannot be resumed")
+            raise Stop(BLOCKED, text, f"put its own plan back there, or {self.anew()}")
         return plan
+
+    def anew(self) -> str:
+        """Return how a run that lacks something begins again, and the price: what its committed steps took, and would take again."""
+        took, steps = sum(float(row.get("seconds") or 0.0) for row in self.steps()), self.committed()
+        price = f": that computes {counted(steps, 'step')} once more, which took {span(took)}" if steps else ""
+        return f"begin again with --run DIR, another folder{price}"
 
     def id(self) -> str:
         """The run's own name: drawn when the folder was made, in every checkpoint's manifest."""

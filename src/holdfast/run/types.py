@@ -58,7 +58,7 @@ class Ending:
     def from_outside(self) -> bool:
         """Whether somebody else ended the process, or nobody saw how it ended. Killing a trainer that hangs is our own doing: `hang`."""
         if self.by_signal is not None:
-            return self.by_signal in _OTHERS_SIGNALS
+            return self.cpu_limit_s is None and self.by_signal in _OTHERS_SIGNALS
         return self.kind in ("vanished", "never_started", "peer_lost")
 
     @property
@@ -68,9 +68,15 @@ class Ending:
             return -self.code
         return self.code - 128 if self.kind == "error" and self.code is not None and self.code - 128 in _OTHERS_SIGNALS else None
 
+    @property
+    def cpu_limit_s(self) -> int | None:
+        """The CPU seconds that a process may use, where having used them up ended this one."""
+        return self.facts.get("cpu_limit_s")
+
     def words(self) -> str:
         """The ending in words."""
-        return f"rank {self.facts['rank']} {self._words()}" if "codes" in self.facts else self._words()
+        limit = f" at the limit of {self.cpu_limit_s:,} s of CPU time for each process (ulimit -t)" if self.cpu_limit_s else ""
+        return (f"rank {self.facts['rank']} {self._words()}" if "codes" in self.facts else self._words()) + limit
 
     def _words(self) -> str:
         if self.kind == "killed" and self.code is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hmac
 import io
 import re
@@ -23,8 +24,10 @@ from holdfast.base.files import Json
 LOOPBACK = "127.0.0.1"
 _LARGEST_BODY = 1 << 22  # bytes
 _CONNECTIONS = 64
+_WORTH_PACKING = 1024  # bytes of a body
 _SILENT_S = 30.0  # a client may take between two reads or writes
 _ASKING_S = 60.0  # and to send a whole request
+_LEAVING_S = 2.0  # who is told that there is no room may take to hear it
 
 
 class Refused(Exception):
@@ -50,22 +53,39 @@ def open_server(address: str, port: int, handler: type[BaseHTTPRequestHandler]) 
 
 
 class Server(ThreadingHTTPServer):
-    """So many connections at once as a person and their programs need; those beyond are closed at once."""
+    """So many connections at once as a person and their programs need; those beyond are told 503."""
 
     daemon_threads = True
 
     def __init__(self, *arguments: Any) -> None:
         self._room = threading.BoundedSemaphore(_CONNECTIONS)
+        self._leaving = threading.BoundedSemaphore(_CONNECTIONS)
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._room.acquire(blocking=False):
             super().process_request(request, client_address)
-            return
-        with contextlib.suppress(OSError):
-            request.settimeout(0)
-            request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        self.shutdown_request(request)
+        elif self._leaving.acquire(blocking=False):
+            threading.Thread(target=self._turn_away, args=(request,), daemon=True).start()
+        else:
+            self.shutdown_request(request)
+
+    def _turn_away(self, request: socket.socket) -> None:
+        """Say 503 and read what was asked, for _LEAVING_S at the most.
+
+        A connection that is closed with bytes unread is reset, and its client would never see the answer.
+        """
+        try:
+            with contextlib.suppress(OSError):
+                request.settimeout(_LEAVING_S)
+                request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                request.shutdown(socket.SHUT_WR)
+                until = time.monotonic() + _LEAVING_S
+                while time.monotonic() < until and request.recv(1 << 16):
+                    pass
+        finally:
+            self.shutdown_request(request)
+            self._leaving.release()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -176,7 +196,11 @@ class GuardedHandler(BaseHTTPRequestHandler):
         self.send_body(orjson.dumps(value), "application/json", status)
 
     def send_body(self, body: bytes, kind: str, status: int = 200) -> None:
+        packed = len(body) > _WORTH_PACKING and "gzip" in (self.headers.get("Accept-Encoding") or "")
+        body = gzip.compress(body, 5) if packed else body
         self.send_response(status)
+        if packed:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Content-Type-Options", "nosniff")

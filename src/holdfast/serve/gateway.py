@@ -5,42 +5,22 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 
 import orjson
 
 from holdfast.base.files import Json
 from holdfast.data.judge.turns import Message
-from holdfast.data.tokens.codec import Codec
 from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, Refused, open_server
 from holdfast.serve.engines import MODELS, Engine, Wanted
 from holdfast.serve.preferences import CHOICES, Blind
 from holdfast.serve.requests import chat_ids, message_of, until, wanted_of
+from holdfast.serve.served import Served, State
 
-_AT_ONCE = 2  # answers that are asked of an engine together; the others wait here
 _LOOK_S = 0.1  # how often one that waits looks whether its client is still there
-
-
-@dataclass
-class State:
-    """blind: the comparisons by eye, None without --ab; page: the HTML of it."""
-
-    codec: Codec
-    name: str
-    context: int
-    token: str
-    blind: Blind | None = None
-    page: str = ""
-    engine: Engine = field(init=False)  # once it is loaded, before anything is served
-    requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
-    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
-    seconds: float = 0.0
-    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(_AT_ONCE))
 
 
 def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
@@ -67,7 +47,7 @@ class Handler(GuardedHandler):
         self.answer(posts | ({"/ab/ask": self._ask, "/ab/vote": self._vote} if self.state.blind else {}))
 
     def _health(self) -> None:
-        self.send_json({"status": "ok", "engine": self.state.engine.name})
+        self.send_json({"status": "ok", "engine": self.state.served.engine.name, "serves": self.state.served.name})
 
     def _metrics(self) -> None:
         lines = []
@@ -78,7 +58,7 @@ class Handler(GuardedHandler):
         self.send_body(("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
 
     def _models(self) -> None:
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": f"holdfast:{self.state.name}"} for name in MODELS]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": f"holdfast:{self.state.served.name}"} for name in MODELS]
         self.send_json({"object": "list", "data": models})
 
     def _chat(self) -> None:
@@ -86,29 +66,33 @@ class Handler(GuardedHandler):
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise Refused(400, "messages: a list of {role, content}")
-        self._complete(body, chat_ids(self.state.codec, [message_of(one) for one in messages]), chat=True)
+        turns = [message_of(one) for one in messages]
+        with self.state.held() as served:
+            self._complete(served, body, chat_ids(served.codec, turns), chat=True)
 
     def _text(self) -> None:
         body = self.read_body()
         if not isinstance(body.get("prompt"), str):
             raise Refused(400, "prompt: a text")
-        encoded = self.state.codec.tokenizer.encode(body["prompt"], add_special_tokens=False).ids
-        self._complete(body, [*self.state.codec.bos, *encoded], chat=False)
+        with self.state.held() as served:
+            encoded = served.codec.tokenizer.encode(body["prompt"], add_special_tokens=False).ids
+            self._complete(served, body, [*served.codec.bos, *encoded], chat=False)
 
-    def _complete(self, body: Json, ids: list[int], chat: bool) -> None:
-        wanted = wanted_of(self.state.context, body, ids, {"messages"} if chat else {"prompt"})
+    def _complete(self, served: Served, body: Json, ids: list[int], chat: bool) -> None:
+        wanted = wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"})
+        self.state.refuse(wanted.model)
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
-        head: Json = {"id": made + uuid.uuid4().hex, "created": int(time.time()), "model": wanted.model}
+        head: Json = {"id": made + uuid.uuid4().hex, "created": int(time.time()), "model": wanted.model, "system_fingerprint": served.name}
         if body.get("stream"):
-            self._stream(wanted, head | {"object": f"{name}.chunk" if chat else name}, chat)
+            self._stream(served, wanted, head | {"object": f"{name}.chunk" if chat else name}, chat)
             return
-        text, count, reason = collect(self.state, wanted, self._gone)
+        text, count, reason = collect(self.state, served, wanted, self._gone)
         choice: Json = {"index": 0, "finish_reason": reason, "logprobs": None}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = {"prompt_tokens": len(ids), "completion_tokens": count, "total_tokens": len(ids) + count}
         self.send_json(head | {"object": name, "choices": [choice], "usage": usage})
 
-    def _stream(self, wanted: Wanted, head: Json, chat: bool) -> None:
+    def _stream(self, served: Served, wanted: Wanted, head: Json, chat: bool) -> None:
         self.begin_stream()
 
         def say(piece: str, reason: str | None, first: bool = False) -> None:
@@ -118,7 +102,7 @@ class Handler(GuardedHandler):
             self.wfile.flush()
 
         first, count = True, 0
-        with contextlib.closing(counted(self.state, wanted, self._gone)) as parts:
+        with contextlib.closing(counted(self.state, served, wanted, self._gone)) as parts:
             for piece, tokens, reason in parts:
                 count += tokens
                 if piece or reason:
@@ -139,14 +123,12 @@ class Handler(GuardedHandler):
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise Refused(400, "prompt: a text")
-        ids = chat_ids(self.state.codec, [Message("user", prompt)])
-        answers = {
-            model: collect(
-                self.state, wanted_of(self.state.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids), self._gone
-            )[0]
-            for model in MODELS
-        }
-        self.send_json(self._blind.show(prompt, answers))
+        self.state.refuse("tuned")
+        with self.state.held() as served:
+            ids = chat_ids(served.codec, [Message("user", prompt)])
+            wishes = [wanted_of(served.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids) for model in MODELS]
+            answers = {wanted.model: collect(self.state, served, wanted, self._gone)[0] for wanted in wishes}
+        self.send_json(self._blind.show(prompt, answers, served.name))
 
     def _vote(self) -> None:
         body = self.read_body()
@@ -170,9 +152,9 @@ class Handler(GuardedHandler):
 
 
 @contextlib.contextmanager
-def _turn(state: State, gone: Callable[[], bool]) -> Iterator[None]:
+def _turn(served: Served, gone: Callable[[], bool]) -> Iterator[None]:
     """Wait until the engine is free, so that who has gone meanwhile keeps no place. Raises ConnectionError for those."""
-    while not state.turns.acquire(timeout=_LOOK_S):
+    while not served.turns.acquire(timeout=_LOOK_S):
         if gone():
             raise ConnectionResetError("the client has gone")
     try:
@@ -180,7 +162,7 @@ def _turn(state: State, gone: Callable[[], bool]) -> Iterator[None]:
             raise ConnectionResetError("the client has gone")
         yield
     finally:
-        state.turns.release()
+        served.turns.release()
 
 
 def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
@@ -191,12 +173,12 @@ def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | No
         raise RuntimeError(f"the model's process does not answer: {error}") from error
 
 
-def counted(state: State, wanted: Wanted, gone: Callable[[], bool]) -> Generator[tuple[str, int, str | None], None, None]:
+def counted(state: State, served: Served, wanted: Wanted, gone: Callable[[], bool]) -> Generator[tuple[str, int, str | None], None, None]:
     """What the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once who asked has gone."""
     began = time.monotonic()
     state.requests[wanted.model] += 1
     try:
-        with _turn(state, gone), contextlib.closing(_asked(state.engine, wanted)) as parts:
+        with _turn(served, gone), contextlib.closing(_asked(served.engine, wanted)) as parts:
             for part in until(parts, wanted.stop):
                 state.tokens[wanted.model] += part[1]
                 if gone():
@@ -206,10 +188,10 @@ def counted(state: State, wanted: Wanted, gone: Callable[[], bool]) -> Generator
         state.seconds += time.monotonic() - began
 
 
-def collect(state: State, wanted: Wanted, gone: Callable[[], bool]) -> tuple[str, int, str]:
+def collect(state: State, served: Served, wanted: Wanted, gone: Callable[[], bool]) -> tuple[str, int, str]:
     """A whole answer, its tokens, and why it ended."""
     texts, count, reason = [], 0, "length"
-    with contextlib.closing(counted(state, wanted, gone)) as parts:
+    with contextlib.closing(counted(state, served, wanted, gone)) as parts:
         for piece, tokens, why in parts:
             texts.append(piece)
             count, reason = count + tokens, why or reason

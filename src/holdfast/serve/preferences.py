@@ -18,17 +18,17 @@ CHOICES = ("left", "right", "same")
 class Blind:
     """Pairs that were shown and not judged yet, and the file of those that were."""
 
-    def __init__(self, file: Path, name: str) -> None:
-        self.file, self._name = file, name
+    def __init__(self, file: Path) -> None:
+        self.file = file
         self._waiting: dict[str, Json] = {}
         self._lock = threading.Lock()
 
-    def show(self, prompt: str, answers: dict[str, str]) -> Json:
-        """What the page is told of a pair: which is which stays here."""
+    def show(self, prompt: str, answers: dict[str, str], name: str) -> Json:
+        """What the page is told of a pair: which is which stays here. name: whose answer the tuned one is."""
         order = random.SystemRandom().sample(MODELS, 2)
         number = uuid.uuid4().hex
         with self._lock:
-            self._waiting[number] = {"prompt": prompt, "answers": answers, "order": order}
+            self._waiting[number] = {"prompt": prompt, "answers": answers, "order": order, "name": name}
         return {"id": number, "left": answers[order[0]], "right": answers[order[1]]}
 
     def vote(self, number: str, choice: str) -> Json | None:
@@ -40,7 +40,9 @@ class Blind:
             shown = self._waiting.get(number)
             if shown is None:
                 return None
-            append_line(self.file, preference_row(shown, choice, self._name), durable=True)  # where it fails, the pair can be judged again
+            append_line(
+                self.file, preference_row(shown, choice, shown["name"]), durable=True
+            )  # where it fails, the pair can be judged again
             del self._waiting[number]
             return {"kept": kept(tally(self.file))}
 

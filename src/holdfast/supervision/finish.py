@@ -28,7 +28,7 @@ from holdfast.processes.ending import Stuck, end
 from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.writer import persist_newest
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_steps, summarise
 from holdfast.report.words import words_of
 from holdfast.run.artifact import Artifact, artifact_of
@@ -147,7 +147,8 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     """
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan().rows.held_out
-    terminal.say(f"evaluating: {words_of(config).loaded} on {counted(rows, 'held-out row')}")
+    on = f"on {counted(rows, 'held-out row')}" if rows else "(no row is held out, so no loss is measured)"
+    terminal.say(f"evaluating: {words_of(config).loaded} {on}")
     log = run.path / "evaluation.log"
 
     def ask() -> int | str:

@@ -14,7 +14,7 @@ from holdfast.base.disk import flush_tree
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
 from holdfast.base_model.folder import Stored, read_model, stored_tensors, weight_files
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.export.endings import write_companions
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
 from holdfast.run.folder import RunFolder

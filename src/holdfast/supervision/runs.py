@@ -130,7 +130,9 @@ def _left(standing: Standing) -> Seconds | None:
     """
     if standing.state != "running" or standing.steps is None:
         return None
-    rows = [row for row in newest_lines(standing.run.steps_file, _LOOKED_AT) if isinstance(row.get("time"), float)]
+    run = standing.run
+    journal = run.progress_file if run.command_file.exists() else run.steps_file
+    rows = [row for row in newest_lines(journal, _LOOKED_AT) if isinstance(row.get("time"), float)]
     seen = [
         (row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int) and row.get("attempt") == rows[-1].get("attempt")
     ]

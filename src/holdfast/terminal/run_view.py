@@ -19,10 +19,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from holdfast.base.files import Json, Tail, last_line
-from holdfast.base.inert import inert
+from holdfast.base.inert import hanging, inert
 from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
@@ -80,6 +79,7 @@ class Terminal:
         self._began = 0.0
         self._looked = self._printed = 0.0
         self._events: Tail | None = None
+        self._told_step: int | None = None
         self._disk_is_full = False
         self._mean_loss: float | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=_SEEN)
@@ -115,11 +115,15 @@ class Terminal:
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            self._print(escape(inert(text)))
+            self._print(escape(self._fitted(inert(text), 2)))
+
+    def _fitted(self, text: str, indent: int, begins_at: int = 0) -> str:
+        """The text in lines of the terminal; as it is where there is none."""
+        return hanging(text, self.console.width, indent, begins_at) if self.console.is_terminal else text
 
     def tell(self, text: str) -> None:
         """Something went wrong, or changed hands: said in any case."""
-        told = escape(inert(text))
+        told = escape(self._fitted(inert(text), 2, begins_at=2))
         self._print(f"[yellow]![/yellow] {told}" if self.console.is_terminal else f"! {told}")
 
     def begin(self, run: RunFolder, config: Config, looking_on: bool = False) -> None:
@@ -154,8 +158,8 @@ class Terminal:
             self._shown = self._line(row)
             with self._writing():
                 self._progress.refresh()
-        elif now - self._printed >= _PLAIN_LINE_EVERY_S:
-            self._printed = now
+        elif row["step"] != self._told_step and now - self._printed >= _PLAIN_LINE_EVERY_S:
+            self._printed, self._told_step = now, row["step"]
             self._print("  ".join([f"step {row['step']}/{self._steps}", *self._numbers(row), *filter(None, [self._ahead(row)])]))
 
     def _ahead(self, row: Json) -> str:
@@ -258,14 +262,7 @@ class Terminal:
 
     def summary(self, summary: Json, run: RunFolder) -> None:
         """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
-        lines = [*summary_lines(summary, run), *next_command(summary, run)]
-        if not self.console.is_terminal:
-            for name, value in lines:
-                self._print(escape(inert(f"{name:<14} {value}")))
-            return
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_column()
-        table.add_column(overflow="fold")  # a path is never cut
-        for name, value in lines:
-            table.add_row(name, escape(inert(value)))
-        self._print(table)
+        for name, value in summary_lines(summary, run):
+            self._print(escape(f"{name:<14} {self._fitted(inert(value), 15, begins_at=15)}"))
+        for name, value in next_command(summary, run):  # whole, to be typed
+            self._print(escape(inert(f"{name:<14} {value}")))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.base.errors import DeviceGone, Stop
 from holdfast.run.outcomes import exit_code
-from holdfast.trainer.libraries import libraries
+from holdfast.trainer.common.libraries import libraries
 
 
 class Work(NamedTuple):

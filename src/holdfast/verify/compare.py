@@ -18,7 +18,7 @@ from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
-from holdfast.export.child import Found, measure
+from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import end_tokens
 from holdfast.export.samples import Samples, against_run, of_file, of_general, of_run
 from holdfast.export.subject import Subject, subject_codec
@@ -117,7 +117,7 @@ def _answer(
     task: Samples,
     general: Samples,
     asked: list[tuple[list[int], str | None, Prompt | None]],
-    found: dict[str, Found],
+    found: dict[str, PartAnswer],
     suite: Json | None,
 ) -> Json:
     base, tuned = found["base"], found["tuned"]
@@ -176,7 +176,7 @@ def _trained_on(task: Samples) -> str:
     return ""
 
 
-def _losses(samples: Samples, base: Found, tuned: Found, first: int) -> Losses:
+def _losses(samples: Samples, base: PartAnswer, tuned: PartAnswer, first: int) -> Losses:
     """Of `samples`, which begin at row `first` of what was measured."""
     assert base.losses is not None and tuned.losses is not None
     span = slice(first, first + len(samples))
@@ -184,7 +184,7 @@ def _losses(samples: Samples, base: Found, tuned: Found, first: int) -> Losses:
     return Losses(one[:, 0], one[:, 1], other[:, 1], samples.clusters)
 
 
-def _noise(found: Found) -> float:
+def _noise(found: PartAnswer) -> float:
     """The largest change of a row's loss a token between its batch and itself alone."""
     assert found.losses is not None
     alone = np.asarray(found.facts.get("alone") or []).reshape(-1, 2)
@@ -194,7 +194,7 @@ def _noise(found: Found) -> float:
     return float((np.abs(alone[:, 1] - batched[:, 1]) / np.maximum(alone[:, 0], 1)).max())
 
 
-def _texts(found: Found, codec: Codec) -> list[str]:
+def _texts(found: PartAnswer, codec: Codec) -> list[str]:
     return [codec.tokenizer.decode(one["ids"], skip_special_tokens=True).strip() for one in found.facts.get("answers") or []]
 
 
@@ -220,7 +220,7 @@ def _passed(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dic
     return found
 
 
-def _of_answers(found: Found, texts: list[str]) -> Json:
+def _of_answers(found: PartAnswer, texts: list[str]) -> Json:
     answers = found.facts["answers"]
     return {
         "asked": len(answers),

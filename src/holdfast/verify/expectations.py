@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.config.module_pattern import refused
+from holdfast.base_model.module_pattern import refused
 
 EXPECTATIONS = ("equals", "contains", "regex", "json", "json_schema", "runs", "number")
 _OTHER = ("prompt", "messages", "tolerance", "id", "cluster")

@@ -5,28 +5,37 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.base.errors import WRONG_VALUES, Stop, wrong_value
+from holdfast.base.errors import WRONG_VALUES, Stop, error_message, wrong_value
 from holdfast.base.files import Json
-from holdfast.base.inert import inert
 from holdfast.base.locks import taken
-from holdfast.base.safe_open import open_regular
+from holdfast.experiments.compare import compared
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
-from holdfast.report.notices import notice, turn
 from holdfast.report.summarise import incidents
-from holdfast.report.svg import Marker, line_chart
-from holdfast.report.words import evaluated, unhealthy
-from holdfast.run.attempt import closed_attempts
+from holdfast.report.words import unhealthy
+from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.runs import entry, is_run, no_run, runs_in
 from holdfast.supervision.standing import Standing, look
-from holdfast.watch.curve import Curve
+from holdfast.watch import detail
+from holdfast.watch.curve import Curves, Point, speed
+from holdfast.watch.detail import logged_losses
 
 _FRESH_S = 1.0  # how old an answer may be
-_MOST_WORDS = 30  # events that are told of a run
-_OUTPUT_BYTES, _OUTPUT_LINES = 8192, 20
+_NOTHING: Json = {
+    "chart": "",
+    "charts": [],
+    "loss_curve": [],
+    "held_out": [],
+    "notices": [],
+    "output": [],
+    "ranks": [],
+    "trials": [],
+    "next": "",
+}
 
 
 @dataclass
@@ -34,11 +43,22 @@ class _Known:
     """One run as it was at the last look, and what that answer depends on."""
 
     folder: RunFolder
-    curve: Curve
+    curves: Curves
     key: tuple[object, ...] = ()
     row: Json = field(default_factory=dict)
     incidents_key: tuple[int, int] = (-1, -1)
     incidents: list[Json] = field(default_factory=list)
+
+    def losses(self) -> list[Point]:
+        self.curves.read()
+        return self.curves.points()
+
+    @property
+    def newest_start(self) -> float:
+        """When the newest attempt was started; 0 where nobody knows."""
+        number = max(self.folder.attempts(), default=0)
+        spec = read_launch_spec(self.folder.attempt(number)) if number else None
+        return (spec.started or 0.0) if spec else 0.0
 
 
 class Board:
@@ -77,14 +97,47 @@ class Board:
             if row is None or known is None:
                 return None
             problems = list(row["problems"])
-            found: Json = {"chart": "", "loss_curve": [], "incidents": known.incidents, "notices": [], "output": []}
-            for key, read in (("loss_curve", self._curve), ("notices", self._notices), ("output", self._output)):
+            run, found = known.folder, dict(_NOTHING)
+            reads: dict[str, Callable[[], object]] = {
+                "held_out": lambda: detail.held_out(run),
+                "loss_curve": lambda: known.losses(),
+                "charts": lambda: detail.charts(run, known.curves, found["held_out"]),
+                "chart": lambda: detail.loss_svg(found["loss_curve"], known.incidents),
+                "notices": lambda: detail.happened(run, self._scrubber),
+                "output": lambda: detail.output(run, self._scrubber),
+                "ranks": lambda: detail.ranks(run, row["attempts"]) if row["state"] == "running" and row["attempts"] else [],
+                "trials": lambda: detail.trials(run, known.newest_start) if row["state"] == "running" else [],
+                "next": lambda: detail.what_comes_next(run, row["last_incident"], row["step"]) if row["state"] == "running" else "",
+            }
+            for key, read in reads.items():
                 try:
-                    found[key] = read(known)
+                    found[key] = read()
                 except (OSError, Stop, *WRONG_VALUES) as error:
                     problems.append(wrong_value(key, error))
-            found["chart"] = _chart(found["loss_curve"], known.incidents)
-            return row | found | {"problems": problems}
+            return row | found | {"incidents": known.incidents, "problems": problems}
+
+    def compared(self, name: str, other: str) -> Json | None:
+        """What two runs differ in and what that comes from, as `holdfast compare` tells it, with both courses; None for no such run."""
+        self.rows()
+        with self._lock:
+            one, two = self._known.get(name), self._known.get(other)
+            if one is None or two is None:
+                return None
+            chart = detail.both_losses(
+                (name, other), (one.losses() or logged_losses(one.folder), two.losses() or logged_losses(two.folder))
+            )
+        try:
+            told = compared({one.folder.path: name, two.folder.path: other})
+        except (OSError, Stop, *WRONG_VALUES) as error:  # one is no run of ours, has no plan yet, or is damaged
+            why = str(error).splitlines()[0] if isinstance(error, Stop) else error_message(error)
+            told = {
+                "runs": [name, other],
+                "differences": [],
+                "band": None,
+                "likely": [],
+                "unknown": [why],
+            }
+        return told | {"chart": chart}
 
     def _find(self) -> None:
         folders = [folder for place in self._places for folder in ([RunFolder(place)] if is_run(place) else runs_in(place))]
@@ -94,7 +147,7 @@ class Board:
             name, number = folder.path.name, 2
             while name in self._known:
                 name, number = f"{folder.path.name}~{number}", number + 1
-            self._known[name] = known.get(folder.path) or _Known(folder, Curve(_journal(folder)))
+            self._known[name] = known.get(folder.path) or _Known(folder, Curves(_journal(folder)))
 
     def _row(self, name: str, known: _Known) -> Json:
         """The run's entry, looked at anew only where something of it changed, or it lives."""
@@ -109,39 +162,11 @@ class Board:
         attempts = known.folder.attempts()
         size = known.folder.events_file.stat().st_size if known.folder.events_file.exists() else 0
         if known.incidents_key != (len(attempts), size):
-            ends = [end.facts for _, end in closed_attempts(known.folder)]
-            known.incidents = incidents([], list(known.folder.events()), ends) if ends else []
+            ends = {number: end.facts for number, end in closed_attempts(known.folder)}
+            told = incidents([], list(known.folder.events()), list(ends.values())) if ends else []
+            known.incidents = [detail.in_the_books_words(one, ends) for one in told]
             known.incidents_key = len(attempts), size
         return known.incidents[-1] if known.incidents else None
-
-    def _curve(self, known: _Known) -> list[list[float]]:
-        known.curve.read()
-        return [[step, loss] for step, loss in known.curve.points()]
-
-    def _notices(self, known: _Known) -> list[Json]:
-        """The newest events worth telling, in words, oldest first."""
-        found = []
-        for event in known.folder.events():
-            told = notice(event)
-            words = f"{told[0]} ({told[1]})" if told else evaluated(event) if event["event"] == "evaluated" else turn(event)
-            if event["event"] == "sign":
-                words = event["says"]
-            if words:
-                found.append({"time": event["time"], "says": self._scrubber.secrets(inert(str(words)))})
-        return found[-_MOST_WORDS:]
-
-    def _output(self, known: _Known) -> list[str]:
-        """The last lines that the newest attempt printed, without secrets."""
-        attempts = known.folder.attempts()
-        log = known.folder.attempt(attempts[-1]) / "output.log" if attempts else known.folder.supervisor_log
-        try:
-            with open_regular(log) as handle:
-                handle.seek(max(0, os.fstat(handle.fileno()).st_size - _OUTPUT_BYTES))
-                text = handle.read(_OUTPUT_BYTES).decode(errors="replace")
-        except FileNotFoundError:
-            return []
-        lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").splitlines()]
-        return [inert(line) for line in self._scrubber.secrets("\n".join(lines[-_OUTPUT_LINES:])).split("\n")]
 
 
 def _journal(folder: RunFolder) -> Path:
@@ -168,16 +193,13 @@ def _signature(folder: RunFolder) -> tuple[object, ...]:
 def _numbers(standing: Standing) -> Json:
     """The newest step in figures; None is unknown."""
     row = standing.last_step
-    seconds, tokens = row.get("seconds"), row.get("tokens")
-    rate = None
-    if isinstance(seconds, int | float) and isinstance(tokens, int | float) and seconds > 0:
-        rate = round(tokens / seconds, 1)
+    rate = speed(row)
     return {
         "loss": row.get("loss"),
         "grad_norm": row.get("grad_norm"),
         "lr": row.get("lr"),
         "peak_bytes": row.get("peak_bytes"),
-        "tokens_per_second": rate,
+        "tokens_per_second": None if rate is None else round(rate, 1),
         "ills": _ills(standing.summary),
     }
 
@@ -187,8 +209,3 @@ def _ills(summary: Json) -> list[str]:
         return unhealthy(summary)
     except WRONG_VALUES:
         return []
-
-
-def _chart(points: list[list[float]], found: list[Json]) -> str:
-    marks = [Marker(one["step"], str(number), f"step {one['step']}: {one['cause']}") for number, one in enumerate(found, 1)]
-    return line_chart([step for step, _ in points], [loss for _, loss in points], "loss", marks, smooth=True)

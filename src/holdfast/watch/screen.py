@@ -124,8 +124,17 @@ def _lines(run: Json) -> list[str]:
     lines += [f"! {text}" for text in (*run["ills"], *run["problems"], *(sign["says"] for sign in run["signs"]))]
     lines += [run["reason"]] if run["reason"] else []
     lines += told(run["readings"]) if run["readings"] else []
+    lines += [f"held-out loss {run['held_out'][-1][1]:.4f} at step {run['held_out'][-1][0]:,}"] if run["held_out"] else []
+    lines += [
+        f"rank {one['rank']}: process {one['pid'] or 'not here'}, {one['phase'] or '?'}, step {one['step'] or '?'}" for one in run["ranks"]
+    ]
+    lines += [f"trial {one['number']}: {one['tries']}: {one['came'] or 'under way'}" for one in run["trials"]] or [run["next"]] * bool(
+        run["next"]
+    )
     for one in reversed(run["incidents"]):
-        lines += ["", f"step {one['step']}: {one['ending'] if one['cause'] == 'unknown' else one['cause']}", f"  {one['evidence']}"]
+        lines += ["", f"step {one['step']}: {one['title']}", f"  {one['evidence']}"]
+        lines += [f"  {one['book']['says']} holdfast explain {one['book']['card']}"] if one["book"] else []
+        lines += [f"  done: {one['done']}"] if one["done"] else []
     notices = [f"{time.strftime('%T', time.localtime(one['time']))}  {one['says']}" for one in reversed(run["notices"])]
     lines += ["", "what happened", *notices] if notices else []
     return [*lines, "", "last lines of output", *(f"| {line}" for line in run["output"])]

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from holdfast import __version__
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.machine.readings.now import Sampler
 from holdfast.report.pages import page_template
+from holdfast.report.table_page import in_words
 from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, Refused, open_server
 from holdfast.watch.board import Board
 from holdfast.watch.metrics import metrics
@@ -23,6 +24,8 @@ from holdfast.watch.stopping import ask_to_stop
 
 _EVERY_S = 1.0
 _ALIVE_EVERY_S = 15.0  # a word where nothing changes, so that a client that went away is noticed
+_COMPARING = threading.Lock()
+_LONGEST = 300  # characters of a value that is compared
 _A_SECOND = 4096  # bytes sent to one client; what is left over goes in the next second
 
 
@@ -87,11 +90,29 @@ class Handler(GuardedHandler):
         self._tell({"runs": list(self.watched.board.rows().values())})
 
     def _run(self) -> None:
-        found = self.watched.board.detail(self._named() or "")
+        board, name = self.watched.board, self._named() or ""
+        wanted = parse_qs(urlsplit(self.path).query)
+        if other := wanted.get("with", [""])[0]:
+            self._compare(name, other)
+            return
+        found = board.detail(name)
         if found is None:
             raise Refused(404, "there is no such run")
         here = found["state"] == "running" and found["host"] == platform.node()
+        if "brief" in wanted:  # the page draws by itself
+            found = {key: value for key, value in found.items() if key not in ("chart", "loss_curve")} | {
+                "held_out": found["held_out"][-1:]
+            }
         self._tell(found | {"readings": (self.watched.sampler.latest if here else None) or found["readings"] or {}})
+
+    def _compare(self, name: str, other: str) -> None:
+        """One comparison at a time: it reads whole journals."""
+        with _COMPARING:
+            found = self.watched.board.compared(name, other)
+        if found is None:
+            raise Refused(404, "there is no such run")
+        told = [one | {"values": {run: in_words(value)[:_LONGEST] for run, value in one["values"].items()}} for one in found["differences"]]
+        self._tell(found | {"differences": told})
 
     def _tell(self, value: Json) -> None:
         self.send_body(_bytes(value), "application/json")
@@ -115,7 +136,7 @@ class Handler(GuardedHandler):
         last: dict[str, float] = {}
         spoke = time.monotonic()
         while not self.watched.ended.is_set():
-            rows = {name: _bytes(row | {"readings": None}) for name, row in self.watched.board.rows().items()}
+            rows = {name: _bytes(_brief(row)) for name, row in self.watched.board.rows().items()}
             room = _A_SECOND
             for name in sorted(rows, key=lambda name: last.get(name, 0.0)):
                 if room > 0 and sent.get(name) != rows[name]:
@@ -133,6 +154,13 @@ class Handler(GuardedHandler):
         told = b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
         self.wfile.write(told)
         return len(told)
+
+
+def _brief(row: Json) -> Json:
+    """The entry as it is sent again and again."""
+    incident = row["last_incident"]
+    brief = {name: incident[name] for name in ("step", "cause", "title")} if incident else None
+    return row | {"readings": None, "last_incident": brief}
 
 
 def _bytes(value: Json) -> bytes:

@@ -263,7 +263,7 @@ def _put_in() -> None:
 
 def _fail_late() -> None:
     """Let a fault that raises in the trainer be an error of the device, which the host hears of when it next waits for it."""
-    from holdfast.trainer import job
+    from holdfast.trainer.common import job
 
     happen = job.happen
 

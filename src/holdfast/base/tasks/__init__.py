@@ -40,7 +40,7 @@ class TaskKind:
         text_rows: whether its rows are texts and turns, as `holdfast data show` prints them.
         row_check: path of a cli/row_check.py:RowCheck for `holdfast data check` and `clean`; None: its rows are texts, or none.
     Training:
-        trainer: path of the class behind the protocol of trainer/task.py.
+        trainer: path of the class behind the protocol of trainer/protocol/task.py.
     What it leaves:
         artifacts: names of run/artifact.py:KINDS; continues: whether another run may begin from one (adapter.start).
         chats: whether `holdfast chat` can talk to it; ships: whether export, verify and serve know it; otherwise: how it is used else.

@@ -70,7 +70,7 @@ def _wrap(trainer: Any) -> None:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
         begin(self, *arguments, **keywords)
         try:
-            ours = importlib.import_module("holdfast.hf").HoldfastCallback
+            ours = importlib.import_module("holdfast.callback.hf").HoldfastCallback
             if not any(isinstance(one, ours) for one in self.callback_handler.callbacks):
                 self.add_callback(ours(self))
         except Exception as error:  # noqa: BLE001

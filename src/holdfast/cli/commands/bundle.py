@@ -11,11 +11,11 @@ from pathlib import Path
 import orjson
 import yaml
 
-from holdfast import __version__
 from holdfast.base.errors import BLOCKED, DONE, USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import say
 from holdfast.base.safe_open import open_regular
+from holdfast.base.versions import __version__
 from holdfast.book import cards_of
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.logs.file import read_log

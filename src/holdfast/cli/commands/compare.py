@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.experiments.compare import compare, compare_commands, read_run
+from holdfast.experiments.compare import compared
 from holdfast.report.pages import write_page
 from holdfast.report.table_page import TableOf, in_words, table_page
 from holdfast.run.folder import RunFolder
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(USAGE, "there is one run to compare with nothing", "name two run folders or more: holdfast compare runs/a runs/b")
     names = _names(list(dict.fromkeys(paths)))
     commands = all(RunFolder(path).command_file.exists() for path in names)
-    answer = compare_commands(names) if commands else compare([(names[path], read_run(RunFolder(path))) for path in names])
+    answer = compared(names)
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     for one in answer["differences"]:
         terminal.say(f"{one['what']}: {' | '.join(in_words(value)[:_SHOWN] for value in one['values'].values())}")

@@ -7,9 +7,9 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from holdfast import __version__
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, write_bytes
+from holdfast.base.versions import __version__
 from holdfast.book.image import image_for
 from holdfast.checkup.checkup import Checkup
 from holdfast.checkup.contrast import contrast, only_in, rates

@@ -7,6 +7,7 @@ killed at any moment: the same command goes on with it.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -30,7 +31,7 @@ _LOOK_S = 30.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("policy", type=Path, metavar="POLICY", help="the policy's YAML file")
     parser.add_argument("--rounds", type=int, metavar="N", help="end after so many rounds (default: when too few rows are left for one)")
-    parser.add_argument("--follow", action="store_true", help="wait for rows until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="wait for rows until Ctrl-C or SIGTERM")
     parser.add_argument("--forget", metavar="PERSON", help="withdraw the rows of a person (keep.person): the price; with --yes it is done")
     parser.add_argument("--yes", action="store_true", help="train again what has learned the rows that --forget withdraws")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     def tell(text: str) -> None:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is trained is saved, and the same command goes on
     learner = Learner(policy, tell)
     learner.folder.mkdir(parents=True, exist_ok=True)
     with hold(learner.folder / ".lock", wait=False) as ours:
@@ -66,10 +68,18 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             tell(_line(one.answer()))
         new = untold(learner.folder)
         answer: Json = {"rounds": [one.answer() for one in new], "all": [one.answer() for one in rounds_of(learner.folder)]}
-        answer |= {"waiting": waiting or None, "folder": str(learner.folder), "name": policy.name}
+        answer |= {
+            "waiting": waiting or None,
+            "folder": str(learner.folder),
+            "name": policy.name,
+            "report": str(learner.page) if learner.page.exists() else None,
+        }
         mark_told(new)
+    if not arguments.json and new:
+        say(f"all rounds: {learner.page}")
     if not arguments.json and not new:
-        say(f"no round: {waiting['rows']} new rows of {waiting['needed']} that begin one ({waiting['rejected']} rejected)")
+        why = f"; {waiting['why']}" if waiting.get("why") else ""
+        say(f"no round: {waiting['rows']} new rows of {waiting['needed']} that begin one ({waiting['rejected']} rejected){why}")
     return DONE, answer
 
 
@@ -81,6 +91,10 @@ def _forget(learner: Learner, arguments: argparse.Namespace, tell: Callable[[str
     tell(
         f"{arguments.forget}: {counted(answer['rows'], 'row')} in the rounds; trained again: {again} ({steps}, {took} when first computed)"
     )
+    if answer["waiting"]:
+        tell(f"{counted(answer['waiting'], 'row')} of theirs wait in the sources: they are left out, and what comes of them later")
+    for one in answer["exports"]:
+        tell(f"! {one['path']} has learned their rows, too: remove it ({one['kind']})")
     if not arguments.yes:
         tell("nothing was changed; add --yes to do it")
         return DONE, answer | {"done": False, "version": None}

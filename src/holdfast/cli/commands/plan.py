@@ -18,9 +18,9 @@ from holdfast.config.rows_elsewhere import with_rows_here
 from holdfast.machine.probes import kept_probes
 from holdfast.machine.read import read_machine
 from holdfast.machine.sound_facts import sound_facts
+from holdfast.planning.memory.trained_size import what_learns
 from holdfast.planning.plan_table import plan_table
 from holdfast.planning.planning import plan_run, with_card
-from holdfast.planning.trained_size import what_learns
 from holdfast.report.pages import write_in_folder
 from holdfast.report.plan.lines import PlanView
 from holdfast.report.plan.page import plan_page

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, DONE, Stop, reading
 from holdfast.base.files import Json
 from holdfast.base.inert import say
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.run.folder import RunFolder
 
 EXAMPLE = "holdfast report runs/quickstart --out report.html"

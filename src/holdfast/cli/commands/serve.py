@@ -1,4 +1,8 @@
-"""`holdfast serve RUN`: base and tuned model behind one OpenAI-compatible endpoint, on this machine alone."""
+"""`holdfast serve RUN`: base and tuned model behind one OpenAI-compatible endpoint, on this machine alone.
+
+Given a name of `holdfast models`, it serves the version that is in place, and follows: one that is promoted or rolled back to later takes
+over without a restart, when it is loaded; answers that had begun are ended by the one that began them.
+"""
 
 from __future__ import annotations
 
@@ -11,71 +15,117 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 
-from holdfast import __version__
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
+from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.endpoint import refuse_port
 from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
-from holdfast.serve.gateway import State, open_gateway
+from holdfast.serve.follow import Following, in_place, shown, subject_of
+from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind, kept, tally
+from holdfast.serve.served import Served, State
 from holdfast.supervision.launch import measuring_environment
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
 ENGINES = ("llama.cpp", "transformers")
+_LEAST_TOKEN = 16  # letters
+_LOOK_S = 1.0  # how often the list of models is looked at
+_WHAT = "a finished run, one of its checkpoints, a PEFT folder, or a name of `holdfast models`: its version in place, followed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", type=Path, metavar="RUN|ADAPTER", help="a finished run, one of its checkpoints, or a PEFT folder")
+    parser.add_argument("subject", type=Path, metavar="RUN|ADAPTER|NAME", help=_WHAT)
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: one that is free)")
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
     parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
     parser.add_argument("--preferences", type=Path, metavar="FILE", help="where --ab keeps them (default: preferences.jsonl in the run)")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="where the token stands; made where it is not (default: another one each time)"
+    )
     parser.add_argument("--base", metavar="DIR", help="where the base model is, if not where the run says")
     parser.add_argument("--json", dest="ready_line", action="store_true", help="print one line of JSON with url and token when ready")
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     refuse_port(arguments.port)
-    subject = read_subject(arguments.subject, arguments.base)
-    if subject.whole is not None:
-        text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
-        raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {arguments.subject} --to gguf for llama-server")
-    codec = subject_codec(subject)
-    preferences = _preferences(arguments, subject)
-    token = secrets.token_urlsafe(24)
+    file, name = registry_file(os.environ), _name(arguments.subject)
+    version = in_place(file, name) if name else None
+    subject = subject_of(version, arguments.base) if version else read_subject(arguments.subject, arguments.base)
+    preferences = _preferences(arguments, subject, file.parent / "serve" / name if name else None)
+    state = State(_token(arguments.token_file))
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     with tempfile.TemporaryDirectory(prefix="holdfast-serve-") as work:
-        state = State(codec, subject.name, subject.facts.positions or 2048, token)
+
+        def make(subject: Subject, name: str) -> Served:
+            return _served(arguments, subject, name, Path(tempfile.mkdtemp(dir=work)))
+
         if preferences:
-            state.blind = Blind(preferences, subject.name)
-            state.page = page_template("ab.html").render(name=subject.name, version=__version__)
-        server = open_gateway(state, arguments.port)
-        with contextlib.closing(_engine(arguments, subject, codec, Path(work))) as state.engine, server:
+            state.blind = Blind(preferences)
+            state.page = page_template("ab.html").render(name=name or subject.name, version=__version__)
+        with contextlib.ExitStack() as closing:
+            server = closing.enter_context(open_gateway(state, arguments.port))
+            state.served = make(subject, shown(version) if version else subject.name)
+            closing.callback(lambda: state.served.engine.close())
             threading.Thread(target=server.serve_forever, daemon=True).start()
             _tell(arguments, state, f"http://127.0.0.1:{server.server_address[1]}")
-            stopped.wait()
+            following = Following(file, name, version, state, make, _say) if name and version else None
+            while not stopped.wait(_LOOK_S if following else None):
+                if following:
+                    following.look()
             server.shutdown()
         if state.blind:
             _tell_preferred(state.blind.file)
     return DONE, {}
 
 
-def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path) -> Engine:
+def _token(file: Path | None) -> str:
+    """The token of the file, which is made with a new one where it is not there, for its owner's eyes. Raises Stop(2)."""
+    if file is None:
+        return secrets.token_urlsafe(24)
+    try:
+        if not file.exists():
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(secrets.token_urlsafe(24) + "\n")
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise Stop(USAGE, f"--token-file {file}: {getattr(error, 'strerror', None) or 'no ASCII'}", "give another file") from None
+    if len(token) < _LEAST_TOKEN:
+        raise Stop(USAGE, f"--token-file {file}: {len(token)} letters are too few", f"{_LEAST_TOKEN} or more; remove it, and one is made")
+    return token
+
+
+def _name(given: Path) -> str | None:
+    """The name of `holdfast models` that was given; None for a folder, and where no such name is known."""
+    return None if given.exists() or str(given) not in read_registry(registry_file(os.environ)).names else str(given)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Path) -> Served:
+    """A loaded model. Raises Stop(2) where there is no adapter that could be switched on and off."""
+    if subject.whole is not None:
+        text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
+        raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {subject.tuned.parent} --to gguf for llama-server")
+    codec = subject_codec(subject)
+    return Served(codec, name, subject.facts.positions or 2048, _engine(arguments, subject, codec, work, _say))
+
+
+def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None]) -> Engine:
     """llama.cpp where it is there and can take base and adapter; else transformers, and why."""
     environment = measuring_environment(subject.run)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     if arguments.engine != "transformers":
         lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
         try:
@@ -89,12 +139,15 @@ def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work:
     return Transformers(subject, codec, work, environment, say)
 
 
-def _preferences(arguments: argparse.Namespace, subject: Subject) -> Path | None:
+def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path | None) -> Path | None:
+    """The file of votes. shared: the folder of a name's, whose versions come and go."""
     if not arguments.ab:
         if arguments.preferences:
             raise Stop(USAGE, "--preferences is for --ab", "give both, or neither")
         return None
-    folder = subject.run.path if subject.run else Path.cwd()
+    folder = shared or (subject.run.path if subject.run else Path.cwd())
+    if shared and not arguments.preferences:
+        shared.mkdir(parents=True, exist_ok=True)
     file: Path = (arguments.preferences or folder / "preferences.jsonl").expanduser().absolute()
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise Stop(USAGE, f"{file} cannot be written", "give another --preferences FILE")
@@ -112,10 +165,17 @@ def _tell_preferred(file: Path) -> None:
 def _tell(arguments: argparse.Namespace, state: State, url: str) -> None:
     page = f"{url}/?token={state.token}" if state.blind else None
     if arguments.ready_line:
-        facts: Json = {"url": url, "token": state.token, "engine": state.engine.name, "models": MODELS, "page": page}
+        facts: Json = {
+            "url": url,
+            "token": state.token,
+            "engine": state.served.engine.name,
+            "serves": state.served.name,
+            "models": MODELS,
+            "page": page,
+        }
         print(orjson.dumps(facts).decode(), flush=True)
         return
-    lines = [f"{state.name} and its base, by {state.engine.name}: {url}/v1  (models: {', '.join(MODELS)}; Ctrl-C ends)"]
+    lines = [f"{state.served.name} and its base, by {state.served.engine.name}: {url}/v1  (models: {', '.join(MODELS)}; Ctrl-C ends)"]
     lines.append(f"token: {state.token}")
     if state.blind:
         lines += [f"page:  {page}", f"preferences: {state.blind.file} ({kept(tally(state.blind.file))} so far)"]

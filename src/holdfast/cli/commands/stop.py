@@ -18,10 +18,10 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
 from holdfast.supervision.command.run_to_end import run_command
 from holdfast.supervision.preparation.lock import held
-from holdfast.supervision.run_to_end import run_to_end
 from holdfast.supervision.runs import chosen, entry
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.standing import Standing, lives, look
+from holdfast.supervision.training.run_to_end import run_to_end
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 

@@ -28,8 +28,8 @@ from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.ranks.first import with_ranks
 from holdfast.supervision.ranks.join import Follower
 from holdfast.supervision.remote.elsewhere import fetched
-from holdfast.supervision.run_to_end import run_to_end
 from holdfast.supervision.signals import StopSignals
+from holdfast.supervision.training.run_to_end import run_to_end
 from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"

@@ -18,8 +18,8 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
-from holdfast.supervision.run_to_end import run_to_end
 from holdfast.supervision.signals import StopSignals
+from holdfast.supervision.training.run_to_end import run_to_end
 from holdfast.tables.walk_forward import together
 from holdfast.terminal.run_view import Terminal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from holdfast.config.foreign.key_names import NO_KEY
+from holdfast.config.foreign_keys import NO_KEY
 
 _WHY = {
     "train.ranks and train.fsdp say how devices share the work; results do not depend on it": (

@@ -22,6 +22,7 @@ from holdfast.data.collect.record import Batch, Record, Unusable
 KIND = "redis"
 _AT_ONCE = 256
 _WAIT_MS = 500
+_GONE = "it was trimmed from the stream before its row was read"
 _ONE_FIELD = ("data", "json", "payload", "message", "record", "value")
 
 
@@ -73,11 +74,13 @@ class Reader:
     def there(self) -> Iterator[Batch]:
         """What is there now, each entry once, and nothing is acknowledged: `acknowledge` does that, later and perhaps in another process.
 
-        Raises Stop as `batches` does.
+        One that was trimmed from the stream after it was delivered is a record, too. Raises Stop as `batches` does.
         """
         self._patiently(self._join)
         for entries in self._patiently_each():
-            yield self._batch(entries)
+            lost = [Unusable(f"{self._source.stream}/{_text(name)}", "", "gone", _GONE) for name, fields in entries if not fields]
+            batch = self._batch(entries)
+            yield batch._replace(records=[*batch.records, *lost])
 
     def acknowledge(self, names: list[str]) -> None:
         """Take entries off the list of what is pending; those that are off it stay so. Raises Stop(3) where the server stays away."""
@@ -140,7 +143,8 @@ class Reader:
         answer = self._client.xautoclaim(
             self._source.stream, self._source.group, self._source.consumer, int(self._source.idle_s * 1000), count=_AT_ONCE
         )
-        return list(answer[1])
+        deleted = answer[2] if len(answer) > 2 else ()  # Redis 7 takes them off the list of what is pending
+        return [*answer[1], *((name, None) for name in deleted)]
 
     def _batch(self, entries: list[Any]) -> Batch:
         records = [self._record(_text(name), fields) for name, fields in entries if fields]

@@ -27,7 +27,7 @@ from holdfast.data.survey.languages import languages_of
 from holdfast.data.survey.scripts import scripts_of
 from holdfast.data.templates.chat_template import worse_pieces
 from holdfast.data.templates.conversation import Written
-from holdfast.data.tokens.arrays import Array, pack, unpack
+from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.tokens.codec import Codec, Fit
 from holdfast.data.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
 from holdfast.data.tokens.taught import notes_of

@@ -27,12 +27,12 @@ from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.judge.unused import Unused
 from holdfast.data.templates.chat_template import learned_by, pair_written, worse_pieces, write
 from holdfast.data.templates.conversation import Written
-from holdfast.data.tokens.arrays import Array, pack, unpack
+from holdfast.data.token_set.arrays import Array, pack, unpack
+from holdfast.data.token_set.kin import Kin, kin_of
+from holdfast.data.token_set.worse import WORSE
 from holdfast.data.tokens.codec import Codec, Tokens
-from holdfast.data.tokens.kin import Kin, kin_of
 from holdfast.data.tokens.taught import Taught, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
-from holdfast.data.tokens.worse import WORSE
 
 _VERSION = 3  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20

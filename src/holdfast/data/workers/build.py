@@ -18,9 +18,9 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import json_line
+from holdfast.data.token_set.token_set import ShardPart, TokenSet
 from holdfast.data.tokens.cache import TokenCache
 from holdfast.data.tokens.shard import Block, Shard, Verdicts, blocks, read_shard
-from holdfast.data.tokens.token_set import ShardPart, TokenSet
 from holdfast.data.workers.workers import Work, Workers
 
 

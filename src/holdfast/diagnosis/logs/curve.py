@@ -35,6 +35,7 @@ HIGH, LATE = 5.0, 0.2  # a fine-tuned language model is far below this loss by t
 CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor and difference
 RISEN, DIP = 1.25, 0.97  # the last value against the first, where each is at least this share of the one before it
 LARGE_RATE = 1.0
+SURE_DIGITS = 5  # significant digits of a loss that stays equal; with fewer a small update is rounded away
 JUMPED = 2.0  # all later values against the first, where there are only three
 
 
@@ -46,23 +47,24 @@ class Point:
     rate: float | None
     accuracy: float | None
     epoch: float | None
+    digits: int  # significant ones, as printed
 
 
 def points(lines: Sequence[Line]) -> list[Point]:
     """Return the logged training losses, in order; without what a summary says once, of the whole run or of its end."""
-    found = [Point(line, value, None, None, None, None) for line, _, value in column_below(lines, _HEAD)]
+    found = [Point(line, value, None, None, None, None, _digits(f"{value:.15g}")) for line, _, value in column_below(lines, _HEAD)]
     names = ["column"] * len(found)
     for line in lines:
         if "oss" not in line.text and "OSS" not in line.text:
             continue
         match = _LOSS.search(line.text)
         if match is None and not math.isfinite(_value(_NORM, line.text) or 0.0):
-            found.append(Point(line, math.nan, math.nan, None, None, None))  # Megatron leaves a loss out that is not finite
+            found.append(Point(line, math.nan, math.nan, None, None, None, 0))  # Megatron leaves a loss out that is not finite
             names.append("column")
         if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - _BEFORE) : match.start() + 5]):
             continue
-        rest = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
-        found.append(Point(line, float(match[1]), *rest))
+        norm, rate, accuracy, epoch = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
+        found.append(Point(line, float(match[1]), norm, rate, accuracy, epoch, _digits(match[1])))
         names.append(line.text[: match.start(1)].lower().rpartition("loss")[0][-_BEFORE:])
     return _without_summaries(found, names)
 
@@ -89,6 +91,10 @@ def column_below(lines: Sequence[Line], head: re.Pattern[str]) -> list[tuple[Lin
         elif 0 <= column < len(cells) and (value := re.fullmatch(NUMBER, cells[column], re.I)):
             found.append((line, name, float(value[1])))
     return found
+
+
+def _digits(printed: str) -> int:
+    return len(printed.lower().partition("e")[0].lstrip("+-0.").replace(".", ""))
 
 
 def _value(pattern: re.Pattern[str], text: str) -> float | None:
@@ -124,7 +130,7 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     if rates:
         rate, line = rates[-1]
         yield Line(line.number, f"reading: learning rate is {rate:g}, far above what language models learn at", line.rank)
-    if len(course) >= 3 and _still(course, any(_EPOCH_BEGINS.search(line.text) for line in lines)):
+    if len(course) >= 3 and (_idle(course) or loss_stands(course, lines) >= SURE_DIGITS):
         yield Line(course[-1].line.number, "reading: nothing moves: loss, gradient norm or learning rate say that no weight is updated")
 
 
@@ -154,16 +160,22 @@ def _heals(course: list[Point]) -> bool:
     return (sum(ill) * 4 <= len(ill) or at_start_only) and not ill[-1]
 
 
-def _still(course: list[Point], of_epochs: bool) -> bool:
-    """Whether nothing moves. of_epochs: the log announces epochs, so that a count of steps may begin anew with each."""
+def _idle(course: Sequence[Point]) -> bool:
+    """Return whether gradient norm or learning rate are 0 wherever they are printed."""
     rates = [point.rate for point in course if point.rate is not None]
     norms = [point.norm for point in course if point.norm is not None]
+    return (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates))
+
+
+def loss_stands(course: Sequence[Point], lines: Sequence[Line]) -> int:
+    """Return the most significant digits in which losses stay equal, all of them or from epoch to epoch; 0 where they differ."""
+    of_epochs = any(_EPOCH_BEGINS.search(line.text) for line in lines)
     same = len(course) >= 5 and len({point.loss for point in course}) == 1 and math.isfinite(course[0].loss)
-    return same or (len(norms) >= 3 and not any(norms)) or (len(rates) >= 5 and not any(rates)) or _repeats(course, of_epochs)
+    return max(point.digits for point in course) if same or _repeats(course, of_epochs) else 0
 
 
-def _repeats(course: list[Point], of_epochs: bool) -> bool:
-    """The same losses, to the last digit, in each epoch: what was learned never reached the weights.
+def _repeats(course: Sequence[Point], of_epochs: bool) -> bool:
+    """The same losses, to the last digit, in each epoch. of_epochs: the log announces epochs, so that steps may be counted anew in each.
 
     Steps of the same number without an epoch are two runs, or one log twice.
     """

@@ -1,6 +1,6 @@
-"""Say what speaks against a course of losses that looks well: held-out losses that rise, and a loss that a resume does not go on from.
+"""Say what speaks against a course of losses that looks well: held-out losses that rise, a resume that is no resume, a loss that stands.
 
-Pure. Neither names a cause: what is seen is told, with its numbers.
+Pure. None names a cause: what is seen is told, with its numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from holdfast.diagnosis.logs.curve import NUMBER, Point, column_below, points
+from holdfast.base.units import counted
+from holdfast.diagnosis.logs.curve import NUMBER, SURE_DIGITS, Point, column_below, loss_stands, points
 from holdfast.diagnosis.logs.text import Line
 from holdfast.run.types import Clue, Diagnosis
 
@@ -42,7 +43,11 @@ class Doubt:
 def doubts(lines: Sequence[Line]) -> list[Doubt]:
     """What speaks against calling the run of a log healthy."""
     course = points(lines)
-    found = (*(_of_held_out(values, course) for values in _held_out(lines).values()), _at_a_resume(lines, course))
+    found = (
+        *(_of_held_out(values, course) for values in _held_out(lines).values()),
+        _at_a_resume(lines, course),
+        _of_few_digits(lines, course),
+    )
     return [doubt for doubt in found if doubt is not None]
 
 
@@ -109,6 +114,18 @@ def _of_held_out(values: list[tuple[Line, float]], course: Sequence[Point]) -> D
     keeps = "in transformers: load_best_model_at_end with save_strategy as eval_strategy; in holdfast: evaluate.every"
     found = told(losses, at, before, after, "the held-out loss", keeps)
     return Doubt(values[at][0], found.seen, found.advice)
+
+
+def _of_few_digits(lines: Sequence[Line], course: Sequence[Point]) -> Doubt | None:
+    """Losses that stay equal in too few digits to say that no weight is updated."""
+    digits = loss_stands(course, lines)
+    if not 0 < digits < SURE_DIGITS:
+        return None
+    seen = f"the loss stays the same, or comes again the same in each epoch, and is printed in {counted(digits, 'digit')}: too few"
+    seen += " to tell whether a weight is updated"
+    return Doubt(
+        course[-1].line, seen, "Print more digits, the gradient norm, or the norm of a trained weight before and after some steps."
+    )
 
 
 def _at_a_resume(lines: Sequence[Line], course: Sequence[Point]) -> Doubt | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.base.files import Json
-from holdfast.data.tokens.overlap import told_of_held_out
+from holdfast.data.token_set.overlap import told_of_held_out
 from holdfast.experiments.check.bench import Bench, Item, not_done
 from holdfast.experiments.laboratory import finished
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import __version__
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.delta import HEAD, read_delta
 from holdfast.export.endings import end_tokens, pad_token
@@ -18,7 +18,7 @@ from holdfast.export.gguf.families import Family, family_of, metadata, rope_fact
 from holdfast.export.gguf.vocabulary import vocabulary
 from holdfast.export.merge import merged_tensors, tied_embedding
 from holdfast.export.subject import Subject
-from holdfast.export.tensors import Coming, Floats, Held, held_tensors, stretches, widen
+from holdfast.export.tensors import Floats, PendingTensor, StoredTensor, held_tensors, stretches, widen
 
 OWN_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what the package gguf quantises; the others need llama-quantize
 _FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32}
@@ -27,7 +27,7 @@ _NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", 
 
 
 def need_gguf() -> Any:
-    """The package. Raises Stop(2) without it."""
+    """Import and return the package gguf. Raises Stop(2) without it."""
     try:
         import gguf
     except ImportError:
@@ -36,7 +36,7 @@ def need_gguf() -> Any:
 
 
 def sixteen(subject: Subject) -> str:
-    """The 16-bit type a model is written in: fp16, which keeps eight times the digits of bf16, but for values beyond it.
+    """Choose the 16-bit type of a model: f16, which keeps eight times the digits of bf16, unless a value is too large for it.
 
     A merge rounded to bf16 loses most of what a short run has learned: its changes are below half a unit of the last place.
     """
@@ -44,8 +44,8 @@ def sixteen(subject: Subject) -> str:
     return "bf16" if any(one.stored.dtype == "BF16" and _largest(one) > _MOST_HALF for one in held) else "f16"
 
 
-def _largest(held: Held) -> float:
-    """The largest exponent's power of two of a tensor of bf16, from its bits: no number is made."""
+def _largest(held: StoredTensor) -> float:
+    """Return the power of two of the largest exponent in a bf16 tensor, from its bits, without widening it."""
     largest = 0
     for first, last in stretches(held.stored.shape):
         words = (held.raw(first, last) if held.stored.shape else held.raw()).view("<u2")
@@ -54,7 +54,7 @@ def _largest(held: Held) -> float:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTensor:
     """A tensor under llama.cpp's name: its type there, its shape, and its values once they are asked for."""
 
     name: str
@@ -64,7 +64,7 @@ class Named:
 
 
 def write_gguf(subject: Subject, codec: Codec, file: Path, kind: str, adapted: bool = True) -> None:
-    """The merged model, or with `adapted` False the base alone, with matrices of type `kind`: f32, f16, bf16 or one of OWN_TYPES."""
+    """Write the merged model, or the base alone where `adapted` is False. kind: of matrices, f32, f16, bf16 or one of OWN_TYPES."""
     gguf = need_gguf()
     family = family_of(subject.model)
     writer = _writer(gguf, file, family, subject.name)
@@ -83,12 +83,12 @@ def _writer(gguf: Any, file: Path, family: Family, name: str) -> Any:
     return writer
 
 
-def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bool) -> Iterator[Named]:
+def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bool) -> Iterator[NamedTensor]:
     names = gguf.get_tensor_name_map(_arch(gguf, family), family.layers)
     coming, delta = merged_tensors(subject, adapted, wide=True)
     factors = rope_factors(family)
     if factors is not None:
-        yield Named("rope_freqs.weight", "f32", factors.shape, lambda: factors)
+        yield NamedTensor("rope_freqs.weight", "f32", factors.shape, lambda: factors)
     for tensor in coming:
         if tensor.name == HEAD and family.arch.startswith("gemma") and not delta.untied:
             continue  # llama.cpp takes the embedding
@@ -96,15 +96,15 @@ def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bo
         if name is None:
             raise Stop(BLOCKED, f"{tensor.name} has no place in llama.cpp's {family.arch}", "use llama.cpp's own: --llama-cpp DIR")
         stored = kind if len(tensor.shape) > 1 else "f32"
-        yield Named(name, _fitting(gguf, stored, tensor.shape, sixteen(subject)), tensor.shape, _values(tensor, family))
+        yield NamedTensor(name, _fitting(gguf, stored, tensor.shape, sixteen(subject)), tensor.shape, _values(tensor, family))
 
 
-def expected_tensors(subject: Subject) -> Iterator[Named]:
-    """Every tensor that a file of base + adapter should have, with the values it should have in fp32."""
+def expected_tensors(subject: Subject) -> Iterator[NamedTensor]:
+    """Yield every tensor that a file of base + adapter should have, with its values in fp32."""
     yield from _tensors(need_gguf(), subject, family_of(subject.model), "f32", adapted=True)
 
 
-def _values(tensor: Coming, family: Family) -> Callable[[], Floats]:
+def _values(tensor: PendingTensor, family: Family) -> Callable[[], Floats]:
     def computed() -> Floats:
         parts = [widen(np.ascontiguousarray(part), tensor.dtype) for part in tensor.write()]
         values: Floats = np.concatenate(parts).reshape(tensor.shape)
@@ -115,7 +115,7 @@ def _values(tensor: Coming, family: Family) -> Callable[[], Floats]:
 
 
 def _fitting(gguf: Any, kind: str, shape: tuple[int, ...], otherwise: str) -> str:
-    """The type asked for, where a row is a whole number of its blocks; else 16 bits."""
+    """Return `kind` where a row is a whole number of its blocks; else `otherwise`, which has 16 bits."""
     block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]][0]
     return kind if shape and shape[-1] % block == 0 else otherwise
 
@@ -124,7 +124,7 @@ def _arch(gguf: Any, family: Family) -> Any:
     return next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == family.arch)
 
 
-def _write(gguf: Any, writer: Any, tensors: list[Named]) -> None:
+def _write(gguf: Any, writer: Any, tensors: list[NamedTensor]) -> None:
     for tensor in tensors:
         kind = gguf.GGMLQuantizationType[tensor.kind.upper()]
         shape = tensor.shape if kind.name in ("F32", "F16") else gguf.quant_shape_to_byte_shape(tensor.shape, kind)
@@ -139,7 +139,7 @@ def _write(gguf: Any, writer: Any, tensors: list[Named]) -> None:
     writer.close()
 
 
-def _as_type(gguf: Any, tensor: Named) -> Any:
+def _as_type(gguf: Any, tensor: NamedTensor) -> Any:
     values = tensor.values()
     if tensor.kind == "f32":
         return values
@@ -153,7 +153,7 @@ def _as_type(gguf: Any, tensor: Named) -> Any:
 
 
 def write_gguf_adapter(subject: Subject, file: Path) -> None:
-    """The adapter for a base in GGUF, as llama.cpp's --lora takes it. Raises Stop(1) for what it has no form for."""
+    """Write the adapter for a base in GGUF, as llama.cpp's --lora takes it. Raises Stop(1) for what has no such form."""
     gguf = need_gguf()
     family = family_of(subject.model)
     delta = read_delta(subject.weights, subject.config, subject.facts.shapes, tied_embedding(subject))
@@ -177,7 +177,7 @@ def write_gguf_adapter(subject: Subject, file: Path) -> None:
         # llama.cpp scales all by alpha / rank: what else a module is scaled by goes into B
         more = np.float32(change.scale * len(down) / alpha)
         tensors += [
-            Named(f"{name}.lora_a", "f32", down.shape, lambda values=down: values),  # type: ignore[misc]
-            Named(f"{name}.lora_b", "f32", up.shape, lambda values=up, more=more: values * more),  # type: ignore[misc]
+            NamedTensor(f"{name}.lora_a", "f32", down.shape, lambda values=down: values),  # type: ignore[misc]
+            NamedTensor(f"{name}.lora_b", "f32", up.shape, lambda values=up, more=more: values * more),  # type: ignore[misc]
         ]
     _write(gguf, writer, tensors)

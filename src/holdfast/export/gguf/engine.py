@@ -70,13 +70,13 @@ def _answer(ask: Ask, prompt: list[int], longest: int) -> Json:
 
 
 def _stops_at(ask: Ask, end: int, prompt: list[int]) -> bool:
-    """Whether an answer ends when that token comes: it is made the only choice."""
+    """Return whether an answer ends when token `end` comes, which is made the only choice."""
     found = _complete(ask, prompt, 4, logit_bias=[[end, 1e4]])
     return bool(found["stop_type"] == "eos" and found["tokens_predicted"] == 1)
 
 
 def _places(ask: Ask, request: Json) -> dict[str, Any]:
-    """Token numbers and log-probabilities of the likeliest `most` tokens at each place, by what stands before it [places, most].
+    """Return ids and log-probabilities of the likeliest `most` tokens at each place, given what is before it: [places, most].
 
     At the places numbered in `whole` those of every token, too: [whole, vocabulary]. They are the model's own, before any bias. What is
     chosen is the pad token, because llama.cpp tells nothing of a token that is a part of a character.
@@ -109,13 +109,13 @@ def _asker(url: str, key: str) -> Ask:
 
 
 def _tokens(ask: Ask, text: str, opening: bool = False) -> list[int]:
-    """opening: with the token that the file says its texts begin with."""
+    """Tokenise a text by the engine. opening: with the token that the file says its texts begin with."""
     found = ask("/tokenize", {"content": text, "add_special": opening, "parse_special": True})["tokens"]
     return [*map(int, found)]
 
 
 def _chat(ask: Ask, messages: list[Json]) -> list[int]:
-    """The token ids a server computes an answer to `messages` from."""
+    """Return the token ids from which a server answers `messages`."""
     text = ask("/apply-template", {"messages": messages})["prompt"]
     return _tokens(ask, text, opening=True)  # a server takes the first token out of the rendered text where the file adds it
 

@@ -32,7 +32,7 @@ from holdfast.export.gguf.make import OURS, Job, Tools, converter, run_tool, wri
 from holdfast.export.gguf.modelfile import modelfile
 from holdfast.export.gguf.prove import compare_gguf, need_engine
 from holdfast.export.merge import merged_bytes
-from holdfast.export.proof import Compared
+from holdfast.export.proof import Comparison
 from holdfast.export.subject import subject_codec
 
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.6}
@@ -74,14 +74,14 @@ def export_gguf(order: Order, kinds: list[str], tools: Tools) -> Json:
 
 
 def _needed(order: Order, kinds: list[str], tools: Tools) -> int:
-    """About what the files take, with the 16 bits they are made of; what llama.cpp's converter reads is in 32."""
+    """Estimate the bytes of the files, with the 16-bit file they are made of; llama.cpp's converter needs 32 bits besides."""
     whole = merged_bytes(order.subject)
     read = 2 if order.kind == "gguf" and converter(tools) else 0
     return int(whole * (1 + read + sum(_BITS.get(kind, 6.0) for kind in kinds if kind not in SIXTEEN) / 16))
 
 
 def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
-    """Figures of every type that is kept, and the reasons of every type that is not. Raises Stop(1) where none is left.
+    """Make every type; return figures of those kept, and the reasons of those refused. Raises Stop(1) where none is left.
 
     One in 16 bits is made first, whether it is asked for or not: it tells a wrong conversion from a coarse type.
     """
@@ -105,7 +105,7 @@ def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
         except Stop as stop:
             if kinds == [kind]:
                 raise
-            compared = Compared({}, [stop.message])
+            compared = Comparison({}, [stop.message])
         if not compared.reasons:
             checked[kind] = compared.figures | {"converter": by}
             continue
@@ -121,7 +121,7 @@ def _merged(job: Job, kinds: list[str]) -> tuple[Json, Json]:
 
 
 def _equal_in_f16(job: Job) -> bool:
-    """Whether the same model is equal in f16, so that what bf16 shows is its own rounding."""
+    """Test whether the same model is equal in f16, so that the difference in bf16 is its own rounding."""
     file = job.work / "wider-f16.gguf"
     try:
         write_kind(job, file, file, "f16")
@@ -132,13 +132,13 @@ def _equal_in_f16(job: Job) -> bool:
         file.unlink(missing_ok=True)
 
 
-def _refuse(job: Job, compared: Compared, kind: str) -> None:
+def _refuse(job: Job, compared: Comparison, kind: str) -> None:
     """Raise Stop(1) where there are reasons."""
-    refuse_unequal(job.order, Compared(compared.figures, [f"{kind}: {reason}" for reason in compared.reasons]))
+    refuse_unequal(job.order, Comparison(compared.figures, [f"{kind}: {reason}" for reason in compared.reasons]))
 
 
 def _adapter(job: Job) -> Json:
-    """The adapter alone, compared on a base in GGUF that is made for that and not kept."""
+    """Export the adapter alone, compared on a base in GGUF that is made for that and not kept."""
     subject, tools = job.order.subject, job.tools
     file, base = job.folder / f"{subject.name}-lora.gguf", job.work / "base.gguf"
     kind, by = sixteen(subject), OURS

@@ -43,7 +43,7 @@ class Family:
     head: int
 
     def turned(self, name: str, values: Any) -> Any:
-        """A tensor as llama.cpp stores it; `values`: rows of all of it."""
+        """Rearrange a tensor as llama.cpp stores it. values: rows of all of it."""
         if self.arch == "llama" and name.endswith(("q_proj.weight", "q_proj.bias")):
             return _halves_to_pairs(values, self.heads)
         if self.arch == "llama" and name.endswith(("k_proj.weight", "k_proj.bias")):
@@ -54,13 +54,13 @@ class Family:
 
 
 def _halves_to_pairs(values: Any, heads: int) -> Any:
-    """Rotary dimensions i and i + half next to each other, head by head."""
+    """Place rotary dimensions i and i + half next to each other, head by head."""
     shape = values.shape
     return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
 def family_of(facts: ModelFacts) -> Family:
-    """Raises Stop(1) for an architecture, or a setting of one, that is not converted here."""
+    """Return the family of a model. Raises Stop(1) for an architecture, or a setting of one, that is not converted here."""
     config = facts.config
     name = (config.get("architectures") or ["?"])[0]
     if name not in ARCHITECTURES:
@@ -99,7 +99,7 @@ def _refuse_settings(family: Family) -> None:
 
 
 def rope_of(config: Json) -> Json:
-    """The rotary settings, where this or an older transformers writes them; of Gemma 3 those of the layers that see everything."""
+    """Return the rotary settings, wherever this or an older transformers writes them; of Gemma 3 those of full attention."""
     written: Json = config.get("rope_parameters") or config.get("rope_scaling") or {}
     found: Json = written.get("full_attention") or written
     kind = found.get("rope_type") or found.get("type") or "default"
@@ -107,7 +107,7 @@ def rope_of(config: Json) -> Json:
 
 
 def context_of(family: Family) -> int:
-    """How many tokens it takes. Where llama.cpp has no window for an architecture, its window is where the two would part."""
+    """Return the number of tokens of context: the window where llama.cpp has none for an architecture, and would differ beyond it."""
     config = family.config
     longest = int(config.get("max_position_embeddings") or 2048)
     window = config.get("sliding_window")
@@ -158,7 +158,7 @@ def _rope(family: Family, writer: Any) -> None:
 
 
 def rope_factors(family: Family) -> Floats | None:
-    """What each frequency is divided by, for Llama 3's scaling, as transformers computes it; None without it."""
+    """Compute the divisor of each frequency for Llama 3's scaling, as transformers does; None without that scaling."""
     rope = rope_of(family.config)
     if rope["rope_type"] != "llama3":
         return None

@@ -17,15 +17,15 @@ from holdfast.export.gguf.kinds import SIXTEEN, budget_of
 from holdfast.export.gguf.make import Job, write_kind
 from holdfast.export.gguf.prove import compare_gguf, first_tensor
 from holdfast.export.learned import NOTHING
-from holdfast.export.proof import NARROWED, Budget, Compared, beyond
+from holdfast.export.proof import NARROWED, Budget, Comparison, beyond
 
 _TIMES = 2.0  # what an export may cost beside what the base alone costs in that type
 _TOP1 = 0.05  # by how much less often the likeliest token may be the same
 _BASE: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # of the base in 16 bits: beyond, it is converted wrong
 
 
-def judged(job: Job, file: Path, kind: str, proven: bool) -> Compared:
-    """What came of one file; its reasons where it is refused. proven: a wider file of the same model is equal."""
+def judged(job: Job, file: Path, kind: str, proven: bool) -> Comparison:
+    """Compare one file with the reference; its reasons say why it is refused. proven: a wider file of the same model is equal."""
     job.order.say(f"comparing {file.name} with {job.order.subject.told} by llama.cpp")
     compared = compare_gguf(file, None, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
     compared.figures["type"] = kind
@@ -42,8 +42,8 @@ def judged(job: Job, file: Path, kind: str, proven: bool) -> Compared:
     return compared
 
 
-def lead(job: Job, file: Path, kind: str, compared: Compared, proven: bool) -> str:
-    """Where the difference comes from, in words: the vocabulary, a tensor, the type, or the metadata."""
+def lead(job: Job, file: Path, kind: str, compared: Comparison, proven: bool) -> str:
+    """Say where the difference comes from: the vocabulary, a tensor, the type, or the metadata."""
     if not compared.numeric and not beyond(compared.figures, budget_of(kind)):
         return "the vocabulary, its special tokens or the chat template (all tensors compute alike)"
     tensor = first_tensor(file, kind, job.order.subject)
@@ -55,8 +55,8 @@ def lead(job: Job, file: Path, kind: str, compared: Compared, proven: bool) -> s
     return "none of its tensors, so something its metadata say (RoPE, norms, windows)"
 
 
-def _calibrated(job: Job, compared: Compared, kind: str, proven: bool) -> Compared:
-    """The same figures against what the base alone shows in that engine and type, or what rounding alone may cost a proven model."""
+def _calibrated(job: Job, compared: Comparison, kind: str, proven: bool) -> Comparison:
+    """Judge the figures again by what the base alone shows in that engine and type, or what rounding may cost a proven model."""
     if kind in SIXTEEN and proven:
         allowed = NARROWED
     else:
@@ -74,7 +74,7 @@ def _calibrated(job: Job, compared: Compared, kind: str, proven: bool) -> Compar
 
 
 def _of_base(job: Job, kind: str) -> Json | None:
-    """The figures of the base alone in that type; None where it cannot be made or asked, or is what was trained."""
+    """Return the figures of the base alone in that type; None where it cannot be made or asked, or is what was trained."""
     subject = job.order.subject
     if subject.whole is not None:
         return None

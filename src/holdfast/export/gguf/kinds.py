@@ -23,7 +23,7 @@ _KL = {  # nats a token that a quantisation may cost, and the share of positions
 
 
 def budget_of(kind: str) -> Budget:
-    """What the export may differ by. Of a quantised one the NMSE is told and not judged: KL is what its use feels."""
+    """Return what an export may differ by. The NMSE of a quantised one is reported, not judged: KL is what its use feels."""
     if kind in SIXTEEN:
         return EXACT
     kl, top1 = _KL[kind]
@@ -31,7 +31,7 @@ def budget_of(kind: str) -> Budget:
 
 
 def read_kinds(text: str | None) -> list[str]:
-    """The types asked for. Raises Stop(2) for one llama.cpp does not have."""
+    """Parse the types asked for. Raises Stop(2) for one llama.cpp does not have."""
     kinds = [*dict.fromkeys(part.strip().lower() for part in (text or "").split(",") if part.strip())]
     known = [*SIXTEEN, *_KL]
     for kind in kinds:
@@ -43,7 +43,7 @@ def read_kinds(text: str | None) -> list[str]:
 
 
 def llama_cpp(given: Path | None) -> Path | None:
-    """The folder of llama.cpp that was asked for. Raises Stop(2) where it has no converter."""
+    """Return the folder of llama.cpp that was asked for. Raises Stop(2) where it has no converter."""
     named = given or (Path(os.environ["LLAMA_CPP"]) if os.environ.get("LLAMA_CPP") else None)
     if named is None:
         return None
@@ -56,7 +56,7 @@ def llama_cpp(given: Path | None) -> Path | None:
 
 
 def quantiser(kinds: list[str], folder: Path | None) -> Path | None:
-    """llama-quantize, where it is. Raises Stop(2) where every type needs it and it is not there."""
+    """Find llama-quantize. Raises Stop(2) where every type needs it and it is missing."""
     places = [folder / "build" / "bin" / "llama-quantize", folder / "llama-quantize"] if folder else []
     found = next((place for place in places if os.access(place, os.X_OK)), None)
     on_path = shutil.which("llama-quantize")

@@ -46,7 +46,7 @@ class Job:
 
 
 def converter(tools: Tools) -> Path | None:
-    """llama.cpp's convert_hf_to_gguf.py: of the checkout that was named, on the PATH, or of an installed package; None where none is."""
+    """Find llama.cpp's convert_hf_to_gguf.py: in the named checkout, on the PATH, or as an installed package; None where none is."""
     if tools.folder:
         return tools.folder / f"{_CONVERTER}.py"
     found = shutil.which(f"{_CONVERTER}.py")

@@ -10,7 +10,7 @@ _SYSTEM, _USER, _ANSWER = "HOLDFASTSYSTEM", "HOLDFASTUSER", "HOLDFASTANSWER"
 
 
 def modelfile(codec: Codec, file: str, end: int | None) -> str:
-    """The text of it; without TEMPLATE where the model's own asks for more than one question and its answer."""
+    """Return the text of a Modelfile; without TEMPLATE where the model's own needs more than one question and its answer."""
     lines = [f"FROM ./{file}"]
     template = _template(codec)
     if template is not None:

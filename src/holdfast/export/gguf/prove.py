@@ -18,7 +18,7 @@ from holdfast.export.child import Say, follow
 from holdfast.export.gguf.convert import expected_tensors, need_gguf
 from holdfast.export.gguf.engine import MOST_TOKENS
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
-from holdfast.export.proof import Compared, Side, compare, log_softmax
+from holdfast.export.proof import Comparison, Side, compare, log_softmax
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
 
@@ -39,8 +39,8 @@ def need_engine() -> None:
 
 def compare_gguf(
     file: Path, lora: Path | None, kind: str, reference: Side, questions: Questions, work: Path, env: Mapping[str, str], say: Say
-) -> Compared:
-    """The figures of one file of type `kind`, with an adapter on it where one is given."""
+) -> Comparison:
+    """Compute the figures of one file of type `kind`, with an adapter on it where one is given."""
     whole = _whole(len(questions.places), reference.logits.shape[1])
     found, told = ask_llama_cpp(file, lora, questions, reference.logits.shape[1], whole, work, env, say)
     ours, theirs = _alike(reference.logits, told["ids"], told["logprobs"])
@@ -52,12 +52,12 @@ def compare_gguf(
 
 
 def _whole(places: int, vocabulary: int) -> list[int]:
-    """Numbers of the places, spread over all, of which every token's log-probability is asked for: llama.cpp writes each as text."""
+    """Choose the places, spread over all, where every token's log-probability is asked for: llama.cpp writes each as text."""
     return sorted({*np.linspace(0, places - 1, max(1, min(places, _WHOLE // vocabulary))).round().astype(int).tolist()})
 
 
 def _alike(logits: Any, ids: Any, logprobs: Any) -> tuple[Any, Any]:
-    """The log-probabilities of both sides at the same tokens."""
+    """Return the log-probabilities of both sides at the same tokens."""
     ours = np.take_along_axis(log_softmax(logits.astype(np.float64)), ids, axis=1)
     return np.maximum(ours, _LEAST).astype(np.float32), np.maximum(logprobs, _LEAST)
 
@@ -65,7 +65,7 @@ def _alike(logits: Any, ids: Any, logprobs: Any) -> tuple[Any, Any]:
 def ask_llama_cpp(
     file: Path, lora: Path | None, questions: Questions, vocabulary: int, whole: list[int], work: Path, env: Mapping[str, str], say: Say
 ) -> tuple[Json, Any]:
-    """What the child found: facts, and arrays of token numbers and log-probabilities of each place. Raises Stop(1) where it failed."""
+    """Have a child ask llama.cpp: facts, and arrays of ids and log-probabilities of each place. Raises Stop(1) where it fails."""
     before = [questions.samples.row(row)[0][: at + 1] for row, at in questions.places]
     longest = max(map(len, [*before, *questions.prompts, *questions.chat_ids, *questions.text_ids]))
     request: Json = {"model": str(file), "lora": [str(lora)] if lora else [], "threads": usable_threads()}
@@ -85,7 +85,7 @@ def ask_llama_cpp(
 
 
 def first_tensor(file: Path, kind: str, subject: Subject) -> str | None:
-    """The first tensor of a file that is not what base + adapter make it, by llama.cpp's name; None where each is."""
+    """Return llama.cpp's name of the first tensor that is not what base + adapter make it; None where each is."""
     gguf = need_gguf()
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     most = _TENSOR["exact" if kind in SIXTEEN else "quantised"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
-from holdfast.data.templates.plain_form import written_template
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 
 _QWEN2 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
@@ -60,12 +60,12 @@ def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], pad: int | None, 
 
 
 def _joined(merge: str | list[str]) -> str:
-    """A merge as llama.cpp reads it, the two parts at a blank: one inside is written as a byte-level token writes it."""
+    """Write a merge as llama.cpp reads it, its parts parted by a blank; a blank inside becomes a byte-level token's."""
     return merge if isinstance(merge, str) else " ".join(part.replace(" ", "Ġ") for part in merge)
 
 
 def _tokens(tree: Json, size: int) -> tuple[list[str], list[int]]:
-    """Text and kind of every row of the embedding; those without a token get a name that no text has."""
+    """Return (text, kind) of every row of the embedding; rows without a token get a name that no text has."""
     by_number = {number: word for word, number in tree["model"]["vocab"].items()}
     added = {token["id"]: token for token in tree["added_tokens"]}
     unknown = tree["model"].get("unk_token")
@@ -88,7 +88,7 @@ def _tokens(tree: Json, size: int) -> tuple[list[str], list[int]]:
 
 
 def _scores(model: Json, words: list[str]) -> list[float]:
-    """The earlier a token is merged, the higher its score: llama.cpp merges the pair of the highest first."""
+    """Score each token, higher the earlier it is merged: llama.cpp merges the pair with the highest score first."""
     ranks: dict[str, float] = {}
     for rank, merge in enumerate(model["merges"]):
         one, other = merge.split(" ") if isinstance(merge, str) else merge
@@ -97,7 +97,7 @@ def _scores(model: Json, words: list[str]) -> list[float]:
 
 
 def _prefixes(tree: Json) -> bool:
-    """Whether a blank is put before a text."""
+    """Return whether a blank is put before a text."""
     parts = [tree.get("normalizer") or {}, *((tree.get("normalizer") or {}).get("normalizers") or [])]
     splits = [tree.get("pre_tokenizer") or {}, *((tree.get("pre_tokenizer") or {}).get("pretokenizers") or [])]
     return any(part.get("type") == "Prepend" for part in parts) or any(
@@ -106,7 +106,7 @@ def _prefixes(tree: Json) -> bool:
 
 
 def _pre(tree: Json) -> str:
-    """llama.cpp's name of how texts are cut into words."""
+    """Return llama.cpp's name of the rule by which texts are cut into words."""
     pre = tree.get("pre_tokenizer") or {}
     parts = pre.get("pretokenizers") or [pre]
     for part in parts:

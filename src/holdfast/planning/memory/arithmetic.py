@@ -10,7 +10,7 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import in_stacks
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import NESTED_SAVES
-from holdfast.planning.trained_size import adapted, trainable_parameters
+from holdfast.planning.memory.trained_size import adapted, trainable_parameters
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import LOGITS_AT_ONCE, STRETCH, WIDENED_ROWS
 
@@ -134,6 +134,7 @@ def footprint(
     if config.adapter.kind.own_weights:  # what is trained is counted as the adapter
         weights = (total - trainable) * (2 if halves else 4)
     scores, moving = _scores(config, model, mixed, on_card)
+    narrowed = 2 * trainable if mixed and config.train.weights != "bf16" else 0  # products take a copy
     own = trained_bytes(config, trainable, on_card is not None)
     need = Footprint(
         fixed={
@@ -153,8 +154,7 @@ def footprint(
         return replace(need, kept=need.kept + _HIDDEN_KEPT[precision] * hidden + _MIDDLE_KEPT[precision] * middle)
     return replace(
         need,
-        fixed=need.fixed
-        | {"adapter": own.weights + (trainable * 2 if mixed and not config.adapter.kind.own_weights else 0)},  # products take a copy
+        fixed=need.fixed | {"adapter": own.weights + narrowed},
         kept=need.kept + _kept_on_a_card(config, model, mixed, on_card == "at once"),
         on_card=True,
         passing=(1 if mixed else 2) * max(21 * hidden, hidden + 4 * middle),  # in its attention, or after it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +11,7 @@ from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.taught import told_of
-from holdfast.report.words import beyond, row_weights, unused_fields
+from holdfast.report.words import beyond, row_weights, unused_fields, visible
 
 _EXAMPLES = 2
 _LANGUAGES = 12  # in one line
@@ -59,6 +58,8 @@ def facts(answer: Json) -> list[str]:
         lines.append(
             f"! {counted(found, 'row')} in the held-out set: {same:,} word for word but for case, {found - same:,} by the prompt alone"
         )
+    if answer["kept"] + answer["mended"] == 1:
+        lines.append("! of 1 row none can be held out: nothing will say whether a model trained on it is better than its base")
     if answer["max_tokens"]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
     lines += [*told_of(answer["learned"]), *told_of_dropped(answer["notes"])]
@@ -101,11 +102,6 @@ def repeated(answer: Json) -> dict[str, int]:
     kinds = {"duplicates": "duplicate", "near_duplicates": "near_duplicate"}
     counts = {kinds.get(key, key): answer[key] for key in ("duplicates", "near_duplicates", "conflicting_answers", "in_held_out")}
     return {key.replace("answers", "answer"): count for key, count in counts.items() if count and key not in answer["by_reason"]}
-
-
-def visible(text: str) -> str:
-    """A text of unknown origin on one line, with everything that is not printed as an escape."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
 
 
 def _many_answers(found: Json) -> list[str]:

@@ -7,7 +7,8 @@ from rich.table import Table
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
-from holdfast.report.data.lines import headline, reasons, visible
+from holdfast.report.data.lines import headline, reasons
+from holdfast.report.words import visible
 
 _COLUMNS = 60  # that are shown in a terminal
 

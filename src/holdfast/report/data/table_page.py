@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast import __version__
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.report.data.lines import headline
 from holdfast.report.data.table_lines import HEADS, cells, facts, notes
 from holdfast.report.pages import page_template

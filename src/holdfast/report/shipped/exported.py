@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.base.inert import say
+from holdfast.base.versions import __version__
 from holdfast.export import words
 from holdfast.report.pages import page_template
 from holdfast.report.words import shown

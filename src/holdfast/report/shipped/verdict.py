@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from holdfast import __version__
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import chance, counted
+from holdfast.base.versions import __version__
 from holdfast.report.pages import page_template
 from holdfast.report.words import shown
 

@@ -20,7 +20,6 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.run.snapshots.pieces import Image, Parted, stretches
 
-ARTIFACT, ADAPTER_CONFIG = WEIGHTS["adapter"], CONFIGS["adapter"]
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
 BEST = "best.json"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.base.files import read_json
 from holdfast.base.safe_open import open_regular
 from holdfast.base.units import counted
+from holdfast.diagnosis.logs.counters import Counter
 from holdfast.diagnosis.logs.curve import points
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.diagnosis.logs.frames import tracebacks
-from holdfast.diagnosis.logs.text import clean_lines
+from holdfast.diagnosis.logs.text import Line, clean_lines
 from holdfast.processes.attempt import Attempt
 from holdfast.run.types import Ending
 from holdfast.supervision.command.signs import Seen
@@ -60,17 +62,28 @@ def of_last_losses(log: Path) -> str:
     return f"the loss that it printed last is {last[-1].loss:g}"
 
 
-def of_tracebacks(log: Path) -> str:
-    """Return what is to be doubted of a command that printed a traceback and went on; empty where it printed none."""
+def of_tracebacks(log: Path) -> tuple[str, bool]:
+    """Return (that a command printed a traceback and went on, empty where it printed none; whether its last step came after it)."""
     try:
         with open_regular(log) as stream:
             lines = read_log(stream)
     except OSError:
-        return ""
+        return "", False
     heads = [at for at, line in enumerate(lines) if _HEAD in line.text]
     said = [at for at in tracebacks(lines).own if heads and at > heads[0]]
     if not heads:
-        return ""
+        return "", False
     line = lines[said[0]] if said else lines[heads[0]]
     more = f" (and {counted(len(heads) - 1, 'more traceback')})" if len(heads) > 1 else ""
-    return f"it printed a traceback and went on, line {line.number} of its output: {line.text.strip()[:_LONGEST]}{more}"
+    before, whole = (_counted(lines[:end]) for end in (heads[-1], len(lines)))
+    trained_on = whole.total is not None and (before.step or 0) < whole.total <= (whole.step or 0)
+    where = "to its last step" if trained_on else ""
+    words = f"it printed a traceback and went on {where}".strip()
+    return f"{words}, line {line.number} of its output: {line.text.strip()[:_LONGEST]}{more}", trained_on
+
+
+def _counted(lines: Sequence[Line]) -> Counter:
+    counter = Counter()
+    counter.feed("".join(f"{line.text}\n" for line in lines))
+    counter.end()
+    return counter

@@ -22,7 +22,7 @@ from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
-from holdfast.report.report import write_report
+from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
@@ -194,7 +194,8 @@ def _well(summary: Json, where: bool = True) -> str:
     more = f"; {summary['doubt']}" if "; " in (summary["doubt"] or "") else ""
     if short:
         return f"ended with exit code 0 after {told}{more}"
-    return f"ended well: {told}" + (
+    lived = f"; {summary['lived_through']}" if summary.get("lived_through") else ""
+    return f"ended well: {told}{lived}" + (
         "" if where else "; where it saves is not known (--checkpoints DIR tells), so no checkpoint was looked at"
     )
 
@@ -218,8 +219,10 @@ def _write_summary(
         epochs = "" if over or after else _epochs_missing(user, known)
         known["incomplete"] = True if epochs else known["incomplete"]
         log = newest / "output.log" if newest else None
+        printed, trained_on = of_tracebacks(log) if log and not after else ("", False)
+        known |= {"lived_through": printed} if trained_on else {}
         doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
-        doubts += [of_last_losses(log), "" if after else of_tracebacks(log)] if log else []
+        doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
         doubts += [user.left]
     known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})

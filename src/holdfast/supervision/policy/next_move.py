@@ -151,6 +151,8 @@ def _of_no_state(failure_report: FailureReport, rolled: int) -> Move:
 
 def wants_experiments(failure_report: FailureReport, history: list[Past]) -> bool:
     """Whether the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
+    if failure_report.ending.cpu_limit_s is not None:
+        return False  # each trial is a process with such a limit
     if failure_report.step is None or is_final(failure_report) or failure_report.ending.kind in _NO_CASE:
         return False
     deaths = in_step(history)[-deaths_in_step(history) :]

@@ -20,7 +20,7 @@ from holdfast.data.judge.row_weight import weight_of
 from holdfast.data.judge.rules import WANTED, rules_of
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import Unused
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import quick_plan
 from holdfast.planning.tracing import tracer

@@ -8,8 +8,8 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import packed_as
 from holdfast.config.config import Config
+from holdfast.planning.memory.trained_size import what_learns
 from holdfast.planning.serving_limits import limits
-from holdfast.planning.trained_size import what_learns
 from holdfast.run.plan import Plan
 from holdfast.terminal.run_view import Terminal
 

@@ -18,8 +18,8 @@ from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.train import Train, Until
-from holdfast.data.templates.given_template import with_template
-from holdfast.data.tokens.token_set import epoch_rows
+from holdfast.data.token_set.token_set import epoch_rows
+from holdfast.data.tokens.given_template import with_template
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
 from holdfast.planning.ladder import ladder_entry
@@ -163,7 +163,7 @@ def _begin_timeline_again(run: RunFolder, terminal: Terminal) -> None:
     """Write the timeline's only line, which was torn, again of the plan it followed from. Raises Stop where plan or file is lost."""
     if not run.timeline_file.exists():
         text = f"{run.timeline_file} is missing: which settings the steps were computed with stands there alone"
-        raise Stop(BLOCKED, text, "put it back, or begin a new run in another folder with --run DIR")
+        raise Stop(BLOCKED, text, f"put it back, or {run.anew()}")
     plan, config = run.plan(), run.config()
     _begin_timeline(run, with_start(run, config), plan, read_json(run.machine_file) or read_machine(run.path))
     terminal.tell(f"{run.timeline_file}: its only line was torn; it was written again of the plan")

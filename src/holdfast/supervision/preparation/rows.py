@@ -14,21 +14,22 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
 from holdfast.data.templates.dropped import told_of_dropped
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.token_set.overlap import held_out_facts, told_of_held_out
+from holdfast.data.token_set.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.data.tokens.cache import TokenCache, cache_key
-from holdfast.data.tokens.overlap import held_out_facts, told_of_held_out
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.taught import told_of
-from holdfast.data.tokens.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.data.workers.build import Checked, check_rows, report
 from holdfast.data.workers.workers import Workers
 from holdfast.machine.system import usable_threads
-from holdfast.report.data.lines import visible
 from holdfast.report.data.rows_told import rows_line
-from holdfast.report.words import beyond, row_weights, shown, unused_fields
+from holdfast.report.words import beyond, row_weights, shown, unused_fields, visible
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.supervision.preparation.needs import refuse_no_held_out
 from holdfast.terminal.run_view import Terminal
+
+_TOKENS = "tokens"  # of the user's cache
 
 
 def divide(run: RunFolder, config: Config, tokens: TokenSet) -> tuple[Rows, Rows, int]:
@@ -48,6 +49,13 @@ def _rows_per_epoch(config: Config, training: int) -> int:
     return rows
 
 
+def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
+    """The folder of the user's cache where rows lie that were tokenised with this config; None without a cache."""
+    codec, folder = codec_of(config, model.folder), cache_folder(os.environ)
+    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    return folder / _TOKENS / cache_key(codec, rules_of(config, limit)) if folder else None
+
+
 def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal, wanted: str = "") -> tuple[TokenSet, Json]:
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on.
 
@@ -60,7 +68,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
         terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
     rules = rules_of(config, limit)
     folder = cache_folder(os.environ)
-    cache = TokenCache(folder / "tokens" if folder else None, run.token_shards, cache_key(codec, rules))
+    cache = TokenCache(folder / _TOKENS if folder else None, run.token_shards, cache_key(codec, rules))
     with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:
         checked = check_rows(config, cache, workers, rejects)
     _tell_of_cache(cache, run, terminal)

@@ -1,4 +1,4 @@
-"""What is done for a run before its first start, by its kind of task; what happens from then on is trainer/task.py's."""
+"""What is done for a run before its first start, by its kind of task; what happens from then on is trainer/protocol/task.py's."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, append_line
 from holdfast.tables.bars.features import ALL, LOOKBACK
 from holdfast.tables.bars.features.feature import Feature
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column, Whole
 from holdfast.tables.bars.judge import Judge, Kept, refuse_backward
 from holdfast.tables.bars.read import JOINED, Layout, read_chunks
-from holdfast.tables.bars.stretch import Stretch
 from holdfast.tables.bars.vix import DailyVix
-from holdfast.tables.bars.windows import Column, Whole
 from holdfast.tables.table.write import table_writer
 
 _Write = Callable[[Kept, dict[str, Column], dict[str, Column]], None]

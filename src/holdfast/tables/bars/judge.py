@@ -11,8 +11,8 @@ import polars as pl
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
+from holdfast.tables.bars.features.windows import Whole
 from holdfast.tables.bars.read import Layout
-from holdfast.tables.bars.windows import Whole
 from holdfast.tables.table.frames import LINE, RAGGED
 from holdfast.tables.table.times import NONE, times_of
 

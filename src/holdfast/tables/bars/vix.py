@@ -10,8 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.tables.bars.stretch import Vix
-from holdfast.tables.bars.windows import Column, Whole, shifted
+from holdfast.tables.bars.features.stretch import Vix
+from holdfast.tables.bars.features.windows import Column, Whole, shifted
 
 _FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
 _YEAR = 252  # rows

@@ -16,7 +16,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing
 from holdfast.config.config import Config
 from holdfast.config.table import columns_of
-from holdfast.data.tokens.arrays import header_of, in_file_order
+from holdfast.data.token_set.arrays import header_of, in_file_order
 from holdfast.run.types import Finding
 from holdfast.tables.table.form import Category, Form, Number, Target
 from holdfast.tables.table.intake import Intake, Raw

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.tokens.overlap import mixed
+from holdfast.data.token_set.overlap import mixed
 from holdfast.tables.table.intake import Raw
 from holdfast.tables.table.statistics import chunks
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING

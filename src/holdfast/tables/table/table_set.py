@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.tokens.arrays import map_arrays
+from holdfast.data.token_set.arrays import map_arrays
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.tables.table.form import Form
 

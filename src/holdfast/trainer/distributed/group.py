@@ -14,9 +14,9 @@ from torch import Tensor
 
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json
+from holdfast.trainer.common.oom import OutOfMemory
+from holdfast.trainer.common.waiting import WAITING
 from holdfast.trainer.distributed.rank import PeerLost, Rank, Result, heard_of, no_facts, told_of
-from holdfast.trainer.distributed.waiting import WAITING
-from holdfast.trainer.memory.oom import OutOfMemory
 
 _FOR_EVER = timedelta(days=7)  # who hangs is found by what it published, and named; a watchdog here would only guess
 _LINE_BYTES = 4096  # of most exchanges
@@ -108,7 +108,7 @@ class Group(Rank):
             _swap(other, block[keep[0] : keep[1]], block[give[0] : give[1]])
 
     def _room(self, block: Tensor, size: int) -> Tensor:
-        """Memory for what a partner sends; kept, because a step must not run out of memory here."""
+        """Return a buffer of `size` numbers for what a partner sends. It is kept, because a step must not run out of memory here."""
         key = block.dtype, block.device
         if key not in self._scratch or self._scratch[key].numel() < size:
             self._scratch[key] = torch.empty(size, dtype=block.dtype, device=block.device)
@@ -125,7 +125,7 @@ def peers() -> Iterator[None]:
 
 
 def _of_a_peer(error: RuntimeError) -> bool:
-    """Whether a backend raised it because it could not reach another rank."""
+    """Return whether a backend raised `error` because it could not reach another rank."""
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
@@ -138,7 +138,7 @@ def _swap(other: int, outgoing: Tensor, incoming: Tensor) -> None:
 
 
 def _gathered(line: bytes, size: int, room: int) -> list[bytes]:
-    """The line of each rank after its length in eight bytes; cut where it is longer than `room`."""
+    """Gather one line from each rank: [8 bytes of its length, then the line, cut to `room` bytes]."""
     own = torch.frombuffer(bytearray((len(line).to_bytes(8, "little") + line)[: 8 + room].ljust(8 + room, b" ")), dtype=torch.uint8)
     every = [torch.empty_like(own) for _ in range(size)]
     dist.all_gather(every, own)

@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from holdfast.base.files import Json
-from holdfast.trainer.memory.oom import OutOfMemory
-from holdfast.trainer.task import Batch
+from holdfast.trainer.common.batch import Batch
+from holdfast.trainer.common.oom import OutOfMemory
 
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ class PeerLost(Exception):
 
 
 def no_facts(_: Any) -> Json:
-    """Nothing to tell beside whether it went well."""
+    """Return no facts: nothing to tell other ranks but that the work went well."""
     return {}
 
 
@@ -65,7 +65,7 @@ ALONE = Rank()
 
 
 def parts_of(samples: list[int], lengths: Callable[[], Any], count: int) -> list[list[int]]:
-    """`samples` in `count` parts of about as many tokens; follows from their lengths alone. A part may be empty.
+    """Divide `samples` into `count` parts of about as many tokens, by their lengths alone. A part may be empty.
 
     The longest sample goes first, each to the part with the fewest tokens. lengths: asked for tokens of each row, where there is more than
     one part.
@@ -83,7 +83,7 @@ def parts_of(samples: list[int], lengths: Callable[[], Any], count: int) -> list
 
 
 def own_parts(rank: Rank, parts: list[list[int]], apart: bool = False) -> list[list[int]]:
-    """Those of `rank`, as many for each: neighbours; apart: neighbours are on neighbouring ranks."""
+    """Select the parts of `rank`, equally many for each: a contiguous block, or, with apart, every `rank.size`-th one."""
     if apart:
         return parts[rank.number :: rank.size]
     each = len(parts) // rank.size
@@ -91,7 +91,7 @@ def own_parts(rank: Rank, parts: list[list[int]], apart: bool = False) -> list[l
 
 
 def told_of(full: OutOfMemory) -> Json:
-    """An OutOfMemory in words that another process can raise it from."""
+    """Encode an OutOfMemory as JSON, from which another process can raise it (`heard_of`)."""
     batch = full.batch
     told: Json = {"text": str(full), "what": full.what, "device": full.device}
     if batch is not None:
@@ -100,7 +100,7 @@ def told_of(full: OutOfMemory) -> Json:
 
 
 def heard_of(told: Json, rank: int) -> OutOfMemory:
-    """The error that `told_of` told, on every rank alike."""
+    """Rebuild the error that `told_of` encoded on rank `rank`, alike on every rank."""
     batch = None
     if "batch" in told:
         numbers, sources, lengths, size, labels = told["batch"]

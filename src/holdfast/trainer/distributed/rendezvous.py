@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from holdfast.base.errors import error_message
 from holdfast.processes.rank_environment import STARTED_BY, STORE_DESCRIPTOR
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import PeerLost
-from holdfast.trainer.refuse import Refusal
 
 _JOIN = timedelta(minutes=10)
 _LOOK_S = 0.1
@@ -22,7 +22,7 @@ _ATTEMPT = "holdfast/attempt"
 
 
 def store_of(number: int, attempt: int) -> Any:
-    """The store in which the ranks of `attempt` find each other. Raises PeerLost where they do not, Refusal where they cannot."""
+    """Open the store in which the ranks of `attempt` meet. Raises PeerLost where they do not, Refusal where they cannot."""
     try:
         if STARTED_BY in os.environ:
             return _own_store(number)
@@ -34,7 +34,10 @@ def store_of(number: int, attempt: int) -> Any:
 
 
 def announced(at_least: int) -> int:
-    """The attempt that the first rank is in, once it has got as far as `at_least`: torchrun's store outlives attempts. Raises PeerLost."""
+    """Wait for the first rank to be in attempt `at_least` or a later one; return its number. Raises PeerLost.
+
+    Needed because torchrun's store outlives attempts.
+    """
     deadline = time.monotonic() + _JOIN.total_seconds()
     try:
         while (number := int(_launchers_store().get(_ATTEMPT))) < at_least and time.monotonic() < deadline:
@@ -45,7 +48,7 @@ def announced(at_least: int) -> int:
 
 
 def _listening() -> Any:
-    """The launcher's store, for the first rank, which is to listen there. Raises Refusal where another program does, and goes on to."""
+    """Listen at the launcher's address, as the first rank does. Raises Refusal where another program keeps listening there."""
     deadline = time.monotonic() + _TAKEN_S
     while True:
         try:
@@ -63,14 +66,14 @@ def _listening() -> Any:
 
 @cache
 def _launchers_store() -> Any:
-    """torchrun's own store where it keeps one, else the first rank's, at the launcher's address."""
+    """Connect to torchrun's own store where it keeps one, else to the first rank's, at the launcher's address."""
     store, _, _ = next(dist.rendezvous("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout=_JOIN))  # type: ignore[attr-defined]
     store.set_timeout(_JOIN)
     return store
 
 
 def _own_store(number: int) -> Any:
-    """At the shim's socket, which listened before any rank was started: no port is guessed, and none is taken meanwhile."""
+    """Open the store on the shim's socket, which listened before any rank was started: no port is guessed, none can be taken meanwhile."""
     listening = os.environ.get(STORE_DESCRIPTOR)
     return dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from holdfast import __version__
 from holdfast.base.files import Json, sha256
+from holdfast.base.versions import __version__
 from holdfast.config.settings import Settings
-from holdfast.trainer.device import planned_device
+from holdfast.trainer.common.device import planned_device
+from holdfast.trainer.common.job import Job
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import Rank
-from holdfast.trainer.job import Job
-from holdfast.trainer.refuse import Refusal
 
 _WORDS = {
     "holdfast": "the version of holdfast",

@@ -18,12 +18,12 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.load import loader, unlike_config
-from holdfast.trainer.refuse import Refusal
 from holdfast.trainer.traced.curve import curve
 from holdfast.trainer.traced.peak import peak_of, start_of
-from holdfast.trainer.traced.replay import Card, Heap, Mapped, held
-from holdfast.trainer.traced.step import Traced, trace
+from holdfast.trainer.traced.replay import Card, Heap, MappedHeap, held
+from holdfast.trainer.traced.step import StepTrace, trace
 
 _CARD_UNIT = 512  # bytes; what torch's allocator rounds up to
 _OTHERS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
@@ -67,7 +67,7 @@ def _unlike(model: ModelFacts) -> Json:
 
 
 def told(config: Config, model: ModelFacts, case: Json) -> Json:
-    """What one case needs, or why that cannot be told: {refused, hint} by the trainer itself, {failed} by others' code."""
+    """Compute what one case needs, or why that is not known: {refused, hint} by the trainer, {failed} by others' code."""
     began = time.perf_counter()
     settings = Settings.model_validate(case["settings"])
     if case.get("layers"):
@@ -90,7 +90,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
         "largest": peak.largest,
         "building": peak.building,
         "held": held(traced.log, begin, Card() if card else Heap()),
-        "mapped": None if card else held(traced.log, begin, Mapped()),
+        "mapped": None if card else held(traced.log, begin, MappedHeap()),
         "params": {"total": traced.total, "trainable": traced.trainable},
         "learns": traced.parts.learns,
         "weights_by_part": traced.parts.weights,
@@ -101,8 +101,8 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
     } | ({"curve": curve(traced)} if case.get("curve") else {})
 
 
-def _traced(model: ModelFacts, config: Config, settings: Settings, case: Json) -> Traced:
-    """The step's trace; padded where samples of this architecture cannot share a row, as the start of a run finds by trying."""
+def _traced(model: ModelFacts, config: Config, settings: Settings, case: Json) -> StepTrace:
+    """Trace a step; padded where samples of this architecture cannot share a row, as a run finds by trying."""
     try:
         return trace(model, config, settings, case["lengths"], case["labels"])
     except NotImplementedError:
@@ -116,7 +116,7 @@ def _failed(error: Exception) -> Json:
 
 
 def _cut(config: Json, layers: int) -> Json:
-    """The same model with fewer layers."""
+    """Return the config of the same model with fewer layers."""
     if isinstance(inner := config.get("text_config"), dict):
         return config | {"text_config": _cut(inner, layers)}
     kinds = config.get("layer_types")

@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.base_model.folder import read_model
 from holdfast.data.judge.turns import BadRow, Message
-from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
@@ -31,7 +31,7 @@ class Talk:
         self.forgot = False
 
     def prompt(self, side: str, question: str) -> list[int] | str:
-        """The tokens of a conversation with a question at its end, old turns left out first; words where the question alone is too long."""
+        """Return the tokens of the conversation up to a question, without old turns that do not fit; words where it alone is too long."""
         system = [Message("system", self.wishes["system"])] if self.wishes.get("system") else []
         while True:
             try:
@@ -42,7 +42,7 @@ class Talk:
             self.said[side], self.forgot = self.said[side][2:], True
 
     def answer(self, side: str, model: Any, question: str) -> str:
-        """What a side says, with a mark where it was cut off."""
+        """Generate what a side says, with a mark where it was cut off."""
         prompt = self.prompt(side, question)
         if isinstance(prompt, str):
             return prompt

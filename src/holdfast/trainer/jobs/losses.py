@@ -18,9 +18,9 @@ from holdfast.config.settings import Settings
 from holdfast.data.judge.rules import Rules
 from holdfast.data.tokens.codec import load_codec
 from holdfast.data.tokens.shard import Shard, blocks, tokenise
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.load import load_base
-from holdfast.trainer.refuse import Refusal
 
 _LOGITS = 1 << 26  # numbers at a time: 256 MiB
 _MOST_TOKENS = 1 << 12  # of a batch
@@ -43,7 +43,7 @@ def losses(path: Path) -> int:
 
 
 def _measured(request: Json) -> Iterator[tuple[int, int, int, float]]:
-    """Number of the file, line, learned tokens and mean loss of each row. Raises Stop(1)."""
+    """Yield (number of the file, line, learned tokens, mean loss) of each row. Raises Stop(1)."""
     settings = Settings(threads=request["threads"], deterministic=False, steps=1, samples=1, micro_batch_tokens=_MOST_TOKENS)
     device = prepare_torch(settings)
     facts = read_model(request["model"])
@@ -63,7 +63,7 @@ def _measured(request: Json) -> Iterator[tuple[int, int, int, float]]:
 
 
 def _of_shard(model: Any, shard: Shard, pad: int, vocabulary: int, device: torch.device) -> Iterator[tuple[int, int, float]]:
-    """Line in the block, learned tokens and mean loss of each row, in order."""
+    """Yield (line in the block, learned tokens, mean loss) of each row, in order."""
     starts = np.concatenate([[0], np.cumsum(shard.lengths)])
     budget = max(1, min(_MOST_TOKENS, _LOGITS // vocabulary))
     sums, counts = np.zeros(len(shard.lengths)), np.zeros(len(shard.lengths), np.int64)
@@ -90,7 +90,7 @@ def row_sums(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> tuple[npt.
 
 
 def by_length(lengths: npt.NDArray[np.int32], budget: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Numbers of rows of about one length, rows times longest within `budget`; a longer one alone."""
+    """Yield indices of rows of about one length, rows times longest within `budget`; a longer one alone."""
     order = np.argsort(lengths, kind="stable")
     begin = 0
     for end in range(1, len(order) + 1):

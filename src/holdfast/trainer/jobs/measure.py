@@ -21,9 +21,9 @@ from transformers import AutoTokenizer, GenerationConfig
 from holdfast.base.child import PROGRESS
 from holdfast.base.errors import BLOCKED, Stop, error_message
 from holdfast.base.files import Json, append_line, read_json, write_json
-from holdfast.trainer.device import release, take_threads
+from holdfast.trainer.common.device import release, take_threads
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.jobs.losses import by_length, row_sums
-from holdfast.trainer.memory.oom import is_out_of_memory
 from holdfast.trainer.model.greedy import greedy
 from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
@@ -62,7 +62,7 @@ def measure(path: Path) -> int:
     return 0
 
 
-class _Told:
+class _ProgressFile:
     """Writes how far it is, at most once a second, and when something begins."""
 
     def __init__(self, out: Path, part: str) -> None:
@@ -83,7 +83,7 @@ def _measure(part: Json, rows: Any, out: Path, place: Place) -> None:
     name, answer, device = part["name"], dict[str, Any](), place.device
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenised(part)
-    told = _Told(out, name)
+    told = _ProgressFile(out, name)
     told.begin("loading the model")
     model = load_plain(part["model"], part["adapter"], *place)
     if part.get("losses"):
@@ -110,7 +110,7 @@ def _measure(part: Json, rows: Any, out: Path, place: Place) -> None:
 
 
 def _tokenised(part: Json) -> Json:
-    """Token numbers of conversations and texts, by the tokenizer and template that lie with the model."""
+    """Tokenise conversations and texts by the tokenizer and template that lie with the model."""
     tokenizer: Any = AutoTokenizer.from_pretrained(part.get("tokenizer") or part["model"], local_files_only=True, trust_remote_code=False)
     chats = [
         tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
@@ -120,8 +120,8 @@ def _tokenised(part: Json) -> Json:
     return {"chats": [[*map(int, ids)] for ids in chats], "texts": texts}
 
 
-def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device, told: _Told) -> Floats:
-    """Learned tokens of each row and the sum of their losses, in nats. Rows are padded on the right, which none sees."""
+def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.device, told: _ProgressFile) -> Floats:
+    """Compute learned tokens of each row and the sum of their losses in nats. Rows are padded on the right, where none attends."""
     ids, learned, starts = rows["ids"], rows["learned"], rows["starts"]
     lengths = np.diff(starts)
     found = np.zeros((len(lengths), 2))
@@ -142,8 +142,8 @@ def _vocabulary(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
 
 
-def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device, told: _Told) -> tuple[Any, Any]:
-    """Logits [places, vocabulary] and hidden states [layers + 1, places, width] at (row, position); each row alone, so without padding.
+def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device, told: _ProgressFile) -> tuple[Any, Any]:
+    """Compute logits [places, vocabulary] and states [layers + 1, places, width] at (row, position), each row alone, unpadded.
 
     Narrower states, of a model that has several streams, are filled up with zeros.
     """
@@ -162,13 +162,13 @@ def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device
 
 
 def by_token(state: torch.Tensor) -> torch.Tensor:
-    """Of one row: [tokens, width]. Streams side by side stand behind the tokens or, where those of the row are apart, before it."""
+    """Arrange one row's states as [tokens, width]; parallel streams, after or before the token axis, are put side by side."""
     streams_first = state.dim() == 4 and state.shape[1] == 1
     return (state.movedim(0, 2) if streams_first else state)[0].flatten(1)
 
 
-def _answers(model: Any, part: Json, device: torch.device, told: _Told) -> list[Json]:
-    """Greedy answers: by our own loop where `ends` is given, else by transformers' generate with the folder's own settings."""
+def _answers(model: Any, part: Json, device: torch.device, told: _ProgressFile) -> list[Json]:
+    """Generate greedy answers: by our own loop where `ends` is given, else by transformers with the folder's own settings."""
     if part.get("ends") is not None:
         found = greedy(model, part["prompts"], part["pad"], part["ends"], part["longest"], told.more)
         return [answer._asdict() for answer in found]
@@ -184,7 +184,7 @@ def _answers(model: Any, part: Json, device: torch.device, told: _Told) -> list[
 
 
 def _generated(model: Any, prompt: list[int], settings: Any, longest: int, device: torch.device) -> list[int]:
-    """What transformers' generate writes behind a prompt; where its own cache does not fit the model, without one."""
+    """Generate after a prompt by transformers; without its cache where that does not fit the model."""
     ids = torch.tensor([prompt], device=device)
     asked = {"attention_mask": torch.ones_like(ids), "generation_config": settings, "do_sample": False, "max_new_tokens": longest}
     asked |= {"max_length": None, "forced_eos_token_id": None}  # where we cut an answer short, the model did not end it

@@ -13,8 +13,9 @@ from transformers import logging
 from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import read_json
 from holdfast.base_model.folder import read_model
-from holdfast.run.snapshots.checkpoint import ARTIFACT
+from holdfast.run.artifact import ARTIFACT
 from holdfast.trainer.model.load import loader, read_widened
+from holdfast.trainer.model.trained.loaded_names import loadable_names
 from holdfast.trainer.model.trained.saved import load_whole
 
 
@@ -27,7 +28,7 @@ def merge(request: Path) -> int:
     base = loader(facts).from_pretrained(facts.folder, **about, **read_widened(facts))
     tuned = load_whole(base, asked["adapter"])
     with safe_open(Path(asked["adapter"]) / ARTIFACT, "pt") as file:
-        lost = set(file.keys()) - set(get_peft_model_state_dict(tuned, save_embedding_layers=False))
+        lost = set(file.keys()) - {*loadable_names(tuned, get_peft_model_state_dict(tuned, save_embedding_layers=False)).values()}
     if lost:
         raise Stop(BLOCKED, f"PEFT finds no place for {sorted(lost)[0]}", "give the base model it was trained on with --base DIR")
     tuned.merge_and_unload(safe_merge=True).save_pretrained(Path(asked["out"]) / "merged")

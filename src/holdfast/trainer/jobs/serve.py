@@ -15,7 +15,7 @@ import torch
 
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json
-from holdfast.trainer.device import take_threads
+from holdfast.trainer.common.device import take_threads
 from holdfast.trainer.model.place import at_first_that_fits, places
 from holdfast.trainer.model.plain import load_plain
 
@@ -59,7 +59,7 @@ def _say(part: Json) -> None:
 
 @torch.inference_mode()
 def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, cancelled: set[int]) -> Iterator[Json]:
-    """One token a time, then why there are no more."""
+    """Yield one token at a time, then why there are no more."""
     draws = torch.Generator().manual_seed(wanted["seed"])
     with contextlib.nullcontext() if wanted["model"] == "tuned" else model.disable_adapter():
         ids, cache = torch.tensor([wanted["ids"]], device=device), None
@@ -78,7 +78,7 @@ def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, can
 
 
 def _drawn(logits: torch.Tensor, wanted: Json, draws: torch.Generator) -> int:
-    """The likeliest token at temperature 0, else one drawn from the likeliest that make up top_p."""
+    """Choose the likeliest token at temperature 0, else draw one from the likeliest that make up top_p."""
     if wanted["temperature"] <= 0:
         return int(logits.argmax())
     shares, order = torch.softmax(logits / wanted["temperature"], 0).sort(descending=True)

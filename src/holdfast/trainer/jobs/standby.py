@@ -11,14 +11,14 @@ from holdfast.base.safe_open import log_descriptor
 from holdfast.base_model.folder import read_model
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import settings_of_process
-from holdfast.trainer.job import open_job, register
-from holdfast.trainer.loop import train
-from holdfast.trainer.refuse import refuse_broken_weights
-from holdfast.trainer.training_state import TrainingState, build
+from holdfast.trainer.common.job import open_job, register
+from holdfast.trainer.common.refuse import refuse_broken_weights
+from holdfast.trainer.loop.loop import train
+from holdfast.trainer.step.training_state import TrainingState, build
 
 
 def stand_by(path: Path, mode: str) -> int:
-    """Get ready, then wait on standard input for an attempt's number and become its trainer; end when the input ends.
+    """Prepare, then wait on standard input for an attempt's number and become its trainer; end when the input ends.
 
     mode: `model` holds the model itself, for runs on the CPU; with `imports` its files are only read into the page
     cache, and no device is touched.
@@ -35,7 +35,7 @@ def stand_by(path: Path, mode: str) -> int:
 
 
 def _training(run: RunFolder) -> TrainingState:
-    """The training state of the run's next step; the attempt that takes it over builds another where its settings differ."""
+    """Build the training state of the run's next step; the attempt builds another where its settings differ."""
     job = open_job(run, 0, run.path, {})
     training = build(job, settings_of_process(job.timeline))
     refuse_broken_weights(training.task.model, job.config.model)

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
-from holdfast.trainer.device import release, take_threads
-from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.common.device import release, take_threads
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.place import Place, at_first_that_fits, note, places
 from holdfast.trainer.model.plain import load_plain
 
@@ -52,7 +52,7 @@ def suite(path: Path) -> int:
 
 
 def _tasks(request: Json) -> tuple[Any, list[str]]:
-    """lm-eval's manager, and the single tasks that the names stand for. Their data is read, or fetched, here."""
+    """Return lm-eval's manager, and the single tasks that the names stand for. Their data is read, or fetched, here."""
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=request["path"])
@@ -60,7 +60,7 @@ def _tasks(request: Json) -> tuple[Any, list[str]]:
 
 
 def _asked(part: Json, request: Json, manager: Any, tasks: list[str], place: Place) -> Json:
-    """lm-eval's own figures by task and metric, and the numbers of each question."""
+    """Run the tasks; return lm-eval's figures by task and metric, and those of each question."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
 
@@ -79,7 +79,7 @@ def _asked(part: Json, request: Json, manager: Any, tasks: list[str], place: Pla
 
 
 def _of_task(answer: Any, name: str) -> Json:
-    """samples: of each question its number, hash and every figure that is one number, by `metric,filter` as lm-eval names them."""
+    """Return {samples}: of each question its number, hash and every figure that is one number, by `metric,filter` as in lm-eval."""
     samples: dict[int, Json] = {}
     for sample in answer["samples"][name]:
         entry = samples.setdefault(int(sample["doc_id"]), {"hash": sample["doc_hash"], "values": {}})

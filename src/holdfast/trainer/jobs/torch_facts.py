@@ -34,6 +34,6 @@ def mkl_version() -> str | None:
 
 
 def _arch_list() -> list[str]:
-    """The architectures of the build, which get_arch_list() tells only where a device is there."""
+    """Return the architectures of the build, also without a device, where get_arch_list() does not tell."""
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
     return (flags() or "").split() if flags else []

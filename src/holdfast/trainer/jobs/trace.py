@@ -19,7 +19,7 @@ _UNWRITTEN = ("empty", "new_empty", "resize")  # what they give was not computed
 
 @contextmanager
 def traced(model: nn.Module) -> Iterator[list[Json]]:
-    """Inside, the first operation with finite inputs and an output that is not gets written down, forward or backward.
+    """Record, within the context, the first operation with finite inputs and an output that is not, forward or backward.
 
     -inf is what masks are made of and counts as finite. {module, operation, dtype, device, shapes, largest_input, cpu_fp32_finite, cause,
     says}; None is unknown.
@@ -39,14 +39,14 @@ def traced(model: nn.Module) -> Iterator[list[Json]]:
         handles.append(module.register_forward_pre_hook(lambda module, given, name=name: enter(module, given, name)))
         handles.append(module.register_forward_hook(lambda module, given, made, name=name: leave(name)))
     try:
-        with _Looking(seen, inside):
+        with _OperationWatch(seen, inside):
             yield seen
     finally:
         for handle in handles:
             handle.remove()
 
 
-class _Looking(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation, also those of a backward pass."""
 
     def __init__(self, seen: list[Json], inside: list[str]) -> None:

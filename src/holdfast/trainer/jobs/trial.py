@@ -17,17 +17,17 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
 from holdfast.run.timeline import Entry, settings_of_process
-from holdfast.trainer.announce import Announcer
-from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.job import Job, open_job
+from holdfast.trainer.common.device import prepare_torch, release
+from holdfast.trainer.common.images import ABSURD
+from holdfast.trainer.common.job import Job, open_job
+from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal, broken_weights
 from holdfast.trainer.jobs.trace import traced
-from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
-from holdfast.trainer.refuse import Refusal, broken_weights
-from holdfast.trainer.state.images import ABSURD
+from holdfast.trainer.loop.announce import Announcer
 from holdfast.trainer.state.restore import find_state
 from holdfast.trainer.state.sound import damage, difference
-from holdfast.trainer.step import Announce, gradients_sha256
-from holdfast.trainer.training_state import TrainingState, build
+from holdfast.trainer.step.step import Announce, gradients_sha256
+from holdfast.trainer.step.training_state import TrainingState, build
 
 _OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError)
 
@@ -91,7 +91,7 @@ class _Stage:
         return bool(facts)
 
     def _replayed(self, job: Job, request: Json, facts: Json) -> Json:
-        """What the trial comes to. When it begins to compute, `facts` are filled in and running.json is written."""
+        """Do the trial and return its outcome. When computing begins, `facts` are filled in and running.json is written."""
         step: int = request["step"]
         places = [Path(place) for place in request["memory_places"]]
         memory = next((memory for place in places if (memory := MemoryFile.open(place))), None)
@@ -114,7 +114,7 @@ class _Stage:
         return outcome | {"seconds": round(time.perf_counter() - began, 4)}
 
     def _reach(self, job: Job, step: int, places: list[Path], announcer: Announcer) -> _State:
-        """The state before `step`; steps between the newest state found and that are computed as the run did."""
+        """Restore the state before `step`; steps from the newest state found up to it are computed as the run did."""
         if self.state and self.state.step == step and self.state.timeline == job.timeline:
             return self.state
         found = find_state(self.run, places, limit=step - 1)
@@ -132,7 +132,7 @@ class _Stage:
         return self.state
 
     def _training(self, job: Job, step: int, slot: str, fresh: bool = False) -> TrainingState:
-        """A training state for the settings of `step`. Built anew where they differ: attention and dtype are fixed at loading."""
+        """Return a training state for the settings of `step`, built anew where they differ: attention and dtype are fixed at loading."""
         settings = job.settings(step)
         kept = self.states.get(slot)
         if kept is not None and kept.settings.of_model() == settings.of_model() and not fresh:
@@ -153,7 +153,7 @@ class _Stage:
         release()
 
     def _outcome(self, compute: Callable[[], Json]) -> Json:
-        """What `compute` comes to, or how it failed."""
+        """Return what `compute` gives, or how it failed."""
         try:
             return compute()
         except _Unreachable as unreachable:
@@ -185,7 +185,7 @@ def _advance(training: TrainingState, step: int, announce: Announce) -> None:
 
 
 def _of_one_step(training: TrainingState, step: int, samples: list[int], announce: Announce, trace: bool) -> Json:
-    """A step computed; with `trace`, where values stop being finite."""
+    """Compute a step; with `trace` report where values stop being finite."""
     with traced(training.task.model) if trace else _untraced() as seen:
         outcome = _computed(training, step, samples, announce)
     if not trace:

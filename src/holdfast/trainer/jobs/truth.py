@@ -15,7 +15,7 @@ _UNDERSTOOD = {"attn_mask", "attn_bias", "is_causal", "scale"}
 
 
 def truth(func: Any, call: tuple[Any, Any], given: list[Tensor]) -> tuple[bool, float] | None:
-    """(whether it is finite, its largest value) for the same operation in fp32 on the CPU; None where that cannot be done."""
+    """Compute the operation in fp32 on the CPU: (whether the result is finite, its largest value); None where that cannot be done."""
     if sum(leaf.numel() * 4 for leaf in given) > _MOST_BYTES:
         return None
     args, kwargs = tree_map(_on_cpu, call)
@@ -31,12 +31,12 @@ def truth(func: Any, call: tuple[Any, Any], given: list[Tensor]) -> tuple[bool, 
 
 
 def largest(tensors: list[Tensor]) -> float:
-    """The largest absolute value in tensors that are not empty, -inf left out."""
+    """Return the largest absolute value in tensors that are not empty, -inf left out."""
     return max(float(leaf.masked_fill(leaf.isneginf(), 0).abs().max()) for leaf in tensors)
 
 
 def finite(tensor: Tensor) -> bool:
-    """Whether no value is NaN or Inf. -inf is what masks are made of and counts as finite."""
+    """Return whether no value is NaN or Inf. -inf is what masks are made of and counts as finite."""
     return tensor.device.type == "meta" or not bool((torch.isnan(tensor) | torch.isposinf(tensor)).any())
 
 
@@ -51,13 +51,13 @@ def _on_cpu(leaf: Any) -> Any:
 
 
 def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name; nothing where the operation does not tell their names."""
+    """Return the arguments of a call by name; {} where the operation does not tell their names."""
     schema = getattr(func, "_schema", None)
     return {} if schema is None else {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
 
 
 def _attention(named: dict[str, Any]) -> Tensor | None:
-    """Attention as it is defined, with its mask; a row that sees nothing is 0 / 0. None where an argument is not understood.
+    """Compute attention as defined, with its mask; a row that sees nothing is 0 / 0. None where an argument is not understood.
 
     Not torch's own function, which gives 0 for such a row and so would accuse a kernel of what the mask does.
     """

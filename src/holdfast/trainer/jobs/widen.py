@@ -29,7 +29,7 @@ def widen(file: Path, folder: Path) -> int:
 
 
 def _read(file: Path) -> torch.dtype:
-    """The type that its weights are widened to: their own where they come in 16 or 32 bits, else bf16. Raises Stop(1) for a torn file."""
+    """Choose the dtype its weights are widened to: their own in 16 or 32 bits, else bf16. Raises Stop(1) for a torn file."""
     try:
         import gguf
     except ImportError:
@@ -76,7 +76,7 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
 
 
 def _config(config: Any) -> Any:
-    """The model's configuration, without what says that it comes packed."""
+    """Return the model's configuration without the mark that its weights are packed."""
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     return config

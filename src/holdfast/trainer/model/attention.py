@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.layers.dropout import StepContext
-from holdfast.trainer.model.on_card import on_card
 
 _NUMBERS = count(1)
 _UNSUPPORTED = ("position_bias", "s_aux", "cache")  # biases, sinks, paged caches
 
 
 def packed_attention(kind: str, context: StepContext, kernel: Kernel | None = None) -> str:
-    """The name under which a model attends within the sequences `context` names. kind: eager (the reference) or sdpa.
+    """Register attention within the sequences that `context` names; return its name for transformers. kind: eager or sdpa.
 
     kernel: in 16 bits, what attends in all sequences at once, as far as it knows what the architecture asks for.
     """
@@ -48,7 +48,7 @@ class Kernel:
 
 
 def best_kernel() -> Kernel | None:
-    """The best there is: of the package that somebody installed for it, or torch's own, by its public name or else its private one."""
+    """Find the best variable-length kernel: of an installed flash-attn, else torch's public one, else its private one; None for none."""
     return _of_package() or _of_torch() or _of_torch_within()
 
 
@@ -86,12 +86,12 @@ class _PackedAttention:
 
 
 def _arithmetic(value: Tensor) -> torch.dtype:
-    """What to attend in: on a CPU fp32, because its kernel for bf16 is compiled anew for each length."""
+    """Return the dtype to attend in: on a CPU fp32, because its kernel for bf16 is compiled anew for each length."""
     return value.dtype if on_card(value) else torch.float32
 
 
 def _of_package() -> Kernel | None:
-    """Of the package flash-attn. It caps scores since 2.6; before, it had no such argument and is left out.
+    """Return the kernel of the package flash-attn, None where it is missing or older than 2.6, which cannot cap scores.
 
     Source: https://github.com/Dao-AILab/flash-attention
     """
@@ -119,7 +119,7 @@ def _of_package() -> Kernel | None:
 
 
 def _of_torch() -> Kernel | None:
-    """torch's own; it came with torch 2.10 and has taken windows and grouped heads since 2.11."""
+    """Return torch's public kernel; None before torch 2.11, where it takes neither windows nor grouped heads."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -140,7 +140,7 @@ def _of_torch() -> Kernel | None:
 
 
 def _of_torch_within() -> Kernel | None:
-    """What lies under torch's own, where that has no public name yet: torch 2.5 to 2.10 (windows came with 2.5).
+    """Return the private operation under torch's kernel, as torch 2.5 to 2.10 have it without a public name; None elsewhere.
 
     A private operation: called only where its arguments are those known here, and where autograd knows it.
     """
@@ -175,7 +175,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sof
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None) -> Tensor:
-    """The reference, in the order of operations of transformers' eager attention."""
+    """Attend with plain operations in the order of transformers' eager attention: the reference."""
     scores = torch.matmul(q, _repeated(k, q.shape[1]).transpose(2, 3)) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -189,7 +189,7 @@ def _repeated(tensor: Tensor, heads: int) -> Tensor:
 
 
 def _visible(q: Tensor, window: int | None) -> Tensor:
-    """[tokens, tokens]: True where a token (row) sees another (column): itself and what came before, at most `window` of them."""
+    """Return the mask [tokens, tokens]: True where a token (row) sees another (column), itself or one of the `window` before it."""
     place = torch.arange(q.shape[2], device=q.device)
     back = place[:, None] - place[None, :]
     return back >= 0 if window is None else (back >= 0) & (back < window)

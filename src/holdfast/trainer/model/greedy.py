@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.memory.portions import first_of, in_portions
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.model.portions import first_of, in_portions
 from holdfast.trainer.model.unfit import CODE
 
 _BATCH = 64
@@ -41,7 +41,7 @@ def greedy(
     longest: int,
     answered: Callable[[int], None] = lambda new: None,
 ) -> list[Answer]:
-    """One answer a prompt, in their order, of at most `longest` tokens. answered: hears of each answer as it ends."""
+    """Generate one answer of at most `longest` tokens to each prompt, in their order. answered: called as each answer ends."""
     if prompts and not batches(model, prompts, pad):
         answers = []
         for prompt in prompts:
@@ -59,9 +59,9 @@ def greedy(
 
 @torch.inference_mode()
 def batches(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> bool:
-    """Whether padded prompts, read in two goes, give the logits that each by itself does, read at once.
+    """Test whether left-padded prompts, read in two passes, give the logits of each prompt read alone in one pass.
 
-    Tried with the longest of them and the shortest of two tokens or more; the answer is no where none is longer than two.
+    Tried with the longest of them and the shortest of two tokens or more; False where none is longer than two.
     """
     longest = max(prompts, key=len)
     shortest = min((prompt for prompt in prompts if 1 < len(prompt) < len(longest)), key=len, default=longest[1:])
@@ -86,7 +86,7 @@ def batches(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> bool:
 
 @torch.inference_mode()
 def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int) -> Answer:
-    """The answer to one prompt, with nothing kept of what was read."""
+    """Generate the answer to one prompt without a key-value cache."""
     answer = Answer([], [], False)
     for _ in range(longest):
         best = _last_logits(model, [*prompt, *answer.ids]).topk(2)
@@ -98,7 +98,7 @@ def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int)
 
 
 def _last_logits(model: Any, prompt: Sequence[int]) -> Tensor:
-    """The logits behind the last token of one prompt: [vocabulary]."""
+    """Compute the logits after the last token of one prompt: [vocabulary]."""
     model, virtual = _without_virtual(model)
     shown = _begun(model, [prompt], 0, virtual)[0]
     logits: Tensor = model(**shown, use_cache=False).logits[0, -1].float()
@@ -108,7 +108,7 @@ def _last_logits(model: Any, prompt: Sequence[int]) -> Tensor:
 def _begun(
     model: Any, prompts: Sequence[Sequence[int]], pad: int, virtual: Tensor
 ) -> tuple[dict[str, Tensor], Tensor, Tensor, DynamicCache]:
-    """What a model is shown of prompts padded on the left, the mask of it, its positions, and an empty cache."""
+    """Return what a model is given for left-padded prompts: (inputs, attention mask, positions, empty cache)."""
     device = next(model.parameters()).device
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
@@ -118,7 +118,7 @@ def _begun(
 
 
 def _next_logits(model: Any, shown: dict[str, Tensor], mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
-    """The logits behind the last token of each row: [rows, vocabulary]."""
+    """Compute the logits after the last token of each row: [rows, vocabulary]."""
     given = {"position_ids": positions} if _takes_positions(model) else {}
     found = model(**shown, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **given)
     logits: Tensor = found.logits[:, -1].float()
@@ -162,7 +162,7 @@ def _batch(
 def _without_ended(
     cache: DynamicCache, alive: Tensor, ids: Tensor, positions: Tensor, mask: Tensor, rows: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, list[int], Tensor]:
-    """The batch of the rows that have not ended yet."""
+    """Remove rows that have ended from the batch and its cache; return (ids, positions, mask, rows, alive) of the others."""
     kept = alive.nonzero().flatten()
     there = kept.to(ids.device)
     cache.batch_select_indices(there)
@@ -170,7 +170,10 @@ def _without_ended(
 
 
 def _without_virtual(model: Any) -> tuple[Any, Tensor]:
-    """The model itself, and the embeddings [tokens, width] that an adapter puts before every prompt: PEFT would at every step."""
+    """Return (the model inside, [tokens, width] of the embeddings that a prompt adapter puts before every prompt).
+
+    PEFT would put them before each step.
+    """
     config = getattr(model, "active_peft_config", None)
     if config is None or not config.is_prompt_learning:
         return model, torch.empty(0, 0)
@@ -179,14 +182,14 @@ def _without_virtual(model: Any) -> tuple[Any, Tensor]:
 
 
 def _embedded(model: Any, ids: Tensor, lengths: list[int], virtual: Tensor) -> Tensor:
-    """Embeddings [rows, tokens, width] of prompts padded on the left, each with the virtual tokens right before it."""
+    """Embed left-padded prompts as [rows, tokens, width], the virtual tokens right before the first token of each."""
     rows = model.get_input_embeddings()(ids)
     begins, virtual = [ids.shape[1] - length for length in lengths], virtual.to(rows.dtype)
     return torch.stack([torch.cat([row[:begin], virtual, row[begin:]]) for row, begin in zip(rows, begins, strict=True)])
 
 
 def _takes_positions(model: Any) -> bool:
-    """Whether the architecture takes positions; ALiBi, say, counts for itself."""
+    """Return whether the architecture takes position ids; ALiBi, for example, counts for itself."""
     from inspect import signature
 
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -16,12 +16,12 @@ _SAME = 3e-2  # of the logits' norm; half of what bf16 may be apart by order of 
 
 
 def halves_differ(model: nn.Module, logits: Callable[[], Tensor]) -> tuple[PartialSettings, str]:
-    """fp32, and why, where the model's logits in fp16 are others than in fp32; nothing where they are not."""
+    """Compare the model's logits in fp16 with fp32; return (a change to fp32, why) where they differ, else no change."""
     was = model.training
     model.eval()
     with torch.no_grad():
         narrow = logits()
-        with Widened():  # type: ignore[no-untyped-call]
+        with Fp32Mode():  # type: ignore[no-untyped-call]
             wide = logits()
     model.train(was)
     gap = float((narrow - wide).norm() / wide.norm())
@@ -31,7 +31,7 @@ def halves_differ(model: nn.Module, logits: Callable[[], Tensor]) -> tuple[Parti
     return {"dtype": "fp32"}, f"this card multiplies no bf16, and in fp16 this model's logits {told}: it computes in fp32"
 
 
-class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Fp32Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, what would be computed in 16 bits is computed in fp32, from the same weights; one of them is widened at a time."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

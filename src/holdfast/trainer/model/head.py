@@ -43,12 +43,18 @@ class OutputHead:
         return layer.original_module if layer.disable_adapters else layer.modules_to_save[layer.active_adapters[0]]  # type: ignore[no-any-return]
 
     def loss_sum(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(sum of cross-entropies in fp32, how many labels have the largest logit). hidden: [labels, size]; labels: [labels]."""
+        """Return (sum of cross-entropies in fp32, number of labels with the largest logit).
+
+        hidden: [labels, size]; labels: [labels].
+        """
         losses, right = self.losses(hidden, labels)
         return losses.sum(dtype=torch.float64).to(torch.float32), right.sum()
 
     def losses(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(cross-entropies in fp32, whether the label has the largest logit), of each label. hidden: [labels, size]; labels: [labels]."""
+        """Return (cross-entropy in fp32, whether it has the largest logit) of each label.
+
+        hidden: [labels, size]; labels: [labels].
+        """
         layer = self.layer
         if type(layer) is nn.Linear and not layer.weight.requires_grad:
             wide = hidden.dtype in _NARROW and layer.weight.dtype == torch.float32  # a model whose matrices were trained
@@ -67,13 +73,13 @@ class OutputHead:
         return torch.cat(losses), torch.cat(right)
 
     def fuses(self, kind: torch.dtype) -> bool:
-        """Whether the kernel computes the losses of such hidden states: of a plain frozen layer in their own type."""
+        """Return whether the kernel computes the losses of hidden states of dtype `kind`: of a plain frozen layer in the same dtype."""
         layer = self.layer
         plain = type(layer) is nn.Linear and not layer.weight.requires_grad and layer.bias is None and self.cap is None
         return self.fused and plain and layer.weight.dtype == kind != torch.float16
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[positions, size] -> [positions, vocabulary] in fp32, all at once."""
+        """Compute logits in fp32, all at once: [positions, size] to [positions, vocabulary]."""
         layer = self.layer
         if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and hidden.dtype in _NARROW:
             half = hidden.dtype
@@ -88,7 +94,7 @@ class OutputHead:
 
 
 def each_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(cross-entropies, whether the label has the largest logit), of each label. logits: [labels, vocabulary] in fp32."""
+    """Return (cross-entropy, whether it has the largest logit) of each label. logits: [labels, vocabulary] in fp32."""
     picked = logits.detach().gather(1, labels[:, None])
     return F.cross_entropy(logits, labels, reduction="none"), (picked >= logits.detach().amax(1, keepdim=True))[:, 0]
 
@@ -164,7 +170,7 @@ class _FusedHeadLoss(torch.autograd.Function):
 
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:
-    """hidden weight' in fp32; a weight stored narrower than the arithmetic is widened block by block."""
+    """Compute hidden weight' in fp32; a weight stored in a narrower dtype is widened block by block."""
     if weight.dtype == hidden.dtype:
         narrow = hidden.dtype in _NARROW
         return F.linear(padded(hidden) if narrow else hidden, weight)[: len(hidden)].float()
@@ -175,7 +181,7 @@ def _product(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def _back(slopes: Tensor, weight: Tensor, grad: Tensor) -> None:
-    """grad = slopes weight."""
+    """Write slopes weight into `grad`."""
     if weight.dtype == HALF == grad.dtype:
         grad.copy_((padded(slopes.to(HALF)) @ weight)[: len(slopes)])
         return

@@ -22,14 +22,14 @@ from holdfast.base_model.types import CAUSAL, is_tower, loads_as
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.settings import Settings
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.decoder import bring, text_decoder
+from holdfast.trainer.common.decoder import bring, text_decoder
+from holdfast.trainer.common.on_card import on_card
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import keep_narrow
 from holdfast.trainer.model.frozen.quantised import held_layers, hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
 from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
-from holdfast.trainer.model.on_card import on_card
-from holdfast.trainer.refuse import Refusal
 
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32} | HALF_TYPES
@@ -37,7 +37,7 @@ _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropo
 
 
 def load_base(config: Config, settings: Settings, device: torch.device, mapped: bool = False) -> tuple[nn.Module, list[str]]:
-    """The frozen base model, and notes on what was changed in its configuration.
+    """Load the frozen base model; return it, and notes on what was changed in its configuration.
 
     What is held in 4 or 8 bits is read, quantised and placed layer by layer, so that no device holds the model in 16 bits.
 
@@ -63,6 +63,9 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         notes.append(f"weights that come in {wide} -> bf16, as they are loaded")
     model, left, about = _read(facts, loaded, settings.attention, place, device)
     notes += about
+    if not hasattr(model, "prepare_inputs_for_generation"):
+        text = f"{type(model).__name__} of transformers {transformers.__version__} does not write one token after the other"
+        raise Refusal("launch_misconfigured", text, "give a causal language model")
     given = unpack(model, packed, loaded, widen=fewer is None) if packed else None
     if left:
         named = _some(left)
@@ -93,7 +96,7 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
 
 
 def in_fewer_bits(facts: ModelFacts, settings: Settings) -> Packed | None:
-    """How a run's frozen matrices are held, where that is in 4 or 8 bits."""
+    """Return the format of a run's frozen matrices where that is 4 or 8 bits, else None."""
     packed = packed_as(facts.config)
     if packed and settings.frozen in ("auto", packed.kind):
         return packed
@@ -103,7 +106,7 @@ def in_fewer_bits(facts: ModelFacts, settings: Settings) -> Packed | None:
 def _read(
     facts: ModelFacts, loaded: torch.dtype, attention: str, place: torch.device, device: torch.device
 ) -> tuple[Any, list[str], list[str]]:
-    """The model as its files have it, names of tensors that are left over, and notes. Raises Refusal where there is none."""
+    """Read the model as its files have it: (model, names of unused tensors, notes). Raises Refusal where there is none."""
     try:
         return *_from_folder(facts, loaded, attention, place), []
     except ValueError as error:
@@ -119,21 +122,22 @@ def _read(
 
 
 def loader(facts: ModelFacts) -> Any:
-    """transformers' class that this model is loaded through; where its type is not said or in no list, the one that says why not."""
+    """Return transformers' class that loads this model; for an unknown type the one whose error says so."""
     return getattr(transformers, loads_as(facts.config) or CAUSAL)
 
 
 def read_widened(facts: ModelFacts) -> dict[str, Any]:
-    """What from_pretrained has to be told besides, so that weights in FP8 and MXFP4 are widened on any device."""
+    """Return the arguments that make from_pretrained dequantise FP8 and MXFP4 weights on any device."""
     kinds = {"fp8": transformers.FineGrainedFP8Config, "mxfp4": transformers.Mxfp4Config}
     wide = widened_from(facts.config)
     return {"quantization_config": kinds[wide](dequantize=True)} if wide else {}
 
 
 def _from_folder(facts: ModelFacts, dtype: torch.dtype, attention: str, device: torch.device) -> tuple[Any, list[str]]:
-    """The model in `dtype` and the tensors that are left over: on a GPU, tensor by tensor, so that the host never holds all of it.
+    """Load the model in `dtype`; return it and the names of unused tensors.
 
-    Raises Refusal where the weights are not those of the model in config.json: transformers would draw what is missing at random.
+    On a GPU tensor by tensor, so that the host never holds all of it. Raises Refusal where the weights are not those of the model in
+    config.json: transformers would draw what is missing at random.
     """
     folder, there = facts.folder, {"device_map": {"": device}} if on_card(device) else {}
     model, found = loader(facts).from_pretrained(
@@ -206,7 +210,7 @@ def widen_constants(model: Any, facts: ModelFacts, dtype: torch.dtype = torch.fl
 
 
 def _no_language_model(facts: ModelFacts, error: ValueError) -> Refusal:
-    """What to say of a folder that transformers takes for no language model, or that is newer than transformers."""
+    """Explain why transformers takes a folder for no language model, or is older than the model."""
     newer = "does not recognize this architecture" in str(error)
     kind, version = facts.config.get("model_type"), transformers.__version__
     text = f"{facts.folder} holds a model of type {kind!r}, " + (

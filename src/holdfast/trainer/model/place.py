@@ -15,12 +15,12 @@ from torch import nn
 from holdfast.base.child import NOTES
 from holdfast.base.errors import error_message
 from holdfast.base.files import append_line
-from holdfast.trainer.device import free_bytes, release
-from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
-from holdfast.trainer.model.decoder import bring
+from holdfast.trainer.common.decoder import bring
+from holdfast.trainer.common.device import free_bytes, release
+from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers
 from holdfast.trainer.model.frozen.quantised import held_layers, to_card
-from holdfast.trainer.refuse import Refusal
 
 _T = TypeVar("_T")
 _ROOM = 0.9  # of what is free, for weights; the rest computes
@@ -44,7 +44,7 @@ class DoesNotFit(OutOfMemory):
 
 
 def places() -> list[Place]:
-    """Those of this machine, the fastest first."""
+    """List the places where a model can lie on this machine, the fastest first."""
     cpu = Place(torch.device("cpu"))
     if not torch.cuda.is_available():
         return [cpu]
@@ -53,7 +53,7 @@ def places() -> list[Place]:
 
 
 def at_first_that_fits(left: list[Place], work: Callable[[Place], _T], tell: Callable[[str], None]) -> _T:
-    """What `work` gives at the first place whose memory takes it; those that did not are taken out of `left`, and told.
+    """Return what `work` gives at the first place with enough memory; remove the places that fail from `left`, and report them.
 
     Raises what the last one raised, and what is no matter of memory.
     """
@@ -88,7 +88,7 @@ def refuse_too_large(model: nn.Module, device: torch.device) -> None:
 
 
 def put(model: Any, base: Any, place: Place) -> Any:
-    """A model that lies in main memory, at its place. base: the model within, where it wears an adapter. Raises DoesNotFit, Refusal."""
+    """Move a model from main memory to a place. base: the model inside an adapter. Raises DoesNotFit, Refusal."""
     model.requires_grad_(False)
     if place.layers_away:
         OffloadedLayers(model, base, place.device).settle()

@@ -15,7 +15,7 @@ from transformers import logging
 
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.packed import packed_as
-from holdfast.trainer.memory.oom import is_out_of_memory
+from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
 from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
@@ -25,7 +25,7 @@ from holdfast.trainer.model.trained.saved import with_adapter
 
 
 def load_plain(folder: str, adapter: str | None, device: torch.device, layers_away: bool = False) -> Any:
-    """The model in `folder`, with a PEFT adapter on it where one is named. Raises what transformers and PEFT raise.
+    """Load the model in `folder`, with the PEFT adapter `adapter` on it, if any. Raises what transformers and PEFT raise.
 
     layers_away: they stay in main memory and come to the card for their part of a pass. Raises DoesNotFit, Refusal.
     Where a model's own code does not compute with weights in 16 bits beside values in fp32, all of it is widened.
@@ -39,7 +39,7 @@ def load_plain(folder: str, adapter: str | None, device: torch.device, layers_aw
 
 
 def _computes(model: Any, device: torch.device) -> bool:
-    """Whether it takes two tokens. Raises where memory ran out."""
+    """Return whether the model computes with two tokens. Raises where memory ran out."""
     try:
         with torch.inference_mode():
             model(input_ids=torch.tensor([[0, 1]], device=device), use_cache=False)
@@ -51,7 +51,7 @@ def _computes(model: Any, device: torch.device) -> bool:
 
 
 def _loaded(folder: str, adapter: str | None, place: Place, wide: bool = False) -> tuple[Any, bool]:
-    """The model with the adapter where it belongs, and whether weights of its own stay in 16 bits."""
+    """Load the model with the adapter; return it, and whether weights of its own stay in 16 bits."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.set_verbosity_error()
     logging.disable_progress_bar()

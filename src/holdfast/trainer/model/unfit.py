@@ -14,8 +14,9 @@ import transformers
 from torch import Tensor
 
 from holdfast.base.errors import error_message
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.model.layers.dropout import StatelessDropout
 
 CODE = (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError, AssertionError)  # what a model's own code raises
 _MOVED = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: no other order of additions does that
@@ -34,6 +35,11 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
     ids = beginning(stream)
     other = ids.copy()
     other[-1] = next(number for number in (*ids, 0, 1) if number != ids[-1])
+    model.train()  # some take other shapes then
+    for module in model.modules():
+        if isinstance(module, StatelessDropout):  # needs a micro-batch
+            module.eval()
+    of_its_code(model, partial(logits, ids), narrow)
     model.eval()
     for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
         once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
@@ -45,13 +51,13 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
 
 
 def beginning(stream: Ids) -> Ids:
-    """A short sample of the data's tokens."""
+    """Return a short sample of the data's tokens: the first ones, repeated where there are too few."""
     return np.resize(stream[:_LENGTH], _LENGTH)
 
 
 @torch.no_grad()
 def of_its_code(model: Any, work: Callable[[], Tensor], narrow: bool) -> Tensor:
-    """What `work` gives of the model. Raises Refusal where the model's own code fails twice; errors of other things as they are."""
+    """Return what `work` gives. Raises Refusal where the model's own code fails twice; other errors as they are."""
     try:
         try:
             return work()

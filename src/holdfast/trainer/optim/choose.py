@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, type[FlatOptimizer]] = {  # by train.optimizer
 
 
 def optimizer_of(parameters: Mapping[str, Tensor], train: Train, rates: Mapping[str, float] | None = None) -> FlatOptimizer:
-    """The optimizer of `train`, with all its state, over these parameters. rates: by name, factors of the learning rate.
+    """Build the optimizer that `train` names over these parameters, with all its state. rates: learning-rate factors by name.
 
     Raises Refusal where its package is not there.
     """

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from holdfast.config.train import Train
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
-from holdfast.trainer.model.on_card import on_card
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.on_card import on_card
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.optim.optimizer import Elementwise
-from holdfast.trainer.refuse import Refusal
 
 _BLOCK = 256  # of which stretches are multiples
 _BESIDE_KERNELS = 89  # CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS

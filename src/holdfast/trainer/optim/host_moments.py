@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.trainer.memory.pinned import Pinned
+from holdfast.trainer.common.pinned import PinnedMapping
 
 PLACES = 3  # on the card: of the stretch that comes, the one that is updated, the one that goes
 
@@ -22,7 +22,7 @@ class HostMoments:
     def __init__(self, count: int, size: int, stretch: int, device: torch.device) -> None:
         self.device = device
         memory = mmap.mmap(-1, 4 * size * count)
-        self.pinned = Pinned(memory, device)
+        self.pinned = PinnedMapping(memory, device)
         whole = torch.frombuffer(memory, dtype=torch.float32)
         self.host = [whole[at : at + size] for at in range(0, size * count, size)]
         self._places = [[torch.empty(stretch, device=device) for _ in range(count)] for _ in range(PLACES)]
@@ -31,7 +31,7 @@ class HostMoments:
         self._gone = [torch.cuda.Event() for _ in range(PLACES)]  # type: ignore[no-untyped-call]
 
     def visit(self, stretches: Sequence[tuple[int, int]]) -> Iterator[list[Tensor]]:
-        """Each stretch (start, end) of the moments, on the card; what the caller makes of it is copied back.
+        """Yield the moments of each stretch (start, end) on the card; what the caller changes in them is copied back.
 
         At the end of it all of it is back: the host waits, so that whoever reads `host` next finds the update there.
         """

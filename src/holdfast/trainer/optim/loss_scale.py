@@ -24,7 +24,7 @@ class LossScale:
         return {"loss_scale/value": self.value, "loss_scale/since": self.since}
 
     def follow(self, skipped: bool) -> None:
-        """A step was skipped, or has updated the weights."""
+        """Halve the scale after a skipped step; double it after enough steps in a row that updated the weights."""
         if skipped:
             self.value.mul_(0.5).clamp_min_(1.0)
             self.since.zero_()

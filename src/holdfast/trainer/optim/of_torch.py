@@ -30,7 +30,7 @@ class OfTorch(FlatOptimizer):
                         value.zero_()
 
     def made(self) -> list[torch.optim.Optimizer]:
-        """The optimizers, each with one group a parameter, in the parameters' order."""
+        """Build the optimizers, each with one parameter group per parameter, in the parameters' order."""
         raise NotImplementedError
 
     def others(self) -> dict[str, Tensor]:

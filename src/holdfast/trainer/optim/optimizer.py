@@ -15,9 +15,9 @@ from torch import Tensor
 
 from holdfast.config.train import Train
 from holdfast.run.types import STRETCH
-from holdfast.trainer.model.on_card import on_card
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.optim.host_moments import HostMoments
-from holdfast.trainer.optim.rounding import Rounded
+from holdfast.trainer.optim.rounding import StochasticRounder
 
 # By rounding at random: a sum of errors of a unit of the last place at the most (a 128th), of variance move times unit, leaves a bound of
 # 2.1 times what was moved at all once in 10^20 times (Freedman's inequality).
@@ -47,7 +47,7 @@ class FlatOptimizer:
         self.spread = 1.0 if self.weights.dtype == torch.float32 else _SPREAD
 
     def state(self) -> dict[str, Tensor]:
-        """Live state tensors as "kind/parameter", and the number of updates as "step". They exist before the first step."""
+        """Return the live state tensors as "kind/parameter", and the number of updates as "step". They exist before the first step."""
         parts = {
             f"{kind}/{name}": part
             for kind, block in self.blocks().items()
@@ -56,31 +56,31 @@ class FlatOptimizer:
         return parts | self.others() | {"step": self.updates}
 
     def kept(self) -> dict[str, Tensor]:
-        """The weights that are the result, by name (live): those of the model, unless a kind computes with others."""
+        """Return the weights that are the result, live, by name: the model's own, unless a kind of optimizer computes with others."""
         return self.parameters
 
     def restored(self) -> None:
-        """Called when a saved state was read into the tensors of `kept` and `state`: what else there is follows from them."""
+        """Derive whatever else the optimizer keeps, after a saved state was read into the tensors of `kept` and `state`."""
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """The model has the weights of `kept` meanwhile."""
+        """Give the model the weights of `kept` within the context, for evaluation."""
         yield
 
     def blocks(self) -> dict[str, Tensor]:
-        """State as long as the weights, by kind."""
+        """Return the state blocks that are as long as the weights, by kind."""
         return {}
 
     def others(self) -> dict[str, Tensor]:
-        """State of other sizes, by name."""
+        """Return the state of other sizes, by name."""
         return {}
 
     def limits(self, clipped: float) -> dict[str, tuple[float, float]]:
-        """(largest, smallest) value that training gives a kind of state, where that is known; clipped: the norm gradients are scaled to."""
+        """Return the known (largest, smallest) value of each kind of state. clipped: norm the gradients are clipped to."""
         return {}
 
     def step(self, lr: float) -> None:
-        """One update, after which the gradients are spent."""
+        """Update the weights once at rate `lr`. The gradients are spent afterwards."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -88,14 +88,14 @@ class FlatOptimizer:
         self.gradient.zero_()
 
     def scaled(self, update: Tensor) -> Tensor:
-        """An update of all weights with each part's own rate."""
+        """Multiply an update of all weights in place by each part's own rate."""
         if not self.alike:
             for part, rate in zip(self.parts(update), self.rates, strict=True):
                 part.mul_(rate)
         return update
 
     def norm(self) -> Tensor:
-        """The norm of all gradients, in fp32."""
+        """Return the norm of all gradients, computed in fp32."""
         most = len(self.gradient) if self.gradient.dtype == torch.float32 else STRETCH  # what is not may be widened on the way
         pieces = [self.gradient[start : start + most] for start in range(0, len(self.gradient), most)]
         norms = [torch.linalg.vector_norm(piece, dtype=torch.float32) for piece in pieces]
@@ -103,7 +103,7 @@ class FlatOptimizer:
         return norm
 
     def parts(self, block: Tensor) -> list[Tensor]:
-        """The pieces of a block, in the parameters' shapes."""
+        """Split a flat block into views in the parameters' shapes."""
         pieces = torch.split(block, [parameter.numel() for parameter in self.parameters.values()])
         return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters.values(), strict=True)]
 
@@ -124,18 +124,18 @@ class Elementwise(FlatOptimizer):
         stretch = min(size, self.STRETCH)
         self.away = HostMoments(len(self.KINDS), size, stretch, device) if train.offload == "optimizer" and on_card(device) else None
         self.moments = self.away.host if self.away else self.made(size, device)
-        self.rounded = Rounded(train.seed, stretch, device) if self.weights.dtype != torch.float32 else None
+        self.rounded = StochasticRounder(train.seed, stretch, device) if self.weights.dtype != torch.float32 else None
         self.stretches = self._cut(stretch)
 
     def made(self, size: int, device: torch.device) -> list[Tensor]:
-        """Moments of a block of so many weights, all zero."""
+        """Allocate the moments of a block of `size` weights, all zero."""
         return [torch.zeros(size, device=device) for _ in self.KINDS]
 
     def blocks(self) -> dict[str, Tensor]:
         return dict(zip(self.KINDS, self.moments, strict=True))
 
     def parts_of_moments(self, start: int, end: int) -> list[Tensor]:
-        """What `move` is given of the moments for such a stretch."""
+        """Return what `move` is given of the moments for the stretch [start, end)."""
         return [part[start:end] for part in self.moments]
 
     def move(self, weights: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
@@ -144,7 +144,7 @@ class Elementwise(FlatOptimizer):
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """One update, after which the gradients are spent."""
+        """Update the weights once at rate `lr`. The gradients are spent afterwards."""
         self.updates += 1
         bounds = [(start, end) for start, end, _ in self.stretches]
         visits = self.away.visit(bounds) if self.away else (self.parts_of_moments(start, end) for start, end in bounds)
@@ -162,7 +162,7 @@ class Elementwise(FlatOptimizer):
             weights.mul_(1 - lr * self.train.weight_decay)
 
     def _cut(self, most: int) -> list[tuple[int, int, float]]:
-        """(start, end, rate) of stretches of at most so many weights, each with one rate."""
+        """Cut the weights into stretches (start, end, rate) of at most `most` weights, each with one rate."""
         ends = list(itertools.accumulate(parameter.numel() for parameter in self.parameters.values()))
         found, start = [], 0
         for rate, group in itertools.groupby(zip(ends, self.rates, strict=True), key=lambda pair: pair[1]):
@@ -186,7 +186,7 @@ class AdamW(Elementwise):
         return {"exp_avg": (clipped, -clipped), "exp_avg_sq": (clipped * clipped, 0.0)}
 
     def move(self, weights: Tensor, gradient: Tensor, moments: list[Tensor], lr: float) -> None:
-        """torch.optim.AdamW's operations in its order, so its bits; but the gradient's own memory takes what it would allocate.
+        """Do torch.optim.AdamW's operations in its order, hence with its bits; but use the gradient's memory for what it would allocate.
 
         So an update cannot run out of memory half done.
         """

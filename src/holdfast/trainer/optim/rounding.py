@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from holdfast.trainer.hashed_bits import GOLDEN, mix_, words_of
+from holdfast.trainer.common.hashed_bits import GOLDEN, mix_, words_of
 
 _HIDDEN = 0xFFFF  # the bits of fp32 that bf16 has not
 
 
-class Rounded:
+class StochasticRounder:
     """Widens stretches of a block of bf16, at most so long, and rounds them back. Its memory is taken once: no update can run out of it."""
 
     def __init__(self, seed: int, stretch: int, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class Rounded:
 
     @contextmanager
     def widened(self, weights: Tensor, gradient: Tensor, update: int, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Stretch `number` and its gradient in fp32; what they are at the end is rounded into `weights` as is right for that `update`."""
+        """Yield the weights and gradient of stretch `number` in fp32; round what they become into `weights` as fits this `update`."""
         size = len(weights)
         wide, slope = self._wide[:size], self._gradient[:size]
         wide.copy_(weights)
@@ -38,7 +38,7 @@ class Rounded:
         self._round(weights, wide, slope.view(torch.int32), self._drawn(update, number)[:size])
 
     def _drawn(self, update: int, number: int) -> Tensor:
-        """16 bits for each number of a stretch: int16."""
+        """Draw 16 random bits, int16, for each number of a stretch."""
         first, second = words_of(self.seed, update, f"stretch {number}")
         words = mix_(torch.add(self._column, second, out=self._words), self._spare)
         return mix_(words.bitwise_xor_(first), self._spare).view(torch.int16)

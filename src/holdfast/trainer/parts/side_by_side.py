@@ -1,7 +1,7 @@
 """Compute parts of a step at the same time, each in a Python thread of its own: every core has a product of its own to work on.
 
 A part's bits follow from its samples and from the threads a product is computed in, never from how many parts there are at once; the
-parts' gradients are added in the tree of `trainer/step.py`.
+parts' gradients are added in the tree of `trainer/step/step.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from threading import Barrier
 import torch
 from torch import Tensor
 
-from holdfast.trainer.memory.oom import tag_out_of_memory
+from holdfast.trainer.common.batch import Batch
+from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.optim.optimizer import FlatOptimizer
 from holdfast.trainer.parts.threads import at_the_same_time
-from holdfast.trainer.task import AnyTask, Batch
+from holdfast.trainer.protocol.task import AnyTask
 
 # Of a part: its gradients, flat, and its losses and measures, [1 + measures].
 Found = tuple[Tensor, Tensor]
@@ -99,7 +100,7 @@ def _together(
 
 
 def _as_one(batches: Sequence[Batch]) -> Batch:
-    """What is computed at the same time, as one micro-batch: for the pulse, for faults, and for what does not fit."""
+    """Merge micro-batches that are computed at the same time into one, as the pulse, faults and out-of-memory handling see them."""
     if len(batches) == 1:
         return batches[0]
     numbers, sources, lengths = (

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def products_in(threads: int | None) -> Iterator[None]:
-    """Inside, products are computed in so many threads; None: in as many as outside."""
+    """Compute matrix products in `threads` threads within the context; None: in as many as outside."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
@@ -24,9 +24,10 @@ def products_in(threads: int | None) -> Iterator[None]:
 
 
 def at_the_same_time(works: Sequence[Callable[[], Result]]) -> list[Result]:
-    """What each gives, in their order. Raises what the first of them raised that did not merely wait for another.
+    """Run each work in a thread of its own; return their results in order.
 
-    Products are computed in as many threads as outside, and gradients kept or not as outside: torch begins each thread anew.
+    Raises what the first of them raised that did not merely wait for another. Each thread uses as many threads for products, and the same
+    gradient mode, as the caller: torch begins each thread anew.
     """
     if len(works) == 1:
         return [works[0]()]

@@ -13,7 +13,7 @@ from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, SlotHeader
 from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import facts_of
 from holdfast.trainer.state.snapshot import Snapshots
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 
 class Parts(Snapshots):
@@ -49,7 +49,7 @@ class Parts(Snapshots):
             self._pin(self.memory.newest_header())
 
     def _pin(self, kept: SlotHeader | None) -> None:
-        """The first rank's part comes last: once it is pinned the state is made durable, and all are unpinned."""
+        """Pin this rank's part. The first rank's comes last: once it is pinned, the state is made durable and all parts are unpinned."""
         if not self.training.rank.first:
             super()._pin(kept)
         self._of_the_first(None)
@@ -57,7 +57,7 @@ class Parts(Snapshots):
             super()._pin(kept)
 
     def _of_the_first(self, told: object) -> object:
-        """What the first rank tells at this point; all come here."""
+        """Return what the first rank passes as `told`. All ranks come here."""
         return self.training.rank.exchange({"told": told})[0]["told"]
 
     def _made(self, place: Path, last: bool) -> MemoryFile | OSError:

@@ -15,7 +15,7 @@ from holdfast.run.snapshots.piece_files import newest_of
 
 
 @dataclass(frozen=True)
-class Found:
+class RestorePoint:
     """The newest usable state (None: there is none), where it came from, what was passed over."""
 
     snapshot: Snapshot | None
@@ -23,13 +23,13 @@ class Found:
     passed_over: list[Json]
     in_memory: bool = False  # a snapshot, no checkpoint
 
-    def spent(self) -> Found:
-        """Without the tensors, once they are where they belong: they are as large as the state."""
+    def spent(self) -> RestorePoint:
+        """Return the same without its tensors, which are as large as the state and have been restored."""
         return replace(self, snapshot=self.snapshot and replace(self.snapshot, artifact=b"", state=b""))
 
 
-def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ranks: int = 1, each_its_own: bool = False) -> Found:
-    """The newest state that verifies, at step `limit` at the latest. ranks: that are to hold a part of it each, of which this is the first.
+def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ranks: int = 1, each_its_own: bool = False) -> RestorePoint:
+    """Find the newest state that verifies, no later than step `limit`. ranks: how many hold a part each; this is the first.
 
     each_its_own: where as many ranks left their parts in memory, only the first one's is looked at; the others do that themselves.
 
@@ -40,14 +40,16 @@ def find_state(run: RunFolder, places: list[Path], limit: int | None = None, ran
     checkpoint, passed_over = newest_valid(run) if limit is None else next_valid(run, steps)
     newest = _newest(places, limit, ranks, each_its_own)
     if newest and (checkpoint is None or newest.step >= checkpoint.step):
-        return Found(newest, f"the snapshot of step {newest.step}", passed_over, in_memory=True)
+        return RestorePoint(newest, f"the snapshot of step {newest.step}", passed_over, in_memory=True)
     if checkpoint:
-        return Found(checkpoint.snapshot() if ranks == 1 else checkpoint.mapped(), f"the checkpoint of step {checkpoint.step}", passed_over)
-    return Found(None, "the beginning", passed_over)
+        return RestorePoint(
+            checkpoint.snapshot() if ranks == 1 else checkpoint.mapped(), f"the checkpoint of step {checkpoint.step}", passed_over
+        )
+    return RestorePoint(None, "the beginning", passed_over)
 
 
 def _newest(places: list[Path], limit: int | None, ranks: int, each_its_own: bool) -> Snapshot | None:
-    """The newest snapshot of all places that is whole. One is read at a time: of a model trained as a whole each has gigabytes."""
+    """Read the newest whole snapshot of all places. One is read at a time: with full fine-tuning each takes gigabytes."""
     with ExitStack() as opened:
         files = [opened.enter_context(memory) for place in places if (memory := MemoryFile.open(place))]
         held = [(header, memory) for memory in files for index in range(SLOTS) if (header := memory.header(index))]
@@ -57,8 +59,8 @@ def _newest(places: list[Path], limit: int | None, ranks: int, each_its_own: boo
     return None
 
 
-def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit: int | None = None) -> Found:
-    """The state a run goes on from, after which its journal has exactly one row for each step up to it. limit: its step at most.
+def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit: int | None = None) -> RestorePoint:
+    """Find the state a run goes on from, and leave its journal with exactly one row for each step up to it. limit: latest step.
 
     The journal may lack the row of the newest snapshot's step (death in between), or those the full disk did not take: the snapshot
     brings them. Where it lacks more (a journal lost with the power), an older state is used, and its steps computed again. Where there
@@ -79,8 +81,8 @@ def state_for_training(run: RunFolder, places: list[Path], ranks: int = 1, limit
     return _no_later_than_the_best(run, places, found, ranks)
 
 
-def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found, ranks: int) -> Found:
-    """`found`, or an older state where the best one by held-out loss was lost with its checkpoint: it is computed again from there."""
+def _no_later_than_the_best(run: RunFolder, places: list[Path], found: RestorePoint, ranks: int) -> RestorePoint:
+    """Return `found`, or an older state where the best one by held-out loss was lost with its checkpoint and is to be computed again."""
     best = best_of(row for row in read_evaluations(run) if found.snapshot and row["step"] < found.snapshot.step)
     if best is None or _is_pinned(places, best["step"]):
         return found
@@ -94,7 +96,7 @@ def _no_later_than_the_best(run: RunFolder, places: list[Path], found: Found, ra
 
 
 def _is_pinned(places: list[Path], step: int) -> bool:
-    """Whether a snapshot of `step` is waiting to be made durable."""
+    """Return whether a snapshot of `step` waits to be made durable."""
     for place in places:
         memory = MemoryFile.open(place)
         if memory is not None:

@@ -8,12 +8,12 @@ from collections import deque
 
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.save_interval import checkpoint_interval, mean_time_between_failures
-from holdfast.trainer.job import Job
+from holdfast.trainer.common.job import Job
 
 _REMEMBERED = 32  # steps whose time the interval goes by
 
 
-class Saving:
+class CheckpointSchedule:
     """Says when a checkpoint is due. It changes nothing that is computed, so two runs may save at other steps and end alike."""
 
     def __init__(self, job: Job, memory: MemoryFile, step: int) -> None:
@@ -26,7 +26,7 @@ class Saving:
         self.told: int | None = None
 
     def due(self, step: int, seconds: float) -> bool:
-        """Whether the state after `step`, which took so many seconds, is to be made durable."""
+        """Decide whether the state after `step`, which took `seconds`, is to be made durable."""
         self.seconds.append(seconds)
         if any(every and step % every == 0 for every in (self.config.keep_every, self.config.to_every)):
             return True
@@ -35,11 +35,11 @@ class Saving:
         return step - self.last >= self._interval(step)
 
     def asked(self, step: int) -> None:
-        """A checkpoint of `step` is on its way."""
+        """Note that a checkpoint of `step` was requested."""
         self.last = step
 
     def _interval(self, step: int) -> int:
-        """Steps between checkpoints. The first is made as soon as it may be, to see what one costs."""
+        """Return the number of steps between checkpoints. The first is made as soon as possible, to measure its cost."""
         save_s = self.memory.saved_s
         if save_s is None:
             return self.config.min_every if self.last == 0 else self.config.max_every

@@ -7,8 +7,8 @@ import hashlib
 import torch
 from torch import Tensor
 
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.step.training_state import TrainingState
 
 
 def share_state(training: TrainingState) -> None:

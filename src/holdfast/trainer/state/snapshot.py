@@ -22,9 +22,9 @@ from holdfast.run.snapshots.memory_file import META_BYTES, SLOTS, MemoryFile, Sl
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY
 from holdfast.run.snapshots.piece_files import everybodys, unpin
 from holdfast.run.snapshots.save_interval import snapshot_interval
-from holdfast.trainer.memory.pinned import Pinned
-from holdfast.trainer.state.images import ABSURD
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.common.images import ABSURD
+from holdfast.trainer.common.pinned import PinnedMapping
+from holdfast.trainer.step.training_state import TrainingState
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
@@ -57,7 +57,7 @@ class Snapshots:
         self._gone = threading.Event()  # the state has left the device
         self._gone.set()
         self._waited_s = 0.0  # for the newest snapshot, wherever it was waited for
-        self._pinned: Pinned | None = None
+        self._pinned: PinnedMapping | None = None
         self._unwritten: list[Json] = []
         # parts of a state that is cut are of different sizes, and all ranks decide alike
         self._large = not training.job.config.cuts_trained and training.artifact.bytes + training.state.bytes >= _LARGE
@@ -71,7 +71,7 @@ class Snapshots:
             self._sealing = self._thread.submit(self._pin_slots)  # gigabytes take a second: beside the first step
 
     def _open(self, places: list[Path]) -> MemoryFile:
-        """The file in the first place that has room; an event for each place that refused."""
+        """Create the memory file in the first place that has room; report an event for each place that refused."""
         job = self.training.job
         for place in places:
             last = place == places[-1]
@@ -87,7 +87,7 @@ class Snapshots:
         raise AssertionError("there is always a place")
 
     def _made(self, place: Path, last: bool) -> MemoryFile | OSError:
-        """The file in a place, or why there is none. last: there is no other place."""
+        """Create the memory file in a place, or return why that failed. last: there is no other place to try."""
         try:
             if not last:
                 _refuse_much_memory(place, self.training)
@@ -103,7 +103,7 @@ class Snapshots:
         write_json(self.training.job.folder / "ready.json", ready, durable=False)
 
     def agreed(self, durable: bool) -> bool:
-        """Whether the step that is about to be committed becomes a checkpoint, for all who keep a part of it."""
+        """Return whether the step about to be committed becomes a checkpoint, for all ranks that keep a part of it."""
         return durable
 
     # -- committing a step
@@ -149,7 +149,10 @@ class Snapshots:
         self._pace(waited + time.thread_time() - busy + self._sealing_s, row["seconds"])
 
     def _free_slot(self) -> int:
-        """The slot to write next; where there is no room for a third one, the writer is waited for. Raises OSError (ENOSPC) at length."""
+        """Return the slot to write next; wait for the writer where there is no room for a third one.
+
+        Raises OSError (ENOSPC) where that takes too long.
+        """
         deadline = time.monotonic() + SECURE_PATIENCE_S
         while (slot := self.memory.free_slot()) is None:
             if time.monotonic() > deadline:
@@ -159,7 +162,7 @@ class Snapshots:
         return slot
 
     def _is_due(self, step: int) -> bool:
-        """Whether it is time for a snapshot.
+        """Decide whether it is time for a snapshot.
 
         A large state is better taken once the writer has the one before, since a third slot would hold it for that while alone; but a death
         costs the steps since the newest one.
@@ -183,7 +186,7 @@ class Snapshots:
             sealing.result()
 
     def end(self) -> None:
-        """Nothing more will be committed: what is still to be journalled has to be now. Raises OSError when the disk takes no more."""
+        """Journal what is still unwritten; nothing more will be committed. Raises OSError when the disk takes no more."""
         self.settle()
         for row in self._unwritten:
             append_line(self.training.job.run.steps_file, row)
@@ -192,19 +195,19 @@ class Snapshots:
             self._pinned.release()
 
     def _pin_slots(self) -> None:
-        """In the thread: let the device copy into the slots directly; where its driver does not take them, that is told."""
+        """Let the device copy into the slots directly; report an event where its driver refuses. Runs in the thread."""
         if self._pinned is not None:
             self._pinned.release()
-        self._pinned = Pinned(self.memory.memory, self.training.device)
+        self._pinned = PinnedMapping(self.memory.memory, self.training.device)
         if self._pinned.refused:
             self.training.job.event("snapshot_not_pinned", place=str(self.memory.path), reason=self._pinned.refused)
 
     def _behind(self) -> bool:
-        """Whether the snapshot before is still on its way from a device to where it counts; on a CPU that is waited for."""
+        """Return whether the previous snapshot is still being copied from a device; on a CPU it has been waited for."""
         return self._side is not None and self._sealing is not None and not self._sealing.done()
 
     def _follow(self, before: Future[None], row: Json) -> None:
-        """In the thread: journal a step that has no snapshot of its own, after the step before it, and only if that counts."""
+        """Journal a step without a snapshot of its own, after the step before it and only if that was journalled. Runs in the thread."""
         before.result()
         self._journal(row)
 
@@ -224,7 +227,7 @@ class Snapshots:
             return all(abs(float(value)) <= ABSURD for value in extremes)
 
     def _seal(self, slot: int, step: int, row: Json, durable: bool, extremes: list[Tensor]) -> None:
-        """In the thread: make the written slot the newest snapshot, then journal its step."""
+        """Make the written slot the newest snapshot, then journal its step. Runs in the thread."""
         job, memory, began = self.training.job, self.memory, time.thread_time()
         artifact_at, state_at = memory.payload_offsets(slot)
         sound = self._side is None or self._copied_from_device(slot, step, extremes)
@@ -243,7 +246,7 @@ class Snapshots:
         self._journal(row)
 
     def _meta(self, step: int, row: Json) -> Json:
-        """What stands beside the tensors of a snapshot."""
+        """Return the facts that are stored with the tensors of a snapshot."""
         return {"step": step, "rows": [*self._unwritten, row]}
 
     def _journal(self, row: Json) -> None:
@@ -280,15 +283,15 @@ class Snapshots:
             self.training.job.event("snapshot_interval", step=self._last, steps=every, reason=reason)
 
     def _interval(self, cost_s: float, step_s: float) -> int:
-        """Steps between snapshots of such a cost."""
+        """Return the number of steps between snapshots that cost `cost_s` where a step takes `step_s`."""
         return snapshot_interval(cost_s, step_s)
 
     # -- checkpoints
 
     def writer_is_free(self, step: int, wait: bool) -> bool:
-        """Whether a checkpoint may be asked for: at most one waits at a time.
+        """Return whether a checkpoint may be requested: at most one waits at a time.
 
-        `wait` for the writer a while, because this step is to be kept and no other; an event tells when it has to be left out.
+        wait: give the writer some time, because no other step will do; an event reports where the checkpoint is left out.
         """
         self.settle()
         if not wait:
@@ -325,11 +328,11 @@ class Snapshots:
         return True
 
     def _kept(self, step: int) -> SlotHeader | None:
-        """The slot that holds the state after `step`."""
+        """Return the header of the slot that holds the state after `step`; None where there is none."""
         return next((header for index in range(SLOTS) if (header := self.memory.header(index)) and header.step == step), None)
 
     def _secured(self, kept: SlotHeader | None) -> bool:
-        """Whether the state of a slot is durable, or was asked to be; without a slot it was restored from a checkpoint."""
+        """Return whether a slot's state is durable or was asked to be. Without a slot it was restored from a checkpoint."""
         if kept is None or self.memory.pinned(kept.index):
             return True
         return kept == self.memory.newest_header() and self._newest_is_pinned

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from holdfast.base.files import Json
 from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.common.images import ABSURD
 from holdfast.trainer.optim.loss_scale import LossScale
-from holdfast.trainer.state.images import ABSURD
-from holdfast.trainer.state.restore import Found, find_state
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.state.restore import RestorePoint, find_state
+from holdfast.trainer.step.training_state import TrainingState
 
 _ROUNDING = 1.01
 _TINY = 1e-12
@@ -36,7 +36,7 @@ def damage(training: TrainingState, step: int) -> str | None:
     return next((one for one in found if one is not None), None)
 
 
-def sound_before(training: TrainingState, places: list[Path], found: Found) -> tuple[int, list[str]]:
+def sound_before(training: TrainingState, places: list[Path], found: RestorePoint) -> tuple[int, list[str]]:
     """Return (step of the newest sound state, 0: the beginning; what is wrong with each newer one). `training` then holds some state."""
     told: list[str] = []
     while found.snapshot is not None:
@@ -50,7 +50,7 @@ def sound_before(training: TrainingState, places: list[Path], found: Found) -> t
 
 
 def difference(training: TrainingState, stored: Snapshot) -> Json | None:
-    """Where a stored state differs most from the one the training state holds: {tensor, at, stored, again, times}; None where no bit does.
+    """Find where a stored state differs most from the training state: {tensor, at, stored, again, times}; None where no bit does.
 
     times: of the largest value the tensor has in the training state.
     """
@@ -70,13 +70,13 @@ def difference(training: TrainingState, stored: Snapshot) -> Json | None:
 
 
 def _reach(training: TrainingState, step: int) -> float:
-    """How far a weight may have gone in so many steps."""
+    """Return how far a weight may have moved after `step` steps."""
     train, factor = training.job.config.train, max(1.0, training.job.settings(step).lr_factor)
     return training.optimizer.reach * train.lr * factor * step
 
 
 def _worst(tensors: dict[str, Tensor], most: float, least: float) -> str | None:
-    """The first tensor that holds a value which is not finite, above `most` or below `least`."""
+    """Name the first tensor with a value that is not finite, above `most` or below `least`; None where all are sound."""
     for name, tensor in tensors.items():
         values = tensor.detach().flatten()
         lowest, highest = torch.aminmax(values)  # NaN where one is

@@ -16,22 +16,22 @@ from holdfast.run.snapshots.checkpoint import next_valid, publish_checkpoint, st
 from holdfast.run.snapshots.memory_file import MemoryFile, Snapshot
 from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.snapshots.piece_files import part_of, ranks_in
+from holdfast.trainer.common.job import Job
+from holdfast.trainer.common.piece_image import PieceImage
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed.rank import PeerLost, Rank
-from holdfast.trainer.job import Job
 from holdfast.trainer.model.trained.cut import CHECKSUMS, CutPieces
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.state.piece_image import PieceImage
-from holdfast.trainer.state.restore import Found, find_state
+from holdfast.trainer.state.restore import RestorePoint, find_state
 from holdfast.trainer.state.sound import damage
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 _TRIES = 3  # a writer that begins meanwhile clears away what it takes for left over
 _SHOWN = 3
 _HINT = "rerun the same command to resume; if it comes again, test memory and disk of this machine, or go back with train.fsdp left out"
 
 
-def for_all(training: TrainingState, places: list[Path], found: Found) -> Found:
-    """What the first rank found, as each rank reads its part of it; by a checkpoint, where another number of ranks left it in memory.
+def for_all(training: TrainingState, places: list[Path], found: RestorePoint) -> RestorePoint:
+    """Turn what the first rank found into what each rank reads; by a checkpoint where another number of ranks left it in memory.
 
     Raises PeerLost.
     """
@@ -53,15 +53,18 @@ def for_all(training: TrainingState, places: list[Path], found: Found) -> Found:
     return replace(found, snapshot=own)
 
 
-def told_of(found: Found) -> Json:
-    """What the other ranks need to know of a state, to read their part of it. ranks: whose parts are in memory."""
+def told_of(found: RestorePoint) -> Json:
+    """Encode what other ranks need to know of a state to read their part. ranks: how many parts are in memory."""
     meta = found.snapshot.meta if found.snapshot else {}
     facts: Json = {"step": found.snapshot.step if found.snapshot else None, "in_memory": found.in_memory, "attempt": meta.get("attempt")}
     return facts | {"ranks": ranks_in(meta) if found.in_memory else 0}
 
 
-def sound_for_all(training: TrainingState, places: list[Path], found: Found) -> tuple[Found, list[str]]:
-    """The newest state that is sound on every rank, and what is wrong with each newer one. The training state is left with some state."""
+def sound_for_all(training: TrainingState, places: list[Path], found: RestorePoint) -> tuple[RestorePoint, list[str]]:
+    """Find the newest state that is sound on every rank; return it, and what is wrong with each newer one.
+
+    The training state is left holding one of the states tried.
+    """
     said: list[str] = []
     while found.snapshot is not None:
         training.restore(found.snapshot)
@@ -71,7 +74,7 @@ def sound_for_all(training: TrainingState, places: list[Path], found: Found) -> 
             break
         said.append(f"{every[0]['place']} is damaged {wrong[0]}")
         step = found.snapshot.step - 1
-        found = find_state(training.job.run, places, step, training.rank.size) if training.rank.first else Found(None, "", [])
+        found = find_state(training.job.run, places, step, training.rank.size) if training.rank.first else RestorePoint(None, "", [])
         found = for_all(training, places, found)
     return found, said
 
@@ -111,8 +114,8 @@ def _refuse_strange_layers(rank: Rank, cut: CutPieces, wanted: list[int]) -> Non
         raise Refusal("hardware_fault", f"{what} does not come back from the ranks as its parts are, on rank {broken[0]}", _HINT)
 
 
-def _durable(job: Job, found: Found, form: Artifact, ranks: int) -> Found:
-    """The same state, in a checkpoint, for so many ranks to read."""
+def _durable(job: Job, found: RestorePoint, form: Artifact, ranks: int) -> RestorePoint:
+    """Write the same state as a checkpoint that `ranks` ranks can read."""
     assert found.snapshot is not None
     step = found.snapshot.step
     for left in reversed(range(_TRIES)):
@@ -129,7 +132,7 @@ def _durable(job: Job, found: Found, form: Artifact, ranks: int) -> Found:
 
 
 def own_part(places: list[Path], rank: Rank, told: Json) -> Snapshot | None:
-    """This rank's part of the state that the first one found in memory; None where it is damaged, or gone."""
+    """Read this rank's part of the state that the first one found in memory; None where it is damaged or gone."""
     for place in places:
         with ExitStack() as opened:
             memory = MemoryFile.open(of_rank(place, rank.number))

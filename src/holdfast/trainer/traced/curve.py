@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from holdfast.base.files import Json
 from holdfast.trainer.traced.peak import KINDS, kinds_of, start_of
-from holdfast.trainer.traced.step import Traced
+from holdfast.trainer.traced.step import StepTrace
 
 _MOMENTS = 400
 
 
-def curve(traced: Traced) -> Json:
-    """{kinds, bytes: [of each moment, by kind], moments: the move of each, marks: [[move, what]]}; of each stretch, its highest moment."""
+def curve(traced: StepTrace) -> Json:
+    """Return {kinds, bytes: [of each moment, by kind], moments: their moves, marks: [[move, what]]}; of each stretch the highest moment."""
     log, kinds, begin = traced.log, kinds_of(traced), start_of(traced.log)
     at = {kind: number for number, kind in enumerate(KINDS)}
     now = [0] * len(KINDS)

@@ -13,7 +13,7 @@ _LONG, _LONGEST = 2048, 8000  # terms of a sum, from which on it is cut
 
 
 def product_scratch(rows: int, terms: int, columns: int, threads: int) -> int:
-    """Bytes for [rows, terms] x [terms, columns] in bf16 on a CPU."""
+    """Return the scratch bytes of [rows, terms] x [terms, columns] in bf16 on a CPU."""
     if terms >= _LONGEST:
         most = 1.2
     elif rows <= 64:

@@ -61,7 +61,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def number(self, tensor: Tensor) -> int | None:
-        """The block that a tensor lies in."""
+        """Return the number of the block that a tensor lies in; None for an unknown one."""
         return self.numbers.get(tensor.untyped_storage()._cdata)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -112,7 +112,7 @@ def _ones(tensor: Any) -> Any:
 
 
 def _inside(name: str, args: Any, threads: int) -> int:
-    """Bytes that an operation takes for itself."""
+    """Return the bytes of scratch memory that an operation takes."""
     if name.startswith(("aten.mm.", "aten.addmm.", "aten.addmm_.")):
         a, b = args[-2:] if name.startswith("aten.addmm") else args[:2]
         if a.dtype.itemsize == 2:

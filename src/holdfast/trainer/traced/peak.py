@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from holdfast.trainer.traced.ledger import MAPPED, Log
-from holdfast.trainer.traced.step import HEAD, Traced
+from holdfast.trainer.traced.step import HEAD, StepTrace
 
 KINDS = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")
 _NUMBER = re.compile(r"\d+")
@@ -34,8 +34,8 @@ class Peak:
         return sum(self.bytes.values())
 
 
-def peak_of(traced: Traced, unit: int = 1) -> Peak:
-    """The peak of a step. unit: what sizes are rounded up to, in bytes."""
+def peak_of(traced: StepTrace, unit: int = 1) -> Peak:
+    """Compute the peak of a step. unit: what sizes are rounded up to, in bytes."""
     log, kinds = traced.log, kinds_of(traced)
     begin, files = start_of(log), max((place for place, what in log.marks if what == MAPPED), default=0)
     sizes = [-(-size // unit) * unit for size in log.sizes]
@@ -65,23 +65,23 @@ def peak_of(traced: Traced, unit: int = 1) -> Peak:
 
 @functools.cache
 def _module(made_by: str) -> str:
-    """The module of an operation, the same in each layer."""
+    """Return the module of an operation, the same in each layer."""
     return _NUMBER.sub("*", made_by.partition(" ")[2])
 
 
 def start_of(log: Log) -> int:
-    """Moves before the step."""
+    """Return the number of moves before the step."""
     return next(place for place, what in log.marks if what == "step")
 
 
 def phase_at(log: Log, move: int) -> str:
-    """What the step does at one of its moves."""
+    """Return the phase of the step at a move."""
     phases = [(place, what) for place, what in log.marks if what in _PHASES]
     return phases[bisect_right([place for place, _ in phases], move) - 1][1]
 
 
 def alive(log: Log, moves: int) -> set[int]:
-    """Blocks that are there after so many moves."""
+    """Return the blocks that exist after `moves` moves."""
     there: set[int] = set()
     for number in log.moves[:moves]:
         if number > 0:
@@ -91,8 +91,8 @@ def alive(log: Log, moves: int) -> set[int]:
     return there
 
 
-def kinds_of(traced: Traced) -> dict[int, str]:
-    """What each block of the log is for.
+def kinds_of(traced: StepTrace) -> dict[int, str]:
+    """Return what each block of the log is for.
 
     Activations are what is there when backward begins, and, of layers that are computed again, what is there when that is done.
     """

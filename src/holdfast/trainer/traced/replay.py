@@ -41,7 +41,7 @@ class _Pool:
         self._blocks: list[_Block] = []  # by order
 
     def take(self, size: int, beside: int = 0) -> _Block | None:
-        """The smallest free block of `size + beside`, cut to size where what is left is worth it; None without one."""
+        """Take the smallest free block of `size + beside`, cut to size where the rest is worth keeping; None without one."""
         at = bisect_left(self._free, (size + beside, -1))
         return self.cut(self._blocks[self._free.pop(at)[1]], size) if at < len(self._free) else None
 
@@ -138,7 +138,7 @@ class Heap:
         return block
 
 
-class Mapped:
+class MappedHeap:
     """glibc where large blocks are mappings of their own, and all others in a heap. most: bytes of both."""
 
     _PAGE, _HEADER, _BESIDE = 4096, 8, 64 + 32  # what a block at a multiple of 64 is made larger by
@@ -166,12 +166,12 @@ class Mapped:
 
 
 def _chunk(size: int) -> int:
-    """glibc's request2size."""
+    """Round a size up to a chunk of glibc, as its request2size does."""
     return (size + 8 + 15) // 16 * 16
 
 
-def held(log: Log, begin: int, allocator: Card | Heap | Mapped) -> int:
-    """The most bytes an allocator holds for a log. begin: moves before the step, of which what is left counts as laid down in order."""
+def held(log: Log, begin: int, allocator: Card | Heap | MappedHeap) -> int:
+    """Replay a log; return the most bytes its allocator holds. begin: moves before the step; blocks left of them count as in order."""
     blocks: dict[int, Any] = {}
     there: dict[int, None] = {}
     for number in log.moves[:begin]:

@@ -22,11 +22,11 @@ from transformers.integrations import moe
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import Packed
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import held_linear, widened
-from holdfast.trainer.model.frozen.quantised import Held
+from holdfast.trainer.model.frozen.quantised import QuantisedWeights
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.optim import optimizer
 from holdfast.trainer.optim.host_moments import PLACES
@@ -35,13 +35,13 @@ _OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 
 
 def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> None:
-    """From here on the base model is made of its config alone.
+    """Build the base model from its config alone for the rest of this process.
 
     mapped: its linear layers lie in files, which take nothing of the device; called when the model was made so.
     """
     follow_fakes()
     auto = loading.loader(model)
-    made = SimpleNamespace(from_pretrained=_Unfilled(model.config, auto, mapped), from_config=auto.from_config)
+    made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, mapped), from_config=auto.from_config)
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
     vars(loading)["hold_quantised"] = hold_unfilled
@@ -51,12 +51,12 @@ def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> Non
 
 
 def follow_fakes() -> None:
-    """From here on modules of fake tensors can be moved, and whose memory a fake is a part of is known."""
+    """Let modules of fake tensors be moved, and track whose memory a fake is a part of, for the rest of this process."""
     nn.Module._apply = _apply  # type: ignore[method-assign]
     FakeTensor.data_ptr = _place  # type: ignore[method-assign,assignment]
 
 
-class _Unfilled:
+class _UnfilledModel:
     """In place of from_pretrained: the model that a config describes, with weights that have no values."""
 
     def __init__(self, config: Json, auto: Any, mapped: Callable[[], None] | None) -> None:
@@ -96,8 +96,8 @@ def hold_unfilled(
     _home: torch.device,
     _narrow: torch.dtype | None = None,
     given: dict[str, Tensor] | None = None,
-) -> Held:
-    """What hold_quantised leaves, without a number in it: as many bytes, at as high a peak on the way."""
+) -> QuantisedWeights:
+    """Do what hold_quantised does to a model, without values: as many bytes, with as high a peak on the way."""
     library, seen = bitsandbytes(f"train.frozen {form.kind}"), set()
     for _, module in list(quantised.layers_of(model)):
         shape, first = module.weight.shape, module.weight.shape not in seen
@@ -111,11 +111,11 @@ def hold_unfilled(
         module.weight, _ = _in_fewer_bits(shape, form.kind, form.double, library)
         wide.clear()
         vars(module)["forward"] = partial(held_linear, module)
-    return Held("", "")
+    return QuantisedWeights("", "")
 
 
 def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> tuple[Any, list[Tensor]]:
-    """What stands in for a parameter of bitsandbytes', whose classes take no fakes; and the tensors that it is made of."""
+    """Make a stand-in for a parameter of bitsandbytes', whose classes take no fakes; return it and the tensors it is made of."""
     count = shape.numel()
     if kind == "int8":
         made: Any = nn.Parameter(torch.empty(shape, dtype=torch.int8), requires_grad=False)
@@ -145,14 +145,14 @@ def _as_one_expert(x: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
 
 
 def _dequantised(module: Any) -> Any:
-    """PEFT's function, which knows weights in fewer bits by their class."""
+    """Widen a module's weight to fp32, in place of PEFT's function, which knows weights in fewer bits by their class."""
     weight = module.weight
     fewer = hasattr(weight, "quant_state") or hasattr(weight, "SCB")
     return widened(weight, torch.float32) if fewer else dequantize_module_weight(module)
 
 
 def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """Module.to and .float for fakes, whose tensors cannot be swapped: new parameters, and what was tied stays tied."""
+    """Do Module.to and .float for fakes, whose tensors cannot be swapped: new parameters, and what was tied stays tied."""
     made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():

@@ -19,15 +19,15 @@ from holdfast.base.tasks import kind_of, look_up
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.planning.trained_size import is_wrapped
+from holdfast.planning.memory.trained_size import is_wrapped
+from holdfast.trainer.common.on_card import trace_for
 from holdfast.trainer.model.head import OutputHead
 from holdfast.trainer.model.load import in_fewer_bits
-from holdfast.trainer.model.on_card import trace_for
 from holdfast.trainer.model.trained.parts import Parts, parts_of
 from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
-from holdfast.trainer.step import compute_gradients, update
-from holdfast.trainer.task import AnyTask
+from holdfast.trainer.protocol.task import AnyTask
+from holdfast.trainer.step.step import compute_gradients, update
 from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
@@ -35,7 +35,7 @@ HEAD = "output layer"  # where logits are made
 
 
 @dataclass(frozen=True)
-class Traced:
+class StepTrace:
     """A step's log and what its blocks are for. kinds: of those that were there before the step, by number.
 
     total, trainable: parameters; layers: that can be computed again; parts: of the model, and what of them learns.
@@ -49,7 +49,7 @@ class Traced:
     parts: Parts
 
 
-def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> Traced:
+def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> StepTrace:
     """Trace a step of samples of these `lengths`, of whose tokens `labels` are learned, in micro-batches as the settings have them."""
     card, device = settings.device == "cuda", torch.device("cpu")
     inside = _Inside()
@@ -82,7 +82,7 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     parameters = {id(parameter): parameter for parameter in task.model.parameters()}.values()
     trainable = sum(parameter.numel() for parameter in task.artifact.values())
     parts = parts_of(task.model, task.artifact, is_wrapped(model))
-    return Traced(ledger.log, kinds, _counted(parameters, trainable), trainable, layers, parts)
+    return StepTrace(ledger.log, kinds, _counted(parameters, trainable), trainable, layers, parts)
 
 
 def _made_by(config: Config) -> Callable[..., tuple[AnyTask, int]]:
@@ -107,7 +107,7 @@ def _counted(parameters: Any, trainable: int) -> int:
 
 
 def _before(ledger: Ledger, task: AnyTask, optimizer: FlatOptimizer) -> dict[int, str]:
-    """What each block is for that is there before the step."""
+    """Name what each block is for that exists before the step."""
     kinds = dict.fromkeys(ledger.numbers.values(), "workspace")
     named = [("weights", tensor) for tensor in (*task.model.parameters(), *task.model.buffers())]
     named += [("optimizer", tensor) for tensor in (*optimizer.kept().values(), *optimizer.state().values())]

@@ -17,7 +17,7 @@ from holdfast.base.inert import say
 from holdfast.data.duplicates.difference import ALONE, CHANGED, difference, kinds
 from holdfast.data.duplicates.keys import RowKeys, keys_of, lines_of
 from holdfast.data.files.paths import expand
-from holdfast.report.data.lines import visible
+from holdfast.report.words import visible
 
 EXAMPLE = "holdfast data diff old.jsonl new.jsonl --by category"
 _QUOTED, _SHOWN = 5, 160

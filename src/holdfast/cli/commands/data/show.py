@@ -19,8 +19,8 @@ from holdfast.data.files.raw_row import Unparsed
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.templates.given_template import codec_of
 from holdfast.data.tokens.codec import Codec, load_codec
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.shown import ShownRow, show_row
 
 EXAMPLE = "holdfast data show rows.jsonl --row 3 --model ../models/Qwen2.5-0.5B"

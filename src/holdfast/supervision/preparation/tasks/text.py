@@ -9,7 +9,7 @@ import numpy as np
 from holdfast.base.files import Json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
-from holdfast.data.tokens.token_set import step_table
+from holdfast.data.token_set.token_set import step_table
 from holdfast.machine.probes import kept_probes
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.past_runs import with_duration

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column
 
 _AB = "Andersen & Bollerslev, Intraday periodicity and volatility persistence, 1997"
 _DAY = 1440.0  # minutes

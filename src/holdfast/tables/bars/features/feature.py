@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column
 
 Compute: TypeAlias = Callable[[Stretch], Column]
 

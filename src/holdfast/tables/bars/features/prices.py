@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column, shifted, window_moments, window_sum
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column, shifted, window_moments, window_sum
 
 _CLM = "Campbell, Lo & MacKinlay, The Econometrics of Financial Markets, 1997, ch. 1"
 

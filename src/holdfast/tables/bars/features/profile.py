@@ -1,12 +1,12 @@
-"""Where the close stands in the volume profile. VPOC, VAH, VAL: bin of most volume, edges of the value area (tables/bars/profile.py)."""
+"""Where the close stands in the volume profile. VPOC, VAH, VAL: bin of most volume, edges of the value area (volume_profile.py)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column, shifted
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column, shifted
 
 _DALTON = "Dalton, Jones & Dalton, Mind over Markets, 1990; Steidlmayer's market profile"
 

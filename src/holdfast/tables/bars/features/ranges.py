@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column, shifted, window_max, window_min
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column, shifted, window_max, window_min
 
 _NISON = "Nison, Japanese Candlestick Charting Techniques, 1991"
 _WILDER = "Wilder, New Concepts in Technical Trading Systems, 1978"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
+from holdfast.tables.bars.features.stretch import Stretch
 from holdfast.tables.bars.features.volatility import volatility_1380
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column
+from holdfast.tables.bars.features.windows import Column
 
 _CBOE = "Cboe, VIX white paper; daily close"
 _YEAR = 252 * 1380  # one-minute bars of a year's sessions

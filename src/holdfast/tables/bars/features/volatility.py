@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column, window_mean
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column, window_mean
 
 _ABDL = "Andersen, Bollerslev, Diebold & Labys, Modeling and forecasting realized volatility, 2003"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.tables.bars.features.feature import feature
-from holdfast.tables.bars.stretch import Stretch
-from holdfast.tables.bars.windows import Column, window_mean, window_moments, window_sum
+from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.windows import Column, window_mean, window_moments, window_sum
 
 _KP = "Karpoff, The relation between price changes and trading volume, 1987"
 

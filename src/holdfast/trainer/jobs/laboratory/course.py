@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from holdfast.base.files import Json, write_bytes, write_json
 from holdfast.run.snapshots.memory_file import Snapshot
-from holdfast.trainer.announce import Announcer
 from holdfast.trainer.jobs.laboratory.rows import samples_of
-from holdfast.trainer.step import Gradients, gradients_sha256, update
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.loop.announce import Announcer
+from holdfast.trainer.step.step import Gradients, gradients_sha256, update
+from holdfast.trainer.step.training_state import TrainingState
 
 _APART = 1e-30
 
@@ -66,7 +66,7 @@ def _over(request: Json, rows: list[Json], seconds: float) -> bool:
 
 
 def _step(training: TrainingState, request: Json, folder: Path, announcer: Announcer, number: int) -> Json:
-    """One step: its row, as in steps.jsonl, with the bits and, where something is compared, how far it is apart."""
+    """Compute one step; return its row, as in steps.jsonl, with its bits and, where something is compared, how far apart it is."""
     samples = samples_of(training, request, number)
     compares = bool(request.get("keep") or request.get("against"))
     began, used = time.perf_counter(), time.process_time()
@@ -122,7 +122,7 @@ def _gradients(training: TrainingState) -> dict[str, Tensor]:
 
 
 def _apart(gradients: dict[str, Tensor], outputs: list[tuple[str, Tensor]], other: Path, number: int) -> Json:
-    """How far gradients and layers' outputs are from those of another course: shares of the other's norm.
+    """Measure how far gradients and layers' outputs are from those of another course: shares of the other's norm.
 
     scale: what the other's gradient would have to be multiplied by to be nearest; a kernel that is wrong by a factor shows here.
     """
@@ -153,7 +153,7 @@ def _finite(tensor: Tensor) -> bool:
 
 @contextmanager
 def _layers(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
-    """Inside, the first output of each layer is kept, of the first micro-batch alone: (name, a few numbers of it in fp32)."""
+    """Record the first output of each layer within the context, for the first micro-batch: (name, a few numbers of it in fp32)."""
     found: list[tuple[str, Tensor]] = []
     seen: set[str] = set()
 
@@ -175,7 +175,7 @@ def _layers(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
 
 
 def layer_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The model's embeddings and the members of its longest list of layers, in order."""
+    """Return the model's embeddings and the members of its longest list of layers, in order."""
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) > 0]
     embeddings = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
     found: list[tuple[str, nn.Module]] = list(embeddings[:1])

@@ -14,22 +14,22 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, settings_of_process
-from holdfast.trainer.device import release
-from holdfast.trainer.job import Job, open_job
+from holdfast.trainer.common.device import release
+from holdfast.trainer.common.job import Job, open_job
+from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.jobs.laboratory.course import course
 from holdfast.trainer.jobs.laboratory.products import products
 from holdfast.trainer.jobs.laboratory.start import start_facts
-from holdfast.trainer.memory.oom import OutOfMemory, is_out_of_memory
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.step.training_state import TrainingState, build
 from holdfast.trainer.tasks import task_of
-from holdfast.trainer.training_state import TrainingState, build
 
 _OF_PYTHON = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError, ImportError, AttributeError)
 _KINDS: dict[str, Callable[[TrainingState, Json, Path], Json]] = {"start": start_facts, "course": course, "products": products}
 
 
 def host_experiments(path: Path) -> int:
-    """One experiment a line, until standard input ends. After an error on a GPU the process leaves: its context cannot be trusted."""
+    """Do one experiment per line of standard input; exit after an error on a GPU, whose context cannot be trusted."""
     for line in sys.stdin:
         folder = Path(line.strip())
         outcome = _done(RunFolder(path), folder)
@@ -55,7 +55,7 @@ def _done(run: RunFolder, folder: Path) -> Json:
 
 
 def _state(job: Job, request: Json) -> TrainingState:
-    """The training state before the first step, under the request's settings; as a run has it, which settles and proves first.
+    """Build the training state before the first step under the request's settings, as a run does, which settles and proves first.
 
     prove: also proves kernels and layout, and takes back what computes something else, as a run does when it starts.
     """
@@ -87,7 +87,7 @@ def _take(job: Job, changes: Json, reason: str) -> None:
 
 
 def changed_config(config: Config, changes: dict[str, Any]) -> Config:
-    """The config with values at dotted keys."""
+    """Return the config with values at dotted keys replaced."""
     if not changes:
         return config
     tree = config.model_dump(mode="json")

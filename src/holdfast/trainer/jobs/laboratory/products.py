@@ -10,13 +10,13 @@ import torch
 
 from holdfast.base.files import Json
 from holdfast.trainer.model.load import DTYPES
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 _REPEATS, _WIDTHS, _MOST_OPERATIONS = 4, {"cpu": 768, "cuda": 8192}, {"cpu": 4e9, "cuda": 4e12}
 
 
 def products(training: TrainingState, request: Json, folder: Path) -> Json:
-    """{tflops: {"rows x inner x columns": rate}, square_tflops}: the best of a few repeats, in what the run computes with."""
+    """Time matmuls in the run's dtype, best of a few: {tflops: {"rows x inner x columns": rate}, square_tflops}."""
     dtype = DTYPES[training.settings.dtype]
     rows = int(min(training.settings.micro_batch_tokens, 4096))
     rates = {}
@@ -29,7 +29,7 @@ def products(training: TrainingState, request: Json, folder: Path) -> Json:
 
 
 def _shapes(training: TrainingState) -> set[tuple[int, int]]:
-    """(inner, columns) of the model's matrices, at most the six with the most numbers."""
+    """Return (inner, columns) of the model's matrices, the six largest at most."""
     found: set[tuple[int, int]] = set()
     for _, parameter in training.task.model.named_parameters():
         if parameter.ndim == 2 and min(parameter.shape) > 32:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.base.files import Json
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 TEN, _LOOKED_AT, _LABELS = 10, 2000, 32
 _CLIMB = 24  # steps of looking for the hidden state that says a token best
@@ -18,7 +18,7 @@ _SAYS_LITTLE = 0.6  # of the loss of a guess: a layer that can do better is take
 
 
 def samples_of(training: TrainingState, request: Json, step: int) -> list[int]:
-    """The samples of an experiment's step. rows: own, ten, shapes, fullest; most_tokens cuts a step to its first samples."""
+    """Choose the samples of an experiment's step. rows: own, ten, shapes, fullest; most_tokens cuts a step to its first samples."""
     how = request.get("rows", "own")
     if how == "ten":
         return ten_rows(training)
@@ -45,13 +45,13 @@ def _within(training: TrainingState, samples: list[int], most: int | None) -> li
 
 
 def fullest_step(training: TrainingState) -> int:
-    """The step with the most tokens of the first epochs."""
+    """Find the step with the most tokens of the first epochs."""
     settings = training.job.settings(1)
     return min(training.task.data.table.largest_step(training.task.data.sizes, settings.samples)[0], settings.steps)
 
 
 def ten_rows(training: TrainingState) -> list[int]:
-    """Ten short rows, no two of the same content, with the most learned tokens among them first looked at."""
+    """Choose ten rows of different content among the first of the run: the shortest above a quarter of all lengths."""
     rows = training.task.data.table.rows[:_LOOKED_AT]
     sizes = training.task.data.sizes
     by_length = sorted((int(number) for number in rows), key=lambda number: (int(sizes[number]), number))
@@ -77,7 +77,7 @@ def _content(training: TrainingState, number: int) -> bytes:
 
 
 def shape_rows(training: TrainingState, budget: int | None = None) -> list[list[int]]:
-    """Samples of the shortest, the longest, the fullest and an awkward micro-batch: lengths that are no multiple of anything."""
+    """Choose samples of the shortest, the longest, the fullest and an awkward micro-batch: lengths that are no round numbers."""
     rows = [int(number) for number in training.task.data.table.rows[:_LOOKED_AT]]
     sizes = training.task.data.sizes
     by_length = sorted(rows, key=lambda number: (int(sizes[number]), number))
@@ -89,7 +89,7 @@ def shape_rows(training: TrainingState, budget: int | None = None) -> list[list[
 
 
 def label_facts(training: TrainingState) -> Json:
-    """What the experiments must know of the ten rows: learned tokens, the least loss their contradictions allow, equal rows."""
+    """Collect facts of the ten rows: learned tokens, the least loss their contradictions allow, equal rows."""
     tokens = getattr(training.task, "tokens", None)
     facts: Json = {"order": order_facts(training)}
     if tokens is None:
@@ -113,7 +113,7 @@ def label_facts(training: TrainingState) -> Json:
 
 
 def least_loss(training: TrainingState, numbers: list[int]) -> float:
-    """The mean loss no model can get below on these rows: the entropy of what follows the same beginning, per learned token."""
+    """Compute the least mean loss any model can reach on rows: the entropy of what follows the same beginning, per learned token."""
     tokens = training.task.tokens  # type: ignore[attr-defined]
     following: dict[bytes, Counter[int]] = defaultdict(Counter)
     for number in numbers:
@@ -126,7 +126,7 @@ def least_loss(training: TrainingState, numbers: list[int]) -> float:
 
 
 def expressible_loss(training: TrainingState, numbers: list[int]) -> float | None:
-    """About the least mean loss on these rows' labels that a frozen output layer can say: a random one can say next to nothing.
+    """Estimate the least mean loss on these rows' labels that a frozen output layer can express; a random one hardly any.
 
     What it is given has a norm that the last normalisation fixes; for each of the commonest labels the state of that norm is looked for
     that says it best. None where there is no such layer, or it learns.
@@ -157,7 +157,7 @@ def expressible_loss(training: TrainingState, numbers: list[int]) -> float | Non
 
 
 def _best_said(known: torch.Tensor, wanted: torch.Tensor, shares: torch.Tensor, norm: float, enough: float) -> float:
-    """The least mean loss found on the tokens `wanted` (n) for states of a norm, with `known` (tokens x width) as output layer.
+    """Minimise the mean loss on the tokens `wanted` (n) over states of norm `norm`; `known`: output layer [tokens, width].
 
     shares: of each token in the mean. The loss is convex in the state, so following its slope finds it. Ends at `enough`.
     """
@@ -174,7 +174,7 @@ def _best_said(known: torch.Tensor, wanted: torch.Tensor, shares: torch.Tensor, 
 
 
 def _most_common(training: TrainingState, numbers: list[int]) -> Json | None:
-    """The label that is learned most, and its share of all labels of these rows."""
+    """Find the label that is learned most, and its share of all labels of these rows; None without labels."""
     tokens = training.task.tokens  # type: ignore[attr-defined]
     seen: Counter[int] = Counter()
     for number in numbers:
@@ -193,7 +193,7 @@ def _vocabulary(training: TrainingState) -> int | None:
 
 
 def order_facts(training: TrainingState) -> Json:
-    """How often the first epoch sees a row, and whether the order is drawn alike twice."""
+    """Count how often the first epoch sees a row, and test whether the order is drawn alike twice."""
     settings, table = training.job.settings(1), training.task.data.table
     size = table.mixture.size if table.mixture else len(table.rows)
     steps = min(settings.steps, max(1, size // table.batch))

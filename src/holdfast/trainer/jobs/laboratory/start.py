@@ -12,11 +12,11 @@ from holdfast.base.files import Json
 from holdfast.run.plan import learning
 from holdfast.trainer.jobs.laboratory.rows import label_facts
 from holdfast.trainer.model.trained.parts import parts_of
-from holdfast.trainer.training_state import TrainingState
+from holdfast.trainer.step.training_state import TrainingState
 
 
 def start_facts(training: TrainingState, request: Json, folder: Path) -> Json:
-    """`start` as `holdfast check` prints it, and beside it what the experiments need to know of the rows."""
+    """Collect `start` as `holdfast check` prints it, and what the experiments need to know of the rows."""
     task = training.task
     trained = {id(tensor): name for name, tensor in training.artifact.tensors.items()}
     frozen = Counter(str(p.dtype).removeprefix("torch.") for p in task.model.parameters() if id(p) not in trained and not p.requires_grad)
@@ -48,7 +48,7 @@ def _dtype(training: TrainingState) -> str | None:
 
 
 def _blas(device: torch.device) -> str:
-    """The library that multiplies matrices here."""
+    """Name the library that multiplies matrices here."""
     if device.type == "cuda":
         kind: Any = torch.backends.cuda.preferred_blas_library()
         return str(kind).rpartition(".")[2].lower()
@@ -60,7 +60,7 @@ def _cudnn() -> bool:
 
 
 def _learns(training: TrainingState) -> Json:
-    """By part of the model, as plan.json has it: trained parameters, and the share of the part's weights that they change."""
+    """Count trained parameters by part of the model, as in plan.json, and the share of the part's weights they change."""
     wrapped = getattr(getattr(training.task.model, "config", None), "text_config", None) is not None
     parts = parts_of(training.task.model, training.optimizer.parameters, wrapped)
     return {part: one.model_dump() for part, one in learning(*parts).items()}

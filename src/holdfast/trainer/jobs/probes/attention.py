@@ -14,7 +14,7 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, device, errors: {dtype: worst relative error}}. wrong: an error beyond its tolerance."""
+    """Test attention: {outcome, device, errors: {dtype: worst relative error}}. wrong: an error beyond its tolerance."""
     errors: dict[str, float] = {}
     wrong = []
     for dtype, tolerance in TOLERANCES.items():
@@ -30,7 +30,7 @@ def probe(device: torch.device) -> dict[str, Any]:
 
 
 def _error(length: int, masked: bool, dtype: torch.dtype, device: torch.device) -> float:
-    """The worst relative error of the result and its three gradients; infinite where one is not finite."""
+    """Return the worst relative error of the result and its three gradients; infinite where one is not finite."""
     draw = torch.Generator().manual_seed(length)
     parts = [torch.randn(1, HEADS, length, WIDTH, generator=draw).to(dtype) for _ in range(4)]
     mask = torch.ones(length, length, dtype=torch.bool).tril()
@@ -48,7 +48,7 @@ def _plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 
 
 def _run(parts: list[torch.Tensor], attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-    """The result for query, key and value, and their gradients for the fourth part."""
+    """Compute attention of query, key and value, and their gradients for the fourth part."""
     q, k, v = (part.detach().requires_grad_() for part in parts[:3])
     result = attend(q, k, v)
     return [result.detach(), *torch.autograd.grad(result, (q, k, v), parts[3])]

@@ -20,9 +20,10 @@ _COPIED, _TIMES = 256 << 20, 5  # bytes of a copy that is timed, and how often
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, ranks, pairs}. absent: fewer than two GPUs. wrong: a copy or the sum differs, or a rank hangs or dies; each is named.
+    """Test sums and copies between GPUs: {outcome, ranks, pairs}. absent: fewer than two GPUs.
 
-    pairs: of each two GPUs how fast a copy is, and whether one reaches the other's memory. Must be asked before the device is touched.
+    wrong: a copy or the sum differs, or a rank hangs or dies; each is named. pairs: of each two GPUs how fast a copy is, and whether one
+    reaches the other's memory. Must be asked before the device is touched.
     """
     count = torch.cuda.device_count() if device.type == "cuda" else 0
     if count < 2:
@@ -38,7 +39,7 @@ def probe(device: torch.device) -> dict[str, Any]:
 
 
 def _measured(one: int, other: int) -> dict[str, Any]:
-    """{from, to, bytes_per_second, peer}: the fastest of a few copies."""
+    """Time copies between two GPUs: {from, to, bytes_per_second, peer}, the fastest of a few."""
     block = torch.empty(_COPIED, dtype=torch.uint8, device=f"cuda:{one}")
     there = torch.empty(_COPIED, dtype=torch.uint8, device=f"cuda:{other}")
     seconds = []
@@ -58,7 +59,7 @@ def _arrives(one: int, other: int) -> bool:
 
 
 def sum_over_ranks(backend: str, ranks: int, patience_s: int = _DEADLINE_S) -> dict[int, str]:
-    """The ranks on which a sum over all of them fails, is wrong, or takes too long, and which of these: each in a process of its own.
+    """Sum over processes; return the ranks where that fails, is wrong or takes too long, each with what happened.
 
     Asked in a process that has computed nothing yet: threads of its own would be missing in the ranks it forks.
     """
@@ -69,7 +70,7 @@ def sum_over_ranks(backend: str, ranks: int, patience_s: int = _DEADLINE_S) -> d
 
 
 def _ended(status: int, patience_s: int) -> str:
-    """How a rank's process ended, in words."""
+    """Say in words how a rank's process ended."""
     if os.WIFSIGNALED(status):
         by = os.WTERMSIG(status)
         return f"hangs (ended after {patience_s} s)" if by == signal.SIGALRM else f"is killed by {signal.Signals(by).name}"

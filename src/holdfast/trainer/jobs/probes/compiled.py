@@ -10,12 +10,12 @@ _TOLERANCE = 1e-4
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, device, error}. absent on the CPU, where compiling takes longer than it gains."""
+    """Test torch.compile: {outcome, device, error}. absent on the CPU, where compiling takes longer than it gains."""
     return compiles(device) if device.type != "cpu" else {"outcome": "absent", "detail": "nothing is compiled on the CPU"}
 
 
 def compiles(device: torch.device) -> dict[str, Any]:
-    """The same, on any device. Raises RuntimeError where there is no compiler that works."""
+    """Test torch.compile on any device. Raises RuntimeError where no compiler works."""
     plain, found = _run(_block, device), _run(torch.compile(_block), device)
     error = max(float((one - other).norm() / one.norm()) for one, other in zip(plain, found, strict=True))
     if not error <= _TOLERANCE:
@@ -30,7 +30,7 @@ def _block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _run(block: Any, device: torch.device) -> list[torch.Tensor]:
-    """The result and both gradients."""
+    """Compute the block's result and both gradients."""
     draw = torch.Generator().manual_seed(1)
     x, weight = (torch.randn(size, generator=draw).to(device).requires_grad_() for size in ((48, 64), (64, 160)))
     result = block(x, weight)

@@ -49,7 +49,7 @@ def run_probes(probes: dict[str, Probe], deadline_s: int) -> dict[str, Any]:
 
 
 def _device() -> torch.device:
-    """Asked in the child: a parent that has touched the device could not fork."""
+    """Return the device, in the child: a parent that has touched it could not fork."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -75,7 +75,7 @@ def _in_a_child(probe: Probe, deadline_s: int) -> dict[str, Any]:
 
 
 def _child(probe: Probe, answer: int, deadline_s: int) -> None:
-    """Never returns. The alarm and the limit on CPU time are kept by the kernel, whatever the probe is stuck in."""
+    """Run the probe and exit; never returns. Kernel limits on time and CPU time hold whatever the probe is stuck in."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(deadline_s)
     limit = deadline_s * (os.cpu_count() or 1)
@@ -91,7 +91,7 @@ def _child(probe: Probe, answer: int, deadline_s: int) -> None:
 
 
 def _ending(pid: int, patience_s: float) -> int | None:
-    """How the child ended; None for one that cannot even be killed, which is left behind."""
+    """Wait for the child; return its status, None for one that cannot even be killed, which is left behind."""
     for deadline in (time.monotonic() + patience_s, time.monotonic() + patience_s + 1):
         while time.monotonic() < deadline:
             done, status = os.waitpid(pid, os.WNOHANG)

@@ -15,7 +15,7 @@ _TIMED, _REPEATS = 512, 8
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, device, errors: {dtype: worst relative error}, bf16_speed: of fp32's}. wrong: an error beyond its tolerance."""
+    """Test matmuls: {outcome, device, errors: {dtype: worst relative error}, bf16_speed: of fp32's}. wrong: beyond its tolerance."""
     errors, wrong = {}, []
     for dtype, tolerance in TOLERANCES.items():
         found = {shape: _error(shape, dtype, device) for shape in SHAPES}
@@ -30,7 +30,7 @@ def probe(device: torch.device) -> dict[str, Any]:
 
 
 def _error(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> float:
-    """The worst relative error of the product and both gradients; infinite where one is not finite."""
+    """Return the worst relative error of the product and both gradients; infinite where one is not finite."""
     m, n, k = shape
     draw = torch.Generator().manual_seed(m * n + k)
     parts = [torch.randn(rows, columns, generator=draw).to(dtype) for rows, columns in ((m, k), (n, k), (m, n))]
@@ -47,7 +47,7 @@ def _product(a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor) -> list[t
 
 
 def _seconds(dtype: torch.dtype, device: torch.device) -> float:
-    """The best time of a square product."""
+    """Return the best time of a square product."""
     a = torch.randn(_TIMED, _TIMED, device=device).to(dtype)
     times = []
     for _ in range(_REPEATS):

@@ -12,7 +12,7 @@ BLOCK_BYTES = 256 << 20
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, free_bytes, had_bytes}. wrong: much less could be had than is said to be free, or it did not keep what was written."""
+    """Test free memory: {outcome, free_bytes, had_bytes}. wrong: much less than is said to be free, or it keeps no content."""
     if device.type == "cpu":
         return {"outcome": "absent", "detail": "no device memory here"}
     free, _ = torch.cuda.mem_get_info()
@@ -29,7 +29,7 @@ def probe(device: torch.device) -> dict[str, Any]:
 
 
 def take(device: torch.device, asked: int, block: int) -> tuple[int, bool]:
-    """(bytes that could be had of those asked for, whether all kept what was written while they were held together)."""
+    """Allocate blocks; return (bytes obtained of those asked for, whether all kept their content while held together)."""
     blocks: list[torch.Tensor] = []
     try:
         while (len(blocks) + 1) * block <= asked:

@@ -14,7 +14,7 @@ ROWS = (16, 4)  # few rows, as generation has them, go through kernels of their 
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, device, errors: {what: relative error}}. absent: not installed. wrong: an error beyond what so few bits explain."""
+    """Test bitsandbytes: {outcome, device, errors: {what: relative error}}. absent: not installed. wrong: beyond so few bits' error."""
     if importlib.util.find_spec("bitsandbytes") is None:
         return {"outcome": "absent", "detail": "bitsandbytes is not installed"}
     errors: dict[str, tuple[float, float]] = {"8 bits": (_eight_bits(device), _ROUND_TRIP_8)}
@@ -35,7 +35,7 @@ def _eight_bits(device: torch.device) -> float:
 
 
 def _four_bits(block: int, device: torch.device) -> tuple[float, dict[int, float]]:
-    """Errors of (the weight after its way to 4 bits and back, products and gradients by their rows, against that weight in fp32)."""
+    """Return errors of (the weight after 4 bits and back, products and gradients by their rows), against that weight in fp32."""
     from bitsandbytes import matmul_4bit
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
@@ -57,6 +57,6 @@ def _four_bits(block: int, device: torch.device) -> tuple[float, dict[int, float
 
 
 def _apart(found: torch.Tensor, right: torch.Tensor) -> float:
-    """Relative to the norm of the right one; infinite where a number is not finite."""
+    """Return the difference relative to the norm of the right one; infinite where a number is not finite."""
     error = float((found.detach().float() - right.detach().float()).norm() / right.detach().float().norm())
     return error if error == error else float("inf")

@@ -15,7 +15,7 @@ _TYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
 
 
 def probe(device: torch.device) -> dict[str, Any]:
-    """{outcome, device, copy_bytes_per_second (read and written), flops_per_second: {dtype: rate}}: the best of a few repeats."""
+    """Measure speed, best of a few: {outcome, device, copy_bytes_per_second (read and written), flops_per_second: {dtype: rate}}."""
     rates = {str(dtype).removeprefix("torch."): _rate(_WIDTHS[device.type], dtype, device) for dtype in _TYPES[device.type]}
     copied = _copied(_COPIED_BYTES[device.type], device)
     return {"outcome": "ok", "device": device.type, "copy_bytes_per_second": copied, "flops_per_second": rates}
@@ -32,7 +32,7 @@ def _rate(width: int, dtype: torch.dtype, device: torch.device) -> int:
 
 
 def _best(work: Callable[[], torch.Tensor]) -> float:
-    """Seconds of the fastest repeat; its last number is read, so the device has finished."""
+    """Return the seconds of the fastest repeat; its last number is read, so the device has finished."""
     times = []
     for _ in range(_REPEATS):
         begun = time.perf_counter()

@@ -12,7 +12,7 @@ _BYTES, _BLOCK_BYTES = 32 << 20, 4 << 20
 
 
 def probe(folder: Path) -> dict[str, Any]:
-    """{outcome, bytes_per_second: {path: rate}}; a place that cannot be written is left out."""
+    """Measure writing: {outcome, bytes_per_second: {path: rate}}; a place that cannot be written is left out."""
     rates = {str(place): rate for place in (folder, Path("/dev/shm")) if (rate := _rate(place)) is not None}
     return {"outcome": "ok", "bytes_per_second": rates}
 

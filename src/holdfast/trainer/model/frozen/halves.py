@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
-from holdfast.trainer.model.on_card import on_card
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.on_card import on_card
 
 
 def keep_narrow(model: nn.Module, stored: torch.dtype, arithmetic: torch.dtype = torch.float32) -> int:
@@ -75,7 +75,7 @@ def narrow_trained(model: nn.Module, mixed: bool) -> None:
 
 
 def widened(weight: Any, dtype: torch.dtype) -> Tensor:
-    """A frozen weight as products take it, however it is held."""
+    """Return a frozen weight in `dtype`, as matmuls take it, whatever format it is stored in."""
     if (state := getattr(weight, "quant_state", None)) is not None:
         own = copy(state)  # another thread may widen the same weight to another type
         own.dtype = dtype  # the kernel rounds to it once, as a copy of its fp32 would be
@@ -89,13 +89,13 @@ def widened(weight: Any, dtype: torch.dtype) -> Tensor:
 
 
 def held_linear(module: Any, x: Tensor) -> Tensor:
-    """The forward pass of a linear layer whose weight is widened for each product."""
+    """Compute the output of a linear layer whose weight is widened for each product."""
     out: Tensor = _NarrowLinear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call]
     return out
 
 
 def _is_scaled_embedding(module: nn.Module) -> bool:
-    """Whether it is a subclass of nn.Embedding whose forward pass takes token ids and nothing else, as Gemma's does."""
+    """Return whether a module is a subclass of nn.Embedding whose forward pass takes token ids alone, as Gemma's does."""
     if not isinstance(module, nn.Embedding) or type(module) is nn.Embedding:
         return False
     return list(signature(type(module).forward).parameters) == ["self", "input_ids"]

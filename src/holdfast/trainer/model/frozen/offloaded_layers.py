@@ -23,23 +23,23 @@ from torch import Tensor, nn
 
 from holdfast.config.config import Config
 from holdfast.machine.host_memory import host_memory
-from holdfast.trainer.device import release
-from holdfast.trainer.memory.pinned import Pinned
-from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.common.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.common.device import release
+from holdfast.trainer.common.pinned import PinnedMapping
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.quantised import to_card
-from holdfast.trainer.refuse import Refusal
 
 Near: TypeAlias = Callable[..., AbstractContextManager[None]]
 _LEFT_SHARE = 0.1  # of main memory, never taken: pinned memory cannot be swapped
 
 
 def streams(config: Config, device: torch.device) -> bool:
-    """Whether this process keeps frozen layers in main memory; where there is no card they are there anyway."""
+    """Return whether this process keeps frozen layers in main memory and copies them to a card; never without a card."""
     return config.train.offload == "layers" and device.type == "cuda"
 
 
 def everywhere(*_modules: nn.Module) -> AbstractContextManager[None]:
-    """The weights of all modules are where they compute."""
+    """Provide a context without effect, for weights that already lie where they compute."""
     return nullcontext()
 
 
@@ -68,7 +68,7 @@ class OffloadedLayers:
             layer.register_forward_hook(partial(self._left, number))
 
     def _of_one_layer(self, model: nn.Module) -> list[list[nn.Parameter]]:
-        """The frozen matrices of each layer that nothing else shares."""
+        """Return, for each layer, its frozen matrices that no other module shares."""
         users: dict[int, int] = {}
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
@@ -77,7 +77,7 @@ class OffloadedLayers:
 
     @contextmanager
     def near(self, *modules: nn.Module) -> Iterator[None]:
-        """Inside, the weights of these modules, which are of one layer or of none, are on the card, and may be laid out anew."""
+        """Keep the weights of these modules, of one layer or of none, on the card within the context; they may be laid out anew."""
         number = next((found for module in modules if (found := self._numbers.get(id(module))) is not None), None)
         if number is not None and number != self._open:
             self._close()
@@ -136,7 +136,7 @@ class OffloadedLayers:
         self._ahead = 1
 
     def _reached(self, number: int, *_: object) -> None:
-        """A layer's weights are needed; which one is next follows from the direction. At either end the other direction is next."""
+        """Bring the weights of layer `number`, and begin to copy the next one in this direction, which turns at either end."""
         following = number + self._ahead
         if not 0 <= following < len(self._layers):
             following = max(0, number - self._ahead)
@@ -186,7 +186,7 @@ class _Block:
         self.size = self.storage.nbytes()
         self.on_card = torch.empty(0, dtype=torch.uint8, device=device).set_(self.storage, 0, (self.size,), (1,))
         memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # torch's own pinned blocks are powers of two
-        self.pinned = Pinned(memory, device)
+        self.pinned = PinnedMapping(memory, device)
         self.host = torch.frombuffer(memory, dtype=torch.uint8)
         self.host.copy_(self.on_card)
         self.wanted = checksum(self.bits)
@@ -198,7 +198,7 @@ class _Block:
         return self.on_card if self.size % 4 else self.on_card.view(torch.int32)
 
     def like(self, tensor: Tensor) -> Tensor:
-        """What a tensor of this block looks like in main memory."""
+        """Return the view of the block in main memory that has this tensor's shape, stride and offset."""
         whole = self.host.view(tensor.dtype)
         return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -211,7 +211,7 @@ class _Block:
 
 
 def _tensors(weight: Any) -> Iterator[Tensor]:
-    """What of a weight comes and goes: its numbers, and the scales of its blocks."""
+    """Yield the tensors of a weight that are moved: its numbers, and the scales of its blocks."""
     yield weight
     if (state := getattr(weight, "quant_state", None)) is not None:
         yield state.absmax
@@ -228,7 +228,7 @@ def _refuse_too_large(size: int) -> None:
 
 
 def _lacks(size: int) -> tuple[int, int] | None:
-    """Main memory in all and what of it is available, where that is too little; None where it is enough, or unknown."""
+    """Return (total, available) bytes of main memory where `size` more would leave too little; None where it suffices or is unknown."""
     now = host_memory()
     total, available = now.get("MemTotal"), now.get("MemAvailable")
     return (total, available) if total and available is not None and available - size < _LEFT_SHARE * total else None

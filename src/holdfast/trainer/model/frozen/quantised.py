@@ -24,11 +24,11 @@ from holdfast.base.files import sha256
 from holdfast.base_model.folder import weight_files
 from holdfast.base_model.packed import Packed
 from holdfast.config.frozen_formats import FORMATS
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.tensor_file import write_tensors
-from holdfast.trainer.refuse import Refusal
 
 BLOCK = 64  # numbers that share a scale
 # ROCm's kernels take blocks of 64 since 0.49 on RDNA, since 0.50 on CDNA (bitsandbytes#1748, #1856)
@@ -36,7 +36,7 @@ _NEWER = "pip install -U 'bitsandbytes>=0.50'; then rerun the same command to re
 _ROWS = 8  # of the product that is compared
 
 
-class Held:
+class QuantisedWeights:
     """What became of a model: the SHA-256 of its quantised weights, and what is wrong with them, empty where nothing is."""
 
     def __init__(self, digest: str, fault: str) -> None:
@@ -52,7 +52,7 @@ def hold_quantised(
     home: torch.device,
     narrow: torch.dtype | None = None,
     given: dict[str, Tensor] | None = None,
-) -> Held:
+) -> QuantisedWeights:
     """Put 4- or 8-bit weights in the place of the model's, layer by layer: no device holds more than those and one matrix in fp32 twice.
 
     The model's own may lie in their files, mapped: at a restart one of each shape is read, and the rest from what was kept.
@@ -88,7 +88,7 @@ def hold_quantised(
         if form.kind == "int8":
             vars(module)["state"] = SimpleNamespace(SCB=held.SCB)  # where PEFT's DoRA looks for the scales
         vars(module)["forward"] = partial(held_linear, module)
-    return Held(sha256(place) if kept is not None and place else write_tensors(place, tensors), fault)
+    return QuantisedWeights(sha256(place) if kept is not None and place else write_tensors(place, tensors), fault)
 
 
 def to_card(weight: Any, device: torch.device) -> None:
@@ -101,13 +101,13 @@ def to_card(weight: Any, device: torch.device) -> None:
 
 
 def _own(weight: Tensor, device: torch.device, narrow: torch.dtype | None) -> Tensor:
-    """A layer's own weight on the device, as wide as it is quantised from."""
+    """Return a layer's own weight on the device in fp32, first rounded to the dtype it is quantised from."""
     there = weight.to(device)
     return (there if narrow is None else there.to(narrow)).float()
 
 
 def layers_of(model: Any) -> Iterator[tuple[str, nn.Linear]]:
-    """The layers whose weights are held so."""
+    """Yield (name, layer) of the linear layers that are quantised: all but the output layer."""
     output = model.get_output_embeddings()
     for name, module in model.named_modules():
         if type(module) is nn.Linear and module is not output:
@@ -115,12 +115,12 @@ def layers_of(model: Any) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def held_layers(model: Any) -> Iterator[tuple[str, nn.Linear]]:
-    """Those whose weights are held so by now."""
+    """Yield (name, layer) of the linear layers whose weights are quantised by now."""
     return ((name, module) for name, module in layers_of(model) if not module.weight.is_floating_point())
 
 
 def _parts(weight: Tensor, form: Packed, library: Any) -> dict[str, Tensor]:
-    """A quantised weight as named tensors."""
+    """Return a quantised weight as named tensors."""
     if form.kind == "int8":
         peaks = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp_min(1e-12)
         return {"data": (weight * (127.0 / peaks)[:, None]).round_().to(torch.int8), "scales": peaks}
@@ -137,8 +137,10 @@ def _parts(weight: Tensor, form: Packed, library: Any) -> dict[str, Tensor]:
 
 
 def _in_blocks(weight: Tensor) -> Tensor:
-    """The weight, cut into rows of one block where its own rows are no multiple of one: bitsandbytes' CPU kernels (0.50) widen such rows
-    wrongly, without a word. The numbers and their blocks are the same."""
+    """View the weight as rows of one block where its own rows are no multiple of a block: the numbers and blocks are the same.
+
+    bitsandbytes' CPU kernels (0.50) widen such rows wrongly, without an error.
+    """
     return weight if weight.shape[1] % BLOCK == 0 or weight.numel() % BLOCK else weight.reshape(-1, BLOCK)
 
 
@@ -158,7 +160,7 @@ def _parts_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 
 
 def _place(folder: Path, form: Packed, dtype: torch.dtype, version: str) -> Path | None:
-    """Where these weights are kept, beside the token cache; None where there is no home."""
+    """Return the path where these quantised weights are cached, beside the token cache; None where there is no home."""
     cache = cache_folder(os.environ)
     if cache is None:
         return None
@@ -168,7 +170,7 @@ def _place(folder: Path, form: Packed, dtype: torch.dtype, version: str) -> Path
 
 
 def _kept(place: Path, layers: dict[str, nn.Linear]) -> Callable[[str], dict[str, Tensor]] | None:
-    """Reads a layer's tensors from what was kept, where that is whole and of these layers."""
+    """Open cached weights; return a function that reads a layer's tensors, None where the file is not whole or of other layers."""
     try:
         file: Any = safe_open(place, "pt")
         names = list(file.keys())
@@ -183,7 +185,7 @@ def _kept(place: Path, layers: dict[str, nn.Linear]) -> Callable[[str], dict[str
 
 
 def _fault(name: str, module: Any, weight: Tensor, kind: str, dtype: torch.dtype) -> str:
-    """What one layer computes otherwise than with its own weight, in words; empty where it is as near as such a type comes.
+    """Describe how one layer differs from its own weight beyond the rounding of its format; empty where it does not.
 
     Beside the two it takes what a product takes of a weight.
     """

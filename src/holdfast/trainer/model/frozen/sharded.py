@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.config.config import Config
-from holdfast.trainer.distributed.waiting import WAITING
-from holdfast.trainer.model.decoder import bring, checksum, decoder_layers, frozen
-from holdfast.trainer.refuse import Refusal, own_piece
+from holdfast.trainer.common.decoder import bring, checksum, decoder_layers, frozen
+from holdfast.trainer.common.refuse import Refusal, own_piece
+from holdfast.trainer.common.waiting import WAITING
 
 
 def mesh_of(config: Config, device: torch.device) -> DeviceMesh | None:
-    """The ranks among which this process's layers are cut; None where it trains alone, or each holds all of the model."""
+    """Return the mesh of ranks that shard the layers; None where this process trains alone or each rank holds the whole model."""
     if not config.train.fsdp or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     return init_device_mesh(device.type, (dist.get_world_size(),))
@@ -63,7 +63,7 @@ def _back(tell: Callable[[], None], _module: object, _given: object, out: Any) -
 
 
 def _fully_shard() -> Any:
-    """Torch's own, which leaves parameters out on request since 2.7. Raises Refusal."""
+    """Return torch's fully_shard, which can leave parameters out since 2.7. Raises Refusal where it is older."""
     fsdp = importlib.import_module("torch.distributed.fsdp")  # a second of imports that other runs do without
     fully_shard = getattr(fsdp, "fully_shard", None)
     if fully_shard is None or "ignored_params" not in inspect.signature(fully_shard).parameters:

@@ -18,7 +18,7 @@ _ORDER = list(_NAMES)  # of safetensors, whose widest types come first
 
 
 def write_tensors(place: Path | None, tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of the file, which is only there whole; where there is no home for it or no room, the SHA-256 alone."""
+    """Write the tensors to a file, whole or not at all; return its SHA-256, also where there is no place or no room for it."""
     if place is None:
         return _written(tensors, None)
     try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.base_model.packed import Packed
-from holdfast.trainer.model.frozen.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.quantised import BLOCK
 
 
@@ -42,7 +42,7 @@ def unpack(model: Any, packed: Packed, dtype: torch.dtype, widen: bool) -> dict[
 
 
 def _of_4_bits(module: Any) -> dict[str, Tensor]:
-    """A layer's packed weight as named tensors, which is widened to fp32."""
+    """Return a layer's packed weight as named tensors, described so that it is widened to fp32."""
     state, shape = module.weight.quant_state, torch.Size((module.out_features, module.in_features))
     state.dtype = torch.float32
     if shape[1] % BLOCK and shape.numel() % BLOCK == 0:  # rows that are no whole blocks: see quantised.py
@@ -51,7 +51,7 @@ def _of_4_bits(module: Any) -> dict[str, Tensor]:
 
 
 def _wide_of_4_bits(module: Any, library: Any) -> Tensor:
-    """[out, in], fp32."""
+    """Dequantise a layer's 4-bit weight to [out, in], fp32."""
     _of_4_bits(module)
     wide: Tensor = library.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
     return wide.view(module.out_features, module.in_features)

@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _mix(value):
-    """MurmurHash3's finaliser on 32 unsigned bits."""
+    """Apply MurmurHash3's finaliser to 32 unsigned bits."""
     value = value ^ (value >> 16)
     value = value * 0x85EBCA6B
     value = value ^ (value >> 13)
@@ -31,7 +31,7 @@ def _row_words(rows, keys, number):
 
 @triton.jit
 def _kept(row_words, keys, number, start, dropped, BF: tl.constexpr):
-    """True where an element stays: [tokens, BF] from feature `start` on, which is even. `dropped`: of 65,536."""
+    """Compute the dropout mask [tokens, BF] from feature `start` on, which is even: True where an element stays. dropped: of 65,536."""
     pairs = (start // 2 + tl.arange(0, BF // 2)).to(tl.uint32, bitcast=True)
     columns = _mix(pairs * 0x9E3779B9 + tl.load(keys + 2 * number + 1).to(tl.uint32, bitcast=True))
     words = _mix(row_words[:, None] ^ columns[None, :]) ^ 0x80008000
@@ -40,7 +40,7 @@ def _kept(row_words, keys, number, start, dropped, BF: tl.constexpr):
 
 @triton.jit
 def _matrix(a, start, features, kind, RANK: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr):
-    """Columns of one A, zero beyond its rank: [BR, BF]."""
+    """Load columns of one A, zero beyond its rank: [BR, BF]."""
     rank, column = tl.arange(0, BR), start + tl.arange(0, BF)
     there = (rank[:, None] < RANK) & (column[None, :] < features)
     return tl.load(a + rank[:, None] * features + column[None, :], mask=there, other=0.0).to(kind)
@@ -50,7 +50,7 @@ def _matrix(a, start, features, kind, RANK: tl.constexpr, BR: tl.constexpr, BF: 
 def _narrowed(
     acc, x, a, row_words, keys, number, start, features, dropped, RANK: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, DROP: tl.constexpr
 ):
-    """acc + (x keep) A' for one layer of the group and one stretch of features."""
+    """Return acc + (x keep) A' for one layer of the group and one stretch of features."""
     if DROP:
         x = tl.where(_kept(row_words, keys, number, start, dropped, BF), x, 0.0)
     return tl.dot(x, tl.trans(_matrix(a, start, features, x.dtype, RANK, BR, BF)), acc, input_precision="ieee")
@@ -69,7 +69,7 @@ def project(
     G: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr,
     DROP: tl.constexpr, WIDE: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
-    """h = scale (x keep) A' of each layer, side by side; and with WIDE, [x | h] in one matrix as the frozen product wants it.
+    """Compute h = scale (x keep) A' of each layer, side by side; with WIDE also [x | h] in one matrix for the frozen product.
 
     With CUT each program sums `stretch` of the features, and h is [programs, tokens, G * PADDED] in fp32, unscaled: `join` adds them.
     """
@@ -115,7 +115,7 @@ def project(
 
 @triton.jit(do_not_specialize=["tokens", "cuts"])
 def join(parts, h, wide, scale, tokens, cuts, width, features, BT: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr):
-    """h = scale times the sum over the first axis of parts [cuts, tokens, width], in its order; and with WIDE behind x, too."""
+    """Compute h = scale times the sum over the first axis of parts [cuts, tokens, width], in order; with WIDE also behind x."""
     token = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     column = tl.arange(0, BC)
     there = (token < tokens)[:, None] & (column[None, :] < width)
@@ -131,7 +131,7 @@ def join(parts, h, wide, scale, tokens, cuts, width, features, BT: tl.constexpr,
 
 @triton.jit
 def _block(dh, token, live, number, G: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr):
-    """One layer's columns of dh, zero beyond them: [tokens, BR]."""
+    """Load one layer's columns of dh, zero beyond them: [tokens, BR]."""
     column = tl.arange(0, BR)
     place = dh + token[:, None] * (G * PADDED) + number * PADDED + column[None, :]
     return tl.load(place, mask=live[:, None] & (column[None, :] < PADDED), other=0.0)
@@ -142,7 +142,7 @@ def _widened(
     acc, dh, a, token, live, row, keys, number, at, start, features, dropped,
     G: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """acc + keep (dh A) for one layer of the group."""
+    """Return acc + keep (dh A) for one layer of the group."""
     outer = _block(dh, token, live, number, G, PADDED, BR)
     product = tl.dot(outer, _matrix(a, start, features, outer.dtype, RANK, BR, BF), input_precision="ieee")
     if DROP:
@@ -156,7 +156,7 @@ def spread(
     dh, a0, a1, a2, rows, keys, at, dropped, scale, dx, tokens, features,
     G: tl.constexpr, RANK: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """dx = scale times the sum of keep (dh A) over the group's layers, rounded once."""
+    """Compute dx = scale times the sum of keep (dh A) over the group's layers, rounded once."""
     token = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     start = tl.program_id(1) * BF
     live = token < tokens
@@ -177,7 +177,7 @@ def _gathered(
     acc, x, dh, token, live, row, keys, number, at, start, dropped,
     G: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """acc + dh' (x keep) for one layer of the group and one stretch of tokens."""
+    """Return acc + dh' (x keep) for one layer of the group and one stretch of tokens."""
     if DROP:
         x = tl.where(_kept(_row_words(row, keys, at + number), keys, at + number, start, dropped, BF), x, 0.0)
     return tl.dot(tl.trans(_block(dh, token, live, number, G, PADDED, BR)), x, acc, input_precision="ieee")
@@ -196,7 +196,7 @@ def gather(
     x, dh, rows, keys, at, dropped, scale, parts, tokens, shares, features,
     G: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr, BT: tl.constexpr, BF: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """Each share of the tokens' part of scale dh' (x keep), whose sum is the gradient of A: parts [shares, G * PADDED, features]."""
+    """Compute each share of the tokens' part of scale dh' (x keep): parts [shares, G * PADDED, features], which add to A's gradient."""
     start, share = tl.program_id(0) * BF, tl.program_id(1)
     column = start + tl.arange(0, BF)
     acc0 = tl.zeros([BR, BF], tl.float32)

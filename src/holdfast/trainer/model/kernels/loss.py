@@ -12,7 +12,7 @@ _LOWEST = tl.constexpr(-1e38)  # below any logit, and no infinity, whose differe
 
 @triton.jit
 def slopes(logits, labels, losses, right, columns, scale, GRAD: tl.constexpr, BC: tl.constexpr):
-    """One row: its cross-entropy, whether its label has the largest logit, and with GRAD the loss's gradient in the logits' place.
+    """Compute one row's cross-entropy and whether its label has the largest logit; with GRAD put the gradient in the logits' place.
 
     Two visits: the first leaves each lane's largest value and the sum of powers below it, the second needs both of all lanes.
     """

@@ -47,7 +47,7 @@ def padded_rank(rank: int) -> int:
 def _project(
     x: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float, wide: bool
 ) -> tuple[Tensor, Tensor]:
-    """scale (x keep) A' of each layer, and with `wide` [x | that], else nothing."""
+    """Compute scale (x keep) A' of each layer, and with `wide` also [x | that], else nothing."""
     from holdfast.trainer.model.kernels import lora
 
     (tokens, features), (rank, blocks) = x.shape, _ranks(a)
@@ -70,7 +70,7 @@ def _project(
 
 
 def _cuts(blocks: int, features: int, columns: int) -> tuple[int, int]:
-    """Into how many stretches the features of a narrow product are cut so that all of a card works, and features of one."""
+    """Return (number of stretches the features of a narrow product are cut into, so that a whole card works; features of each)."""
     cuts = max(1, min(_BLOCKS // blocks, features // (_LEAST * columns)))
     stretch = -(-features // (cuts * columns)) * columns
     return -(-features // stretch), stretch
@@ -84,7 +84,7 @@ def _of_project(
 
 
 def _spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
-    """scale times the sum of keep (dh A) over the layers."""
+    """Compute scale times the sum of keep (dh A) over the layers."""
     from holdfast.trainer.model.kernels import lora
 
     (rank, blocks), tokens, features = _ranks(a), len(dh), a[0].shape[1]
@@ -103,7 +103,7 @@ def _of_spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | 
 
 
 def _gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
-    """The parts of scale dh' (x keep) whose sum over the first axis is the gradient of each A: [shares, layers * padded rank, features]."""
+    """Compute parts of scale dh' (x keep) that add up, over axis 0, to the gradient of each A: [shares, layers * padded rank, features]."""
     from holdfast.trainer.model.kernels import lora
 
     (tokens, features), padded = x.shape, dh.shape[1] // layers
@@ -169,7 +169,7 @@ def _of_widen(
 
 
 def _slopes(logits: Tensor, labels: Tensor, losses: Tensor, right: Tensor, scale: float, wanted: bool) -> None:
-    """The cross-entropy of each row of scaled logits, whether its label has the largest; the gradient in their place, where `wanted`."""
+    """Write each row's cross-entropy of scaled logits and whether its label is largest; where `wanted`, the gradient over the logits."""
     from holdfast.trainer.model.kernels import loss
 
     rows, columns = logits.shape
@@ -204,7 +204,7 @@ def _drawn(rows: Tensor | None, keys: Tensor | None, stand_in: Tensor) -> tuple[
 
 
 def _ranks(a: list[Tensor]) -> tuple[int, int]:
-    """The layers' rank, and what a block of a kernel holds of it: a power of 2, 16 at least."""
+    """Return (the layers' rank, what a kernel's block holds of it: a power of 2, at least 16)."""
     rank = a[0].shape[0]
     return rank, max(16, _power(padded_rank(rank)))
 
@@ -214,10 +214,10 @@ def _power(size: int) -> int:
 
 
 def _of_width(width: int, few: int, some: int, many: int) -> int:
-    """A side of a block whose other side is `width`, so that what is summed in fp32 stays in registers."""
+    """Choose a side of a block whose other side is `width`, such that the fp32 sums stay in registers."""
     return few if width <= 192 else some if width <= 384 else many
 
 
 def _columns(x: Tensor, width: int) -> int:
-    """Features at once, so that what waits for a product fits beside it in 64 KiB."""
+    """Return the number of features read at once, such that the inputs of a product fit into 64 KiB."""
     return 64 if x.element_size() == 2 and width <= 128 else 32

@@ -29,7 +29,7 @@ def widen(
     FOUR: tl.constexpr, NESTED: tl.constexpr, BLOCK: tl.constexpr, OUTER: tl.constexpr, PADDED: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """out = [W, 0, up]: W [rows, features] widened, `before` columns of zeros, and behind them up [rows, PADDED], where there is one.
+    """Write out = [W, 0, up]: W [rows, features] dequantised, `before` columns of zeros, then up [rows, PADDED] where there is one.
 
     The programs of a row go over W first and then over what is behind it; in 4 bits features are even, so that a byte is of one row.
     """

@@ -1,7 +1,7 @@
 """Dropout whose mask is a function of (seed, step, module, sample, position, feature). Holds no generator and no state.
 
 So a mask does not change with the micro-batch a sample falls into, with a restart, with recomputation, or with the device
-(trainer/hashed_bits.py). Each word of the hash decides on two features, so p counts in steps of 1 / 65,536.
+(trainer/common/hashed_bits.py). Each word of the hash decides on two features, so p counts in steps of 1 / 65,536.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.trainer.hashed_bits import GOLDEN, mix, mix_, words_of
+from holdfast.trainer.common.hashed_bits import GOLDEN, mix, mix_, words_of
 
 _STEPS = 1 << 16
 
@@ -64,7 +64,7 @@ class StepContext:
         return self.now.ends
 
     def keep_keys(self, device: torch.device) -> None:
-        """From now on, have each module's two words on the device, for kernels that draw masks: `keys` [modules, 2] int32.
+        """Keep each module's two hash words on the device, for kernels that draw masks: `keys` [modules, 2] int32.
 
         They stay in one place, whose content changes with the step: a recording of one step can be played for another.
         """
@@ -112,17 +112,20 @@ class StatelessDropout(nn.Module):
         context.names.append(name)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape [*rows, features] in and out; `rows` must be the micro-batch's shape. Raises ValueError when it is not."""
+        """Drop elements of x [*rows, features]; `rows` must be the micro-batch's shape. Raises ValueError where it is not."""
         keep = self.mask(x)
         return x if keep is None else x * keep.to(x.dtype).mul_(1.0 / self.share)
 
     def mask(self, x: Tensor) -> Tensor | None:
-        """True where an element of `x` stays; None where nothing is dropped."""
+        """Return the mask of `x`, True where an element stays; None where nothing is dropped."""
         rows = self.rows(x)
         return None if rows is None else self.keep(rows, x.shape[-1])
 
     def rows(self, x: Tensor) -> Tensor | None:
-        """The micro-batch's hashes, a word for each row of `x`; None where nothing is dropped."""
+        """Return the micro-batch's hashes, a word for each row of `x`; None where nothing is dropped.
+
+        Raises ValueError where `x` has other rows than the micro-batch.
+        """
         if not self.training or self.p == 0.0:
             return None
         rows = self.context.rows
@@ -132,7 +135,7 @@ class StatelessDropout(nn.Module):
         return rows
 
     def keep(self, rows: Tensor, features: int) -> Tensor:
-        """The mask: True where an element stays. Shape [*rows, features]."""
+        """Draw the mask [*rows, features]: True where an element stays."""
         first, second = words_of(self.context.seed, self.context.step, self.name)
         pairs = torch.arange((features + 1) // 2, dtype=torch.int32, device=rows.device)
         column = mix(pairs.mul_(GOLDEN).add_(second))
@@ -144,7 +147,7 @@ class StatelessDropout(nn.Module):
 
 
 def words_of_positions(context: StepContext, name: str, width: int, features: int) -> Tensor:
-    """A 32-bit word for each feature of the last `width` positions of the micro-batch's rows: int32 [rows, width, features]."""
+    """Hash to int32 [rows, width, features]: a word for each feature of the last `width` positions of the micro-batch's rows."""
     assert context.rows is not None
     first, second = words_of(context.seed, context.step, name)
     rows = context.rows[:, -width:]

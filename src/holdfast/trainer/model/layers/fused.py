@@ -25,7 +25,7 @@ from holdfast.trainer.model.layers.mixed import HALF, as_rows
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
 
 
-class Drawn(NamedTuple):
+class MaskSource(NamedTuple):
     """What masks are drawn from: row hashes [tokens], keys of all modules, the group's first, dropped of 65,536."""
 
     rows: Tensor | None
@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
     dropped: int
 
 
-class Fused:
+class FusedLayers:
     """The plain LoRA layers of a model in groups; variants keep PEFT's own forward pass, as they do in lora.py."""
 
     def __init__(self, model: nn.Module, context: StepContext, mixed: bool, near: Near = everywhere) -> None:
@@ -58,7 +58,7 @@ class Fused:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Inside, each layer computes alone and with torch's own operations: what the proof compares with."""
+        """Compute each layer alone and with torch's operations within the context, as the reference of the proof."""
         for group in self.groups:
             group.alone = True
         yield
@@ -67,12 +67,12 @@ class Fused:
 
 
 def _shares_bytes(base: Any) -> bool:
-    """Whether a byte of a weight held in 4 bits is of two rows, which the kernel that widens does not take."""
+    """Return whether a byte of a 4-bit weight spans two rows, which the dequantising kernel does not take."""
     return getattr(base.weight, "quant_state", None) is not None and base.in_features % 2 == 1
 
 
 def _alike(layers: list[Any]) -> bool:
-    """Whether they can be one group: the same shape of A, the same factors, dropout modules in a row."""
+    """Return whether layers can form one group: the same shape of A, the same factors, dropout modules in a row."""
     shapes = {(layer.lora_A[key].weight.shape, layer.scaling[key]) for layer in layers for key in layer.lora_A}
     dropouts = [layer.lora_dropout[key] for layer in layers for key in layer.lora_A]
     if not isinstance(dropouts[0], StatelessDropout):
@@ -114,7 +114,10 @@ class Group:
             layer.forward = partial(self.forward, at)
 
     def _laid_out(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Matrices [W, B], of which the frozen weights are parts from now on, and in them, or alone, each B as products take it."""
+        """Lay out matrices [W, B] whose views replace the frozen weights; return them, and each B as matmuls take it.
+
+        Where weights are held in fewer bits, or products stay apart, there are no matrices, and each B is alone.
+        """
         padded, count = self.padded, len(self.layers)
         if self.fewer or not self.wide:
             place = self.weights[0].device
@@ -133,7 +136,7 @@ class Group:
         return matrices, [part[:, start : start + padded] for part, start in zip(parts, starts, strict=True)]
 
     def forward(self, at: int, x: Tensor) -> Tensor:
-        """The output of one layer. The first that is asked computes those of all."""
+        """Return the output of one layer. The first layer that is asked computes those of all."""
         layer = self.layers[at]
         if layer.disable_adapters or layer.merged:
             return held_linear(layer.base_layer, x)
@@ -153,15 +156,15 @@ class Group:
         """Keep no output that nobody asked for; called when the parent's forward pass ends or fails."""
         self._made = None
 
-    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: Drawn) -> tuple[Tensor, ...]:
-        """The outputs of all layers, given A and B of each."""
+    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: MaskSource) -> tuple[Tensor, ...]:
+        """Compute the outputs of all layers, given A and B of each."""
         a, b = zip(*trained, strict=True)
         scale = self.scale / (1.0 if drawn.rows is None else self.dropout.share)
         outs: tuple[Tensor, ...] = _Together.apply(x.to(self.kind), self, drawn, scale, *a, *b)  # type: ignore[no-untyped-call]
         return outs
 
     def reference(self, at: int, x: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
-        """One layer's output by torch's own operations: in fp32, from the same rounded values, rounded at its end."""
+        """Compute one layer's output with torch: in fp32 from the same rounded values, rounded at the end."""
         x, a, b = (tensor.to(self.kind).float() for tensor in (x, a, b))
         kept, scale = (x, self.scale) if keep is None else (x * keep, self.scale / self.dropout.share)
         base = self.layers[at].base_layer
@@ -174,11 +177,11 @@ class Group:
         (name,) = layer.lora_A
         return layer.lora_A[name].weight, layer.lora_B[name].weight
 
-    def _drawn(self, x: Tensor) -> Drawn:
+    def _drawn(self, x: Tensor) -> MaskSource:
         rows = self.dropout.rows(x) if isinstance(self.dropout, StatelessDropout) else None
         if rows is None:
-            return Drawn(None, None, 0, 0)
-        return Drawn(rows.reshape(-1), self.dropout.context.keys, self.dropout.number, self.dropout.dropped)
+            return MaskSource(None, None, 0, 0)
+        return MaskSource(rows.reshape(-1), self.dropout.context.keys, self.dropout.number, self.dropout.dropped)
 
     def fill(self, b: tuple[Tensor, ...]) -> None:
         """Put each B where products take it."""
@@ -194,7 +197,7 @@ class Group:
         return self.weights[at].to(self.kind) if not self.fewer else _widened(self.layers[at], self.kind)
 
     def block(self, at: int, rank: int | None = None) -> slice:
-        """The columns of h that are one layer's."""
+        """Return the columns of h that belong to layer `at`."""
         return slice(at * self.padded, at * self.padded + (rank or self.padded))
 
 
@@ -215,7 +218,7 @@ class _Together(torch.autograd.Function):
     """The outputs of a group's layers. Of x and h nothing is kept twice, of masks nothing at all."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, drawn: Drawn, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, group: Group, drawn: MaskSource, scale: float, *trained: Tensor) -> tuple[Tensor, ...]:
         count = len(group.layers)
         a, b = trained[:count], trained[count:]
         group.fill(b)

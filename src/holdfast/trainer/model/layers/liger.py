@@ -51,7 +51,7 @@ class Liger:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Inside, the model computes with its own code; after it, it is in use."""
+        """Compute with the model's own code within the context; use Liger's again afterwards."""
         Liger.use(None)
         _put(self.methods, fused=False)
         yield

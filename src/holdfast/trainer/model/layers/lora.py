@@ -34,7 +34,7 @@ def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool =
 
 
 def plain_layers(model: nn.Module) -> list[Any]:
-    """LoRA layers whose forward pass can be replaced."""
+    """Find the LoRA layers whose forward pass can be replaced."""
     return [module for module in model.modules() if type(module) is LoraLinear and _is_plain(module)]
 
 
@@ -104,7 +104,7 @@ class _LoraLinear(torch.autograd.Function):
 
 
 def _factors(keep: Tensor | None, x: Tensor) -> Tensor | None:
-    """0 or 1 for each element of `x`: a product with bool is several times slower."""
+    """Convert a mask to 0 or 1 in the dtype of `x`: a product with bool is several times slower."""
     return None if keep is None else keep.view(x.shape).to(x.dtype)
 
 

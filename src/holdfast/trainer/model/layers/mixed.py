@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.kernels.ops import padded_rank
-from holdfast.trainer.model.on_card import on_card
 
 HALF = torch.bfloat16
 HALF_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the name of the setting dtype
@@ -46,18 +46,18 @@ def mix_precision(model: Any, device: str, half: torch.dtype = HALF, halve: bool
 
 
 def _as_its_weight(module: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
-    """An output layer stands outside of what is computed in bf16, and one that is trained has fp32 weights."""
+    """Cast the input of the output layer to its weight's dtype, which is fp32 where the layer is trained."""
     weight = getattr(module, "weight", None)
     return inputs if weight is None else (inputs[0].to(weight.dtype), *inputs[1:])
 
 
 def _widened(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
-    """What comes from an embedding begins the residual stream."""
+    """Cast an embedding's output to fp32, in which the residual stream begins."""
     return out.float()
 
 
 def _narrowed(half: torch.dtype, _module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
-    """A norm's output is what products take; narrowed here, it is once, and kept once for backward."""
+    """Cast a norm's output to the dtype of matmuls: done here it is cast once, and kept once for backward."""
     return out.to(half)
 
 
@@ -65,7 +65,7 @@ Joined: TypeAlias = Callable[[], Tensor]
 
 
 def joined(module: Any, half: torch.dtype, cut: bool = False) -> Joined:
-    """Gives [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
+    """Build [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
 
     On a GPU r is filled up with zeros to what its fast products ask of a row's length.
     Its first block is the frozen weight from now on; one that is held in fewer bits, or cut, is put into another matrix each time.
@@ -138,10 +138,10 @@ def as_rows(out: Tensor, x: Tensor) -> Tensor:
 
 
 def padded(x: Tensor, columns: int = 0) -> Tensor:
-    """`x` [rows, size] with room for further columns to its right, and on the CPU zero rows below it, a sixteenth at most from 512 rows on.
+    """Return `x` [rows, size] with room for `columns` more to its right, and on a CPU zero rows below it.
 
-    oneDNN compiles a bf16 product for each shape and keeps it (0.3 ms and 0.6 MB, measured), so not every number of rows is one of its own.
-    Where a product takes fewer columns than a row has, it reads some of those to the right, too, and multiplies them by
+    oneDNN compiles a bf16 product for each shape and keeps it (0.3 ms and 0.6 MB, measured), so rows are rounded up, by a sixteenth at most
+    from 512 rows on. Where a product takes fewer columns than a row has, it reads some of those to the right, too, and multiplies them by
     zero: what lay in that memory must not be a NaN (`tests/trainer/test_mixed_precision.py`).
     """
     rows = len(x)
@@ -160,7 +160,7 @@ def padded(x: Tensor, columns: int = 0) -> Tensor:
 
 
 def _dropped(x: Tensor, keep: Tensor | None, rows: int) -> Tensor:
-    """The first `rows` rows times 0 or 1; the others are zeros and stay so."""
+    """Multiply the first `rows` rows by the mask, 0 or 1; the rows below are zeros and stay so."""
     if keep is None:
         return x
     kept = x.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,16 +19,17 @@ from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
-from holdfast.planning.trained_size import names_router, names_tower
+from holdfast.planning.memory.trained_size import names_router, names_tower
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.libraries import without_bitsandbytes
-from holdfast.trainer.model.decoder import text_decoder
+from holdfast.trainer.common.decoder import text_decoder
+from holdfast.trainer.common.libraries import without_bitsandbytes
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
+from holdfast.trainer.model.trained.loaded_names import loadable_names
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _SHORT = 220
 
@@ -83,7 +85,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         wanted.task_type = "SEQ_CLS"  # with which PEFT trains and saves the head, too
     try:
         with without_bitsandbytes():
-            wrapped: nn.Module = get_peft_model(model, wanted, autocast_adapter_dtype=True)
+            wrapped: Any = get_peft_model(model, wanted, autocast_adapter_dtype=True)
     except ValueError as error:
         able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
         named = f"adapter.targets is {adapter.targets!r}" + (
@@ -93,11 +95,19 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         text = text if len(text) <= _SHORT else text[:_SHORT] + " ..."
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     _refuse_unsaved(wrapped, adapter)
-    return wrapped.train()
+    if adapter.targets == "all-linear" and isinstance(found := getattr(wrapped.peft_config["default"], "target_modules", None), set):
+        found &= _named_by(wrapped.targeted_module_names)
+    trained: nn.Module = wrapped.train()
+    return trained
+
+
+def _named_by(modules: Iterable[str]) -> set[str]:
+    """Return each end of the modules' names: a name that PEFT found in what is left out would be an adapter of another class's modules."""
+    return {end for name in modules for end in (name[at:] for at in range(len(name)) if at == 0 or name[at - 1] == ".")}
 
 
 def _beside(model: nn.Module, text: nn.Module) -> str | None:
-    """A pattern of what lies beside the language half and is left alone; None where nothing does."""
+    """Return a pattern of the modules outside the language half, which are left alone; None where there are none."""
     inside = {id(module) for module in text.modules()} | {id(model.get_output_embeddings())}  # type: ignore[operator]
     own = next(name for name, module in model.named_modules() if module is text)
     names = [name for name, module in model.named_modules() if id(module) not in inside and not f"{own}.".startswith(f"{name}.") and name]
@@ -167,18 +177,19 @@ def widen_trained(model: nn.Module, values: bool = True) -> None:
 
 
 def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter's weights under the names PEFT saves them with; the tensors are the live parameters, trained in place."""
+    """Return the adapter's weights under the names PEFT saves: the live parameters, trained in place."""
     parameters = {parameter.data_ptr(): parameter for parameter in model.parameters() if parameter.requires_grad}
     if getattr(model, "active_peft_config", None) is not None and model.active_peft_config.is_prompt_learning:  # type: ignore[union-attr]
         (prompt,) = parameters.values()
         return {"prompt_embeddings": prompt}
     live = model.state_dict(keep_vars=True)
     saved = get_peft_model_state_dict(model, state_dict=live, save_embedding_layers=False)  # an adapter of embeddings needs no copy of them
-    return {name: parameters[tensor.data_ptr()] for name, tensor in sorted(saved.items())}
+    names = loadable_names(model, saved)
+    return {names[name]: parameters[saved[name].data_ptr()] for name in sorted(saved, key=lambda name: names[name])}
 
 
 def adapter_config(model: Any, base: str) -> Json:
-    """What PEFT writes as adapter_config.json, with sets in order, so that the same run writes the same file."""
+    """Return what PEFT writes as adapter_config.json, sets sorted, so that the same run writes the same file."""
     name, revision = (str(folder_of(base)), None) if is_gguf(base) else hub_name(base)
     values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
     return {name: _plain(value) for name, value in sorted(values.items())}

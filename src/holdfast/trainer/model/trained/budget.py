@@ -13,7 +13,7 @@ import torch
 from peft.tuners.adalora.layer import SVDLinear
 from torch import Tensor, nn
 
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _NAME = "default"
 
@@ -77,13 +77,13 @@ class RankBudget(StepHooks):
             self.mask[name].copy_(part[:, None])
 
     def _score(self, name: str) -> Tensor:
-        """Of each singular value: its own importance and the mean ones of its two directions, [rank]."""
+        """Score each singular value by its own importance and the mean ones of its two directions: [rank]."""
         a, e, b = (self.sensitive[f"{name}.lora_{side}"] * self.uncertain[f"{name}.lora_{side}"] for side in "AEB")
         return e[:, 0] + a.mean(1) + b.mean(0)
 
 
 def _forward(module: Any, x: Tensor) -> Tensor:
-    """What PEFT's layer computes: W x + s B (A E) x / rank."""
+    """Compute W x + s B (A E) x / rank, as PEFT's layer does."""
     base: Tensor = module.base_layer(x)
     if module.disable_adapters or module.merged:
         return base

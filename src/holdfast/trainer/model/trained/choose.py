@@ -9,11 +9,11 @@ from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.trainer.model.trained.adapters import PeftAdapter
-from holdfast.trainer.model.trained.strategy import Trained
+from holdfast.trainer.model.trained.strategy import TrainedWeights
 from holdfast.trainer.model.trained.weights import OwnWeights
 
 
-def trained_on(base: nn.Module, config: Config, settings: Settings, device: torch.device, cut: bool = False) -> Trained:
+def trained_on(base: nn.Module, config: Config, settings: Settings, device: torch.device, cut: bool = False) -> TrainedWeights:
     """Attach what `adapter.type` names to the frozen base model. Raises Refusal where it does not fit.
 
     device: of an adapter, also where the base is elsewhere. cut: what is trained will be, between ranks.

@@ -19,20 +19,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from holdfast.run.snapshots.pieces import piece_name
+from holdfast.trainer.common.decoder import checksum, decoder_layers
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.piece_image import PieceImage
+from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.common.waiting import WAITING
 from holdfast.trainer.distributed.group import peers
-from holdfast.trainer.distributed.waiting import WAITING
-from holdfast.trainer.model.decoder import checksum, decoder_layers
 from holdfast.trainer.model.trained.pieces import Pieces, Unit
 from holdfast.trainer.optim.optimizer import FlatOptimizer
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.state.images import TensorImage
-from holdfast.trainer.state.piece_image import PieceImage
 
 CHECKSUMS = 1 << 64  # they are told modulo this, as large as a number of JSON may be here
 
 
 def units_of(base: Any, tensors: Mapping[str, Tensor], parts: int) -> tuple[list[Unit], list[nn.Module]]:
-    """A unit of each decoder layer and, last, one of all else that is trained; the layers. Raises Refusal where there are none."""
+    """Divide what is trained into a unit for each decoder layer and a last one for the rest; return them and the layers.
+
+    Raises Refusal where there are no layers.
+    """
     _, layers = decoder_layers(base, "train.fsdp")
     number = {id(one): at for at, layer in enumerate(layers) for one in layer.parameters()}
     groups: list[dict[str, Tensor]] = [{} for _ in range(len(layers) + 1)]
@@ -50,7 +53,7 @@ class CutPieces(Pieces):
         self.pieces: dict[str, Tensor] = {}
         self.whole = {name: tensor.shape for name, tensor in self.tensors.items()}
         names = [f"layer {number}" for number in range(len(layers))] + ["what is outside of the layers"]
-        self._held = [_Held(name, unit, self, device) for name, unit in zip(names, units, strict=True)]
+        self._held = [_UnitWeights(name, unit, self, device) for name, unit in zip(names, units, strict=True)]
         *self._layers, self._rest = self._held
         decoder, _ = decoder_layers(base, "train.fsdp")
         decoder.register_forward_pre_hook(self._begin)
@@ -75,16 +78,16 @@ class CutPieces(Pieces):
         return [held.wanted for held in self._held]
 
     def sums(self, pieces: Mapping[str, Tensor]) -> list[int]:
-        """Of each unit, this rank's share in the checksum, of these values of its pieces."""
+        """Return this rank's share of each unit's checksum, from these values of its pieces."""
         return [sum(checksum(pieces[name], at) for name, at in held.places.items()) % CHECKSUMS for held in self._held]
 
     def checksum(self, number: int) -> int:
-        """Of a unit as it is gathered. All ranks ask."""
+        """Return the checksum of unit `number` as it is gathered. All ranks ask."""
         self.forget()
         return self._held[number].checksum()
 
     def forget(self) -> None:
-        """What was gathered is of weights that are no more."""
+        """Drop the gathered units, whose weights are out of date."""
         for held in self._held:
             held.go()
 
@@ -110,19 +113,19 @@ class CutPieces(Pieces):
         if torch.is_grad_enabled():
             self._rest.expect()
 
-    def _reached(self, held: _Held, *_: object) -> None:
+    def _reached(self, held: _UnitWeights, *_: object) -> None:
         for other in self._layers:
             if other is not held:
                 other.go()
         held.come()
 
-    def _left(self, held: _Held, _module: nn.Module, _given: object, out: Any) -> None:
+    def _left(self, held: _UnitWeights, _module: nn.Module, _given: object, out: Any) -> None:
         """Watch for the gradient of what a layer gave: then its backward pass begins, and that of the one behind it is over."""
         for tensor in out if isinstance(out, tuple) else (out,):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(partial(self._back, held))  # type: ignore[no-untyped-call]
 
-    def _back(self, held: _Held, _gradient: Tensor) -> None:
+    def _back(self, held: _UnitWeights, _gradient: Tensor) -> None:
         for other in reversed(self._layers):
             if other is not held:
                 other.add(self._counts)
@@ -131,7 +134,7 @@ class CutPieces(Pieces):
         held.expect()
 
 
-class _Held:
+class _UnitWeights:
     """A unit's weights: this rank's pieces, always; all of them, for a while."""
 
     def __init__(self, name: str, unit: Unit, pieces: Pieces, device: torch.device) -> None:
@@ -181,7 +184,7 @@ class _Held:
         self._there = True
 
     def checksum(self) -> int:
-        """Of the whole unit."""
+        """Return the checksum of the whole unit."""
         self.come()
         return checksum(self._whole[: self.unit.size])
 
@@ -192,7 +195,7 @@ class _Held:
             self._there = False
 
     def expect(self) -> None:
-        """Gradients of the whole unit are coming."""
+        """Allocate gradients of the whole unit before a backward pass."""
         if self._gradients is None and self.share:
             self._gradients, at = torch.zeros_like(self._whole), 0
             for tensor in self.unit.tensors.values():
@@ -200,7 +203,7 @@ class _Held:
                 at += tensor.numel()
 
     def drop(self) -> None:
-        """No gradients are coming."""
+        """Drop the gradients of the whole unit."""
         self._gradients = None
         for tensor in self.unit.tensors.values():
             tensor.grad = None

@@ -16,7 +16,7 @@ from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from holdfast.trainer.model.frozen.halves import widened
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _SWEEPS, _BEYOND = 16, 8  # of the randomised decomposition: powers of the matrix, columns beyond the rank
 
@@ -55,7 +55,10 @@ def start_from_weights(model: nn.Module, init: str, rank: int, seed: int) -> Any
 
 
 def _parts(weight: Tensor, init: str, rank: int, seed: int) -> tuple[Tensor, Tensor]:
-    """[out, rank] and [rank, in]: the largest singular directions, each with the root of its value; or the first of an orthogonal basis."""
+    """Factor a weight into [out, rank] and [rank, in]: the largest singular directions, each with the root of its value.
+
+    init olora: the first columns of an orthogonal basis instead.
+    """
     if init == "olora":
         q, r = torch.linalg.qr(weight)
         return q[:, :rank].contiguous(), r[:rank].contiguous()

@@ -19,11 +19,12 @@ class Parts(NamedTuple):
 
 
 def parts_of(model: nn.Module, trained: Mapping[str, Tensor], wrapped: bool) -> Parts:
-    """What learns of a model. trained: what the optimizer moves, by name. A weight that is shared counts once."""
+    """Count what learns of a model. trained: what the optimizer moves, by name. A shared weight counts once."""
     moved = {id(tensor) for tensor in trained.values()}
     added = moved if hasattr(model, "peft_config") else set()
     own = {name: one for name, one in model.named_parameters() if id(one) not in added}
-    reached = moved | {id(one) for module in _carriers(model, trained) for one in _carried(module)}
+    live = [name for name, one in model.named_parameters() if id(one) in moved]  # a file may have other names for them
+    reached = moved | {id(one) for module in _carriers(model, [*trained, *live]) for one in _carried(module)}
     return Parts(
         by_part({name: one.numel() for name, one in trained.items()}, wrapped),
         by_part({name: _size(one) for name, one in own.items()}, wrapped),
@@ -32,12 +33,12 @@ def parts_of(model: nn.Module, trained: Mapping[str, Tensor], wrapped: bool) -> 
 
 
 def _size(weight: Any) -> int:
-    """Numbers it stands for: of a weight in 4 bits, two lie in a byte."""
+    """Return how many numbers a weight stands for; in 4 bits two of them lie in a byte."""
     return int(getattr(weight, "of_shape", weight.shape).numel())
 
 
 def _carriers(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
-    """The modules that what is trained was put around, the innermost for each name."""
+    """Return the modules that adapters were put around, the innermost for each name."""
     around = {name: module for name, module in model.named_modules() if hasattr(module, "base_layer") or hasattr(module, "original_module")}
     found = {}
     for name in names:
@@ -49,7 +50,7 @@ def _carriers(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
 
 
 def _carried(module: Any) -> list[nn.Parameter]:
-    """The model's own weights inside such a module: all of one that is saved whole, one parameter of a stack of experts."""
+    """Return the model's own weights inside such a module: all of one saved whole, or one parameter of a stack of experts."""
     inner = getattr(module, "original_module", None)
     if inner is not None:
         return [*inner.parameters()]

@@ -16,9 +16,9 @@ from torch import nn
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.budget import RankBudget
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}
 
@@ -93,7 +93,7 @@ def _ia3(config: Config, model: Any, _steps: int) -> PeftConfig:
 
 
 def _ia3_targets(targets: str | list[str], model: Any) -> tuple[list[str] | str, list[str]]:
-    """(modules whose outputs are scaled, those of them whose inputs are): PEFT's own choice for a family, else keys, values, and down."""
+    """Return (modules to scale, those of them scaled at their inputs): PEFT's choice for a family, else keys, values, down."""
     kind = model.config.get_text_config().model_type
     forward = list(TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(kind, ["down_proj"]))
     if targets == "all-linear":
@@ -103,7 +103,7 @@ def _ia3_targets(targets: str | list[str], model: Any) -> tuple[list[str] | str,
 
 
 def _saved(adapter: Adapter) -> list[str] | None:
-    """Modules that are trained whole beside it."""
+    """Return the modules that are trained whole beside the adapter; None for none."""
     return list(adapter.modules_to_save) or None
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.trainer.optim.optimizer import FlatOptimizer
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Unit:
         return sum(one.numel() for one in self.tensors.values())
 
     def bounds(self, number: int, count: int = 1) -> tuple[int, int]:
-        """Where `count` pieces from piece `number` on lie; the last ones may be shorter, or empty."""
+        """Return (start, end) of `count` pieces from piece `number` on; the last ones may be shorter, or empty."""
         return min(self.size, number * self.piece), min(self.size, (number + count) * self.piece)
 
     def within(self, start: int, end: int) -> list[tuple[str, int, int]]:
-        """(tensor, from, to) of each stretch of a tensor between two places."""
+        """Return (tensor, from, to) of each stretch of a tensor between two places of the unit."""
         found, at = [], 0
         for name, tensor in self.tensors.items():
             low, high = max(start - at, 0), min(end - at, tensor.numel())
@@ -65,7 +65,7 @@ class Pieces(StepHooks):
         return {name: tensor for unit in self.units for name, tensor in unit.tensors.items()}
 
     def own(self, unit: Unit) -> tuple[int, int]:
-        """Where this rank's pieces of a unit lie in it."""
+        """Return (start, end) of this rank's pieces in a unit."""
         return unit.bounds(self.number * self.each, self.each)
 
     def norm(self, optimizer: FlatOptimizer, add: Callable[[Tensor], None]) -> Tensor:

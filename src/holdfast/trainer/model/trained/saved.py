@@ -9,7 +9,7 @@ from typing import Any
 from peft import PeftModel
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.trainer.libraries import without_bitsandbytes
+from holdfast.trainer.common.libraries import without_bitsandbytes
 from holdfast.trainer.model.trained.tokens import use_lean_tokens
 
 _LEFT_OUT = "Found missing adapter keys"  # PEFT's warning, which goes on with the base's weights there

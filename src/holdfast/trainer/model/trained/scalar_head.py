@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 
 NAME = "score"  # as transformers and PEFT know it
 

@@ -7,10 +7,10 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 
-class Trained(Protocol):
+class TrainedWeights(Protocol):
     """What is trained on a base model.
 
     model: the base with whatever is put on it. tensors: live leaves, all fp32 or all bf16, under the names of the artifact's file.

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.data.tokens.codec import load_codec
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 
 _NAME = "default"
 
 
 def token_numbers(config: Config, base: Any) -> list[int]:
-    """The tokens that `adapter.trainable_token_indices` names by text or number. Raises Refusal for what is no token of the model."""
+    """Resolve the tokens that `adapter.trainable_token_indices` names by text or id. Raises Refusal for one the model lacks."""
     wanted = config.adapter.trainable_token_indices
     known = base.get_input_embeddings().num_embeddings
     tokenizer = load_codec(read_model(config.model).folder).tokenizer if any(isinstance(one, str) for one in wanted) else None

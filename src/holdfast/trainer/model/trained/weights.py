@@ -12,13 +12,13 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.types import is_tower
 from holdfast.config.config import Config
-from holdfast.planning.trained_size import names_tower
+from holdfast.planning.memory.trained_size import names_tower
 from holdfast.run.artifact import Artifact
-from holdfast.trainer.model.decoder import text_decoder
+from holdfast.trainer.common.decoder import text_decoder
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import narrow_trained
 from holdfast.trainer.model.trained.adapters import widen_trained
-from holdfast.trainer.refuse import Refusal
-from holdfast.trainer.step_hooks import StepHooks
+from holdfast.trainer.protocol.step_hooks import StepHooks
 
 
 class OwnWeights:
@@ -68,7 +68,7 @@ def _chosen(base: Any, config: Config) -> dict[str, Tensor]:
 
 
 def _named(name: str, wanted: list[str]) -> bool:
-    """Whether one of the names is the parameter's, its module's, or a part of the way to it."""
+    """Return whether one of the wanted names is the parameter's, its module's, or a part of its path."""
     return any(f".{one}." in f".{name}." for one in wanted)
 
 
@@ -81,7 +81,7 @@ def _some(found: dict[str, Tensor], wanted: object, parameters: dict[str, Tensor
 
 
 def _in_file(name: str, facts: ModelFacts, prefix: str) -> str:
-    """The name a weight has in the model's own files."""
+    """Return the name a weight has in the model's own files."""
     short = name.removeprefix(prefix)
     if name in facts.shapes or short in facts.shapes or not isinstance(facts.config.get("text_config"), dict):
         return short if name not in facts.shapes and short in facts.shapes else name
@@ -95,6 +95,6 @@ def _in_file(name: str, facts: ModelFacts, prefix: str) -> str:
 
 
 def _config(config: Json, weights: str) -> Json:
-    """The model's config for weights of which some or all are held so now."""
+    """Return the model's config for weights that are now stored in fp32 or bf16."""
     kept = {name: value for name, value in config.items() if name not in ("torch_dtype", "quantization_config")}
     return kept | {"dtype": "float32" if weights == "fp32" else "bfloat16"}

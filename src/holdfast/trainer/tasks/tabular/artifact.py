@@ -61,7 +61,7 @@ class Predictor(nn.Module):
 
 
 def load(folder: Path, config: Config, device: torch.device) -> tuple[nn.Module, Form, RowLoss]:
-    """The network of an artifact's folder, from its weights and its metadata alone."""
+    """Build the network of an artifact's folder from its weights and metadata alone; return (network, form, loss)."""
     about = read_json(folder / METADATA) or {}
     form = Form.model_validate(about["form"])
     loss = RowLoss(columns_of(config), form.target, device)
@@ -110,7 +110,7 @@ class _Absent(Exception):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn of their own insides."""
+    """Silence logs and warnings within the context: exporters warn of their own internals."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -151,7 +151,7 @@ def _onnx(predictor: nn.Module, numbers: Tensor, codes: Tensor) -> bytes:
 
 
 def _run_onnx(data: bytes, numbers: Tensor, codes: Tensor) -> Tensor:
-    """By onnxruntime where it is installed, else by ONNX's own reference."""
+    """Run an ONNX model by onnxruntime where it is installed, else by ONNX's reference implementation."""
     inputs = {"numbers": numbers.numpy(), "codes": codes.numpy()}
     if importlib.util.find_spec("onnxruntime"):
         import onnxruntime

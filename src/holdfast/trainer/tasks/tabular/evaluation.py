@@ -15,8 +15,8 @@ from holdfast.run.folder import RunFolder
 from holdfast.tables.table.form import Form, Target
 from holdfast.tables.table.statistics import in_order
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
-from holdfast.trainer.device import prepare_torch
-from holdfast.trainer.task import Asked
+from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.tabular.artifact import export, load, note
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.metrics import Column, of_classes, of_numbers, of_quantiles, row_losses, trades
@@ -27,7 +27,7 @@ _MOST = 1_000_000  # training rows from which quantiles of the target are taken
 
 
 def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
-    """The content of evaluation.json. eval_base: held-out loss of the best naive forecast; eval_tuned: of the network."""
+    """Build the content of evaluation.json. eval_base: held-out loss of the best naive forecast; eval_tuned: of the network."""
     device = prepare_torch(settings)
     network, form, loss = load(run.artifact, config, device)
     table = load_table(run.data_file)
@@ -46,7 +46,7 @@ def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
 def _predictions(
     network: torch.nn.Module, table: TableSet, rows: np.ndarray, loss: RowLoss, device: torch.device, asked: Asked
 ) -> Column:  # fmt: skip
-    """[rows, outputs]: probabilities of the classes, or numbers as the target is scaled."""
+    """Predict [rows, outputs]: probabilities of the classes, or numbers as the target is scaled."""
     found = []
     with torch.inference_mode():
         for start in range(0, len(rows), _AT_ONCE):
@@ -59,7 +59,7 @@ def _predictions(
 
 
 def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
-    """Losses of the network and of naive forecasts on the same rows, what is gained with its interval, and metrics."""
+    """Compare the network with naive forecasts on the same rows: losses, the gain with its interval, and metrics."""
     target = table.target[rows].astype(np.float64)
     ours = row_losses(loss, predicted, target, columns_of(config))
     before = _before(table, rows, form.target) if form.target.horizon and not form.target.classes else None
@@ -90,7 +90,7 @@ def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predi
 
 
 def says(result: Json, rows: int) -> str:
-    """What was found, in one sentence, and what was not."""
+    """Say in one sentence what was found, and what was not."""
     gain, best = result["gain"], result["best_naive"].replace("_", " ")
     unit = "" if result["loss"] == "cross-entropy" else ", target in standard deviations"
     numbers = f"held-out {result['loss']} {result['eval_tuned']:.5g}, the naive forecast ({best}) {result['eval_base']:.5g}"
@@ -111,7 +111,7 @@ def says(result: Json, rows: int) -> str:
 
 
 def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str, before: Column | None) -> dict[str, Column]:
-    """Forecasts for `count` rows that look at no feature: what the training part's target is like, and no change and the last change.
+    """Forecast `count` rows without looking at a feature: the mean or frequencies of training, no change, the last change.
 
     before: the last change at each row, where there is a horizon.
     """
@@ -129,7 +129,7 @@ def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str
 
 
 def _before(table: TableSet, rows: np.ndarray, about: Target) -> Column:
-    """The change within the horizon that ended at each row: the target of the row as far before it; NaN where there is none."""
+    """Return the change in the horizon that ended at each row, NaN where unknown: the target of the row that far before it."""
     if in_order(table.file, table.time):
         at = rows - (about.horizon or 0)
         source = np.maximum(at, 0)
@@ -144,7 +144,7 @@ def _before(table: TableSet, rows: np.ndarray, about: Target) -> Column:
 
 
 def _raw_columns(table: TableSet, form: Form, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """(numbers in their own units, NaN where one was missing and is told; codes) of these rows, as an export takes them."""
+    """Return (numbers in their own units, codes) of rows as an export takes them; NaN where a number is missing and that is told."""
     numbers = len(form.numbers)
     inputs = table.inputs[rows].astype(np.float64)
     raw = inputs[:, :numbers] * form.scales + form.means

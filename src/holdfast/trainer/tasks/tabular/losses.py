@@ -12,14 +12,14 @@ from holdfast.tables.table.form import Target
 
 
 def loss_name(table: Table, target: Target) -> str:
-    """The loss of a run, auto resolved."""
+    """Return the name of a run's loss, with auto resolved."""
     if table.loss != "auto":
         return table.loss
     return "cross-entropy" if target.kind == "classification" else "mse"
 
 
 def class_weights(table: Table, target: Target) -> list[float] | None:
-    """A weight for each class, whose mean over the training rows is 1; None where all are 1."""
+    """Compute a weight for each class, with mean 1 over the training rows; None where all are 1."""
     if table.class_weights == "none" or not target.classes:
         return None
     counts = np.array(target.counts, np.float64)
@@ -57,7 +57,7 @@ class RowLoss:
         return (apart**2).mean(dim=(1, 2))
 
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many rows are predicted right: their class; or, of numbers, nearer than the mean of the training part is. A count."""
+        """Count the rows predicted right: their class, or a number nearer to the target than the training part's mean is."""
         found = combined(outputs, self.name)
         if self.name == "cross-entropy":
             return (found.argmax(dim=-1) == targets.long()).sum()
@@ -66,7 +66,7 @@ class RowLoss:
 
 
 def combined(outputs: Tensor, loss: str) -> Tensor:
-    """What an ensemble says together: mean probabilities (their logarithms) of classes, mean of numbers. [rows, outputs]."""
+    """Average an ensemble to [rows, outputs]: probabilities of classes (as logarithms), or numbers."""
     if outputs.dim() == 2:
         return functional.log_softmax(outputs, dim=-1) if loss == "cross-entropy" else outputs
     if loss == "cross-entropy":

@@ -15,7 +15,7 @@ Column = npt.NDArray[np.float64]
 
 
 def row_losses(loss: str, predicted: Column, target: Column, table: Any) -> Column:
-    """The loss of each row. predicted: [rows, outputs]; probabilities of classes, or numbers as they were scaled."""
+    """Compute the loss of each row. predicted: [rows, outputs], probabilities of classes or numbers as they were scaled."""
     if loss == "cross-entropy":
         losses: Column = -np.log(np.maximum(predicted[np.arange(len(target)), target.astype(int)], 1e-300))
         return losses
@@ -33,7 +33,7 @@ def row_losses(loss: str, predicted: Column, target: Column, table: Any) -> Colu
 
 
 def of_numbers(predicted: Column, target: Column) -> Json:
-    """Of predictions and targets in the target's own unit."""
+    """Compute mse, rmse, mae and r2 of predictions and targets in the target's own unit."""
     apart = predicted - target
     spread = float(((target - target.mean()) ** 2).mean()) if len(target) else 0.0
     mse = float((apart**2).mean())
@@ -41,7 +41,7 @@ def of_numbers(predicted: Column, target: Column) -> Json:
 
 
 def of_classes(probabilities: Column, target: Column, classes: tuple[str, ...]) -> Json:
-    """Accuracy, balanced accuracy (mean over the classes that are there), log loss; area under the curve of two classes."""
+    """Compute accuracy, balanced accuracy (mean over the classes that occur), log loss; of two classes the area under the curve."""
     wanted, found = target.astype(int), probabilities.argmax(axis=1)
     right = found == wanted
     of_class = {name: float(right[wanted == at].mean()) for at, name in enumerate(classes) if (wanted == at).any()}
@@ -66,7 +66,7 @@ def of_quantiles(predicted: Column, target: Column, quantiles: list[float]) -> J
 
 
 def trades(signal: Column, realised: Column, before: Column, horizon: int, cost: float) -> Json:
-    """Mean net return of a trade every `horizon` rows: by the signal's sign, and by rules that need no network.
+    """Compute the mean net return of a trade every `horizon` rows, by the signal's sign and by rules that need no network.
 
     realised: log return within the horizon; before: that of the horizon before, NaN where unknown; cost: share of the price.
     """

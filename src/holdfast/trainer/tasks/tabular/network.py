@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast import __version__
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.config.config import Config
 from holdfast.config.table import Network, columns_of, embedding_width, network_of
 from holdfast.tables.table.form import Form
@@ -45,7 +45,7 @@ class Residual(nn.Module):
         return out
 
 
-class Shared(nn.Module):
+class SharedLinear(nn.Module):
     """A linear layer that members share but for factors of inputs and outputs, and a bias (Gorishniy et al., TabM, 2024).
 
     [rows, members, before] to [rows, members, after].
@@ -101,7 +101,7 @@ class TableNetwork(nn.Module):
             layers += [nn.LayerNorm(network.hidden[-1]), _ACTIVATIONS[network.activation]()]
         else:
             for number, size in enumerate(network.hidden):
-                layer = Shared(self.members, width, size, number == 0) if network.kind == "tabm" else nn.Linear(width, size)
+                layer = SharedLinear(self.members, width, size, number == 0) if network.kind == "tabm" else nn.Linear(width, size)
                 layers += [layer, _ACTIVATIONS[network.activation](), dropout()]
                 width = size
         self.body = nn.Sequential(*layers)
@@ -117,14 +117,14 @@ class TableNetwork(nn.Module):
 
 
 def new_network(config: Config, form: Form, outputs: int, context: StepContext) -> TableNetwork:
-    """The network before its first step; its weights follow from the seed, on any device."""
+    """Build the network as before its first step; its weights follow from the seed, on any device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
         return TableNetwork(network_of(config), form.width, tuple(len(one.values) for one in form.categories), outputs, context)
 
 
 def about(config: Config, form: Form) -> Json:
-    """What stands beside the weights, so that they can be used without the run: columns, scaling, network, versions."""
+    """Return the metadata with which the weights can be used without the run: columns, scaling, network, versions."""
     return {
         "task": "tabular",
         "form": form.model_dump(mode="json"),

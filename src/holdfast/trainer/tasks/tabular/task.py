@@ -19,9 +19,10 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.trainer.common.batch import Batch
 from holdfast.trainer.model.layers.dropout import StepContext
-from holdfast.trainer.step_hooks import StepHooks
-from holdfast.trainer.task import Asked, Batch, DataSet, Task
+from holdfast.trainer.protocol.step_hooks import StepHooks
+from holdfast.trainer.protocol.task import Asked, DataSet, Task
 from holdfast.trainer.tasks.tabular.evaluation import measured
 from holdfast.trainer.tasks.tabular.losses import RowLoss
 from holdfast.trainer.tasks.tabular.network import about, new_network
@@ -43,7 +44,7 @@ class TableRows:
         return np.broadcast_to(np.int64(1), (len(self.table_set),))
 
     def source(self, number: int) -> str:
-        """File and line."""
+        """Return the file and line of a row."""
         return self.table_set.source(number)
 
 
@@ -95,20 +96,20 @@ class Tabular:
         return iter(())
 
     def prove(self) -> tuple[PartialSettings, str]:
-        """Nothing to prove: no layer looks at other rows, and no kernel stands in for torch's own."""
+        """Return no change: no layer looks at other rows, and no kernel stands in for torch's own."""
         return {}, ""
 
     def refuse(self, samples: list[int], step: int) -> None:
-        """Every row has a label."""
+        """Do nothing: every row has a label."""
 
     def batches(self, samples: list[int], budget: int) -> list[RowBatch]:
         return [self._batch(samples[start : start + budget]) for start in range(0, len(samples), budget)]
 
     def prepare(self, samples: list[int], budget: int) -> None:
-        """A micro-batch is gathered faster than a step waits."""
+        """Do nothing: a micro-batch is gathered faster than a step waits."""
 
     def prepare_passes(self, batches: Sequence[RowBatch]) -> None:
-        """A pass needs its rows alone."""
+        """Do nothing: a pass needs its rows alone."""
 
     def small_batch(self) -> RowBatch:
         return self._batch(self.data.table.rows[:_SMALL].tolist())
@@ -131,10 +132,10 @@ class Tabular:
         return {}
 
     def adopt(self, settings: PartialSettings) -> None:
-        """Nothing is named by `lighter`."""
+        """Do nothing: `lighter` names no settings."""
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing: dropout is a hash of step and row, and the order of rows follows from the seed."""
+        """Return nothing: dropout is a hash of step and row, and the order of rows follows from the seed."""
         return {}
 
     def _batch(self, numbers: list[int]) -> RowBatch:

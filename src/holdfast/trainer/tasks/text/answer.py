@@ -9,20 +9,20 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from holdfast.trainer.memory.portions import first_of, in_portions
-from holdfast.trainer.task import Asked
+from holdfast.trainer.model.portions import first_of, in_portions
+from holdfast.trainer.protocol.task import Asked
 
 _BATCH = 16
 
 
 def ignore(rows: int) -> None:
-    """Nobody wants to know."""
+    """Do nothing with a number of rows."""
 
 
 def answers(
     model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int, asked: Asked = ignore
 ) -> list[str]:
-    """One answer per prompt (token numbers), without special tokens and surrounding blanks, in the order of the prompts."""
+    """Generate one answer per prompt (token ids), in order, without special tokens and surrounding blanks."""
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found = [""] * len(prompts)
     for some, answered in in_portions(

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import sequences
+from holdfast.data.token_set.token_set import sequences
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.trainer.tasks.text.forward import Forward
-from holdfast.trainer.tasks.text.objective import Objective, Scored
+from holdfast.trainer.tasks.text.objective import Objective, SequenceScores
 from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble, on_device
-from holdfast.trainer.tasks.text.reference import Kept, Portions, Values
+from holdfast.trainer.tasks.text.reference import Portions, StoredValues, Values
 
 
 class Group:
@@ -45,7 +45,7 @@ class ComparedLoss:
         self.file = folder / f"reference-{settings.dtype}-{settings.attention}.bin" if folder else None
 
     def __call__(self, batch: TextBatch, group: Group, step: int) -> tuple[Tensor, Tensor]:
-        """(sum of the samples' losses, what was measured, [measures])."""
+        """Return (sum of the samples' losses, what was measured: [measures])."""
         task = self.task
         self.score(list(batch.numbers))
         reference = self.values.of(list(batch.numbers)) if self.kind.reference else None
@@ -55,7 +55,7 @@ class ComparedLoss:
             logps = task.losses.scores(batch) if self.kind.scores else sums(task.losses.each(batch)[0], batch)
         counts, good = (on_device(torch.tensor(values), logps.device) for values in (batch.counts, batch.good))
         weights = None if batch.weights is None else on_device(torch.tensor(batch.weights), logps.device)
-        return self.objective.of(Scored(logps, reference, counts, good, weights, drift))
+        return self.objective.of(SequenceScores(logps, reference, counts, good, weights, drift))
 
     def score(self, numbers: list[int]) -> None:
         """Have the log-probabilities of samples without the adapter, where the objective needs them: the first time, and nobody waits."""
@@ -67,13 +67,13 @@ class ComparedLoss:
         tokens = self.task.tokens
         order = np.empty(0, np.int64) if self.order is None else self.order
         portions = Portions(order, np.diff(tokens.starts), self.budget, self.task.packing)
-        return Values(portions, Kept(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
+        return Values(portions, StoredValues(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
 
     def _of_portion(self, numbers: list[int]) -> Tensor:
         return self._scores([part for number in numbers for part, _ in sequences(*self.task.tokens.row(number))], without=True)
 
     def _drift(self, group: Group) -> Tensor:
-        """How much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
+        """Estimate how much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
         if group.drift is None:
             rows = [sequences(*self.task.tokens.row(number))[0][0] for number in group.numbers]
             mixed = [_mixed(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
@@ -83,7 +83,7 @@ class ComparedLoss:
 
     @torch.no_grad()
     def _scores(self, rows: list[Row], without: bool = False) -> Tensor:
-        """Log-probabilities of sequences in one micro-batch, dropout off: [rows]. without: of the model that training began with."""
+        """Compute log-probabilities of sequences in one micro-batch, dropout off: [rows]. without: by the model before training."""
         task = self.task
         was = task.model.training
         task.model.eval()
@@ -99,7 +99,7 @@ class ComparedLoss:
 
 @contextmanager
 def switched_off(model: Any, losses: Any) -> Iterator[None]:
-    """Inside, the model computes without what its adapter adds."""
+    """Compute without what the adapter adds to the model within the context."""
     tuner = model.base_model if hasattr(model, "peft_config") and hasattr(model.base_model, "disable_adapter_layers") else None
     try:
         if tuner is not None:
@@ -112,19 +112,19 @@ def switched_off(model: Any, losses: Any) -> Iterator[None]:
 
 
 def sums(losses: Tensor, batch: TextBatch) -> Tensor:
-    """Log-probability of each sequence's answer: [sequences]. losses: cross-entropies of the batch's labels, in its order."""
+    """Sum the log-probability of each sequence's answer: [sequences]. losses: cross-entropies of the batch's labels, in its order."""
     return -torch.stack([part.sum() for part in torch.split(losses, list(batch.counts))])
 
 
 def _mixed(prompt: Row, answer: Row) -> Row:
-    """The first row's prompt with the second one's answer."""
+    """Join the first row's prompt with the second one's answer."""
     first, second = int(prompt[1].argmax()), int(answer[1].argmax())
     ids = np.concatenate([prompt[0][:first], answer[0][second:]])
     return ids, np.concatenate([prompt[1][:first], answer[1][second:]])
 
 
 def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:
-    """The rows in order, as many at once as fit into a budget of tokens."""
+    """Yield the rows in order, as many at once as fit into a budget of tokens."""
     portion: list[Row] = []
     for row in rows:
         if portion and sum(len(ids) for ids, _ in portion) + len(row[0]) > budget:

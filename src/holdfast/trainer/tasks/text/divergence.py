@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.run.types import LOGITS_AT_ONCE
-from holdfast.trainer.memory.oom import tag_out_of_memory
-from holdfast.trainer.memory.portions import in_portions
-from holdfast.trainer.task import Asked
+from holdfast.trainer.common.oom import tag_out_of_memory
+from holdfast.trainer.model.portions import in_portions
+from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.text.compared import switched_off
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.text.text_model import LabelLoss
@@ -21,9 +21,9 @@ _ROWS = 64
 def kl_to_reference(
     model: object, losses: LabelLoss, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
 ) -> float | None:
-    """Mean of KL(tuned || reference) over the answers' tokens, in nats, on at most 64 rows; None where the model hides its output layer.
+    """Return the mean of KL(tuned || reference) over answer tokens, in nats, on at most 64 rows.
 
-    model: with its adapter; the reference is the model without.
+    None where the model hides its output layer. model: with its adapter; the reference is the model without.
     """
     if losses.head is None:
         return None
@@ -46,7 +46,7 @@ def kl_to_reference(
 
 
 def _summed(model: object, losses: LabelLoss, tuned: Tensor, base: Tensor) -> float:
-    """Over [labels, size] hidden states of both, a chunk of logits at a time."""
+    """Sum the divergence over hidden states [labels, size] of both, a chunk of logits at a time."""
     assert losses.head is not None
     at_once, total = max(1, LOGITS_AT_ONCE // max(parameter.shape[0] for parameter in losses.head.layer.parameters())), 0.0
     for ours, theirs in zip(torch.split(tuned, at_once), torch.split(base, at_once), strict=True):

@@ -16,26 +16,26 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.templates.chat_template import pieces
-from holdfast.data.templates.given_template import codec_of
+from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.device import prepare_torch, release
-from holdfast.trainer.memory.oom import tag_out_of_memory
-from holdfast.trainer.memory.portions import in_portions
-from holdfast.trainer.model.decoder import decoder_layers
+from holdfast.trainer.common.decoder import decoder_layers
+from holdfast.trainer.common.device import prepare_torch, release
+from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import load_base
+from holdfast.trainer.model.portions import in_portions
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.parts.threads import products_in
-from holdfast.trainer.task import Asked
+from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
 from holdfast.trainer.tasks.text.compared import sums
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
-from holdfast.trainer.tasks.text.objective import Objective, Scored, objective_of
+from holdfast.trainer.tasks.text.objective import Objective, SequenceScores, objective_of
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.text.rewarded import rewarded
 from holdfast.trainer.tasks.text.text_model import LabelLoss
@@ -73,7 +73,7 @@ class Sides:
             layers.settle()
 
     def _whole(self, config: Config) -> Any:
-        """A model without an adapter."""
+        """Load a model without an adapter."""
         away = streams(config, self.device)
         model = load_base(config, self.settings, self.device, mapped=away)[0].eval()
         if away:
@@ -84,7 +84,7 @@ class Sides:
 
     @contextmanager
     def base(self) -> Iterator[Any]:
-        """Inside, the model it began with."""
+        """Provide the model before training within the context."""
         if self.is_adapter:
             with self.tuned.disable_adapter():
                 yield self.tuned
@@ -94,14 +94,14 @@ class Sides:
         yield self._base
 
     def give_up_tuned(self) -> None:
-        """The tuned model is not asked for again: where the base is another one, it takes its place."""
+        """Release the tuned model, which is not needed again, where the base is a model of its own that takes its place."""
         if not self.is_adapter:
             self.tuned = None
             release()
 
 
 def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
-    """Held-out loss per label token, exact matches and sample answers of base and tuned model; of a scalar head, how it orders pairs."""
+    """Compare base and tuned model on held-out rows: loss per label token, exact matches, sample answers; pairs by a scalar head."""
     if config.train.objective_kind.scores:
         return rewarded(run, config, settings, asked)
     sides = Sides(run, config, settings)
@@ -138,7 +138,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
 
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
-    """Cross-entropy per label token over `rows`, each as often as its row counts, in nats; `asked` is told how many rows each batch had."""
+    """Average the cross-entropy per label token over `rows`, each with its row weight, in nats. asked: told each batch's rows."""
     total, divisor = 0.0, 0.0
     for batch, losses in _measured(model, tokens, rows, settings, device, asked):
         weighted = losses if batch.label_weights is None else losses * batch.label_weights
@@ -148,7 +148,7 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
 
 
 def answer_logps(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked) -> list[Answers]:
-    """Of each row the log-probabilities of its one or two answers, how many tokens they have, and whether they are good ones."""
+    """Compute for each row the log-probabilities of its one or two answers, their numbers of tokens, and whether they are good."""
     found: dict[int, Answers] = {}
     for batch, losses in _measured(model, tokens, rows, settings, device, asked):
         each = len(batch.counts) // len(batch.numbers)
@@ -174,7 +174,7 @@ def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -
 
 
 def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], weights: Tensor, apart: float | None) -> Json:
-    """The objective's mean loss of both, and of the tuned model pair accuracy and margin. Drift, a step's, counts as 0.
+    """Return the objective's mean loss of both, and the tuned model's pair accuracy and margin. Drift, a step's, counts as 0.
 
     weights: of the rows, in the loss. apart: the tuned model's divergence from the base, where that is known.
     """
@@ -184,8 +184,8 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
 
     reference, counts, good = flat(base, "logps"), flat(tuned, "counts"), flat(tuned, "good")
     drift = torch.zeros(())
-    loss, measured = objective.of(Scored(flat(tuned, "logps"), reference, counts, good, weights, drift))
-    before, _ = objective.of(Scored(reference, reference, counts, good, weights, drift))
+    loss, measured = objective.of(SequenceScores(flat(tuned, "logps"), reference, counts, good, weights, drift))
+    before, _ = objective.of(SequenceScores(reference, reference, counts, good, weights, drift))
     divisor = float(weights.double().sum())
     shares = {name: float(total) / len(tuned) for name, total in zip(objective.measures, measured, strict=True)}
     metrics = shares | {"kl_to_reference": apart}
@@ -195,7 +195,7 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
 def _measured(
     model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
 ) -> Iterator[tuple[TextBatch, Tensor]]:
-    """(batch, its labels' cross-entropies) until all rows had their turn; in smaller batches where one does not fit."""
+    """Yield (batch, its labels' cross-entropies) until all rows are done; in smaller batches where one does not fit."""
     inner, prefix = _inner(model)
     loss = LabelLoss(inner, settings.own_head, prefix)
 
@@ -213,7 +213,7 @@ def _measured(
 
 
 def _inner(model: Any) -> tuple[Any, Tensor | None]:
-    """The causal model within, and what an adapter puts before each sample: embeddings [tokens, size]."""
+    """Return (the causal model inside, embeddings [tokens, size] that a prompt adapter puts before each sample or None)."""
     if not isinstance(model, PeftModel):
         return model, None
     learns_prompt = model.active_peft_config.is_prompt_learning and not getattr(model, "_adapters_disabled", False)
@@ -232,7 +232,7 @@ def _compare_answers(parts: list[tuple[list[int], list[int]]], tuned: list[str],
 
 
 def _question(prompt: list[int], codec: Codec) -> str:
-    """The user's words in a prompt: what stands between the template's own words, or all of it where there are several turns."""
+    """Extract the user's words from a prompt: what stands between the template's own, or all of it where there are several turns."""
     text = codec.tokenizer.decode(prompt, skip_special_tokens=False)
     frame = pieces(Example(messages=(Message("user", _SLOT), Message("assistant", "x"))), codec.template)[0][0]
     before, _, after = frame.partition(_SLOT)
@@ -240,7 +240,7 @@ def _question(prompt: list[int], codec: Codec) -> str:
 
 
 def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
-    """(prompt, answer) of a row's first learned turn, as token numbers; a row of plain text is prompted with its first token."""
+    """Return (prompt, answer) of a row's first learned turn as token ids; plain text is prompted with its first token."""
     (ids, learned), _ = sequences(*tokens.row(row))[0]
     first = max(1, int(learned.argmax()))
     rest = learned[first:]

@@ -17,7 +17,7 @@ from holdfast.config.train import Preference
 
 
 @dataclass(frozen=True)
-class Scored:
+class SequenceScores:
     """Sequences of a batch: logps and reference (log-probabilities, fp32), counts (of their tokens), good: all [sequences]."""
 
     logps: Tensor
@@ -35,8 +35,8 @@ class Objective(Protocol):
 
     def __init__(self, preference: Preference, beta: float) -> None: ...
 
-    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
-        """(sum of the samples' losses, what was measured, [measures])."""
+    def of(self, scored: SequenceScores) -> tuple[Tensor, Tensor]:
+        """Return (sum of the samples' losses, what was measured: [measures])."""
         ...
 
 
@@ -48,7 +48,7 @@ class Pairs:
     def __init__(self, preference: Preference, beta: float) -> None:
         self.preference, self.beta = preference, beta
 
-    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+    def of(self, scored: SequenceScores) -> tuple[Tensor, Tensor]:
         (better, worse), (long, short) = (values.view(-1, 2).unbind(1) for values in (scored.logps, scored.counts))
         reference = None if scored.reference is None else scored.reference.view(-1, 2)
         losses, margins = self.losses(better, worse, long, short, reference)
@@ -56,11 +56,11 @@ class Pairs:
         return _sum(losses, scored), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
 
     def losses(self, better: Tensor, worse: Tensor, long: Tensor, short: Tensor, reference: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(losses, margins), of each pair. long, short: tokens of the better and of the worse answer."""
+        """Compute (loss, margin) of each pair. long, short: tokens of the better and of the worse answer."""
         raise NotImplementedError
 
     def smoothed(self, margins: Tensor) -> Tensor:
-        """-log sigmoid, where a share of the pairs may be the wrong way round."""
+        """Compute -log sigmoid of margins, where a share of the pairs may be the wrong way round."""
         share = self.preference.label_smoothing
         return -F.logsigmoid(margins) * (1 - share) - (F.logsigmoid(-margins) * share if share else 0.0)
 
@@ -117,7 +117,7 @@ class Kto:
     def __init__(self, preference: Preference, beta: float) -> None:
         self.preference, self.beta = preference, beta
 
-    def of(self, scored: Scored) -> tuple[Tensor, Tensor]:
+    def of(self, scored: SequenceScores) -> tuple[Tensor, Tensor]:
         assert scored.reference is not None and scored.drift is not None
         sign = torch.where(scored.good, 1.0, -1.0)
         weight = torch.where(scored.good, self.preference.desirable_weight, self.preference.undesirable_weight)
@@ -127,12 +127,12 @@ class Kto:
         return _sum(losses, scored), torch.stack([(margins > 0).sum().double(), margins.double().sum()])
 
 
-def _sum(losses: Tensor, scored: Scored) -> Tensor:
+def _sum(losses: Tensor, scored: SequenceScores) -> Tensor:
     return (losses if scored.weights is None else losses * scored.weights).sum()
 
 
 def _log1mexp(x: Tensor) -> Tensor:
-    """log(1 - e^x) for x < 0."""
+    """Compute log(1 - e^x) for x < 0."""
     return torch.log1p(-torch.exp(x.clamp_max(-1e-7)))
 
 
@@ -140,6 +140,6 @@ LOSSES: dict[str, type[Objective]] = {"dpo": Dpo, "orpo": Orpo, "simpo": SimPo, 
 
 
 def objective_of(config: Config) -> Objective | None:
-    """What `train.objective` names; None for answers alone, whose loss needs no sequence as a whole."""
+    """Build the loss that `train.objective` names; None for plain answers, whose loss needs no sequence as a whole."""
     kind, preference = config.train.objective_kind, config.preference
     return None if kind.rows == "answers" else LOSSES[kind.name](preference, preference.beta or kind.beta)

@@ -8,8 +8,8 @@ import torch
 from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
-from holdfast.data.tokens.worse import WORSE
+from holdfast.data.token_set.token_set import TokenSet
+from holdfast.data.token_set.worse import WORSE
 from holdfast.trainer.tasks.text.task import Sft
 
 
@@ -22,7 +22,7 @@ def of_shapes(config: Config, settings: Settings, lengths: list[int], labels: in
 
 
 def made_rows(lengths: list[int], labels: int, objective: str = "sft") -> TokenSet:
-    """Rows of so many tokens, of which the last are learned: the rows' shares of `labels` are in proportion to their lengths.
+    """Make rows of these lengths whose last tokens are learned; each has a share of `labels` in proportion to its length.
 
     Where an objective takes pairs, a row's first half is its better answer with its prompt, the second the worse one.
     """

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from holdfast.data.tokens.token_set import TokenSet, sequences
-from holdfast.trainer.task import Batch
+from holdfast.data.token_set.token_set import TokenSet, sequences
+from holdfast.trainer.common.batch import Batch
 
 Row: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 
@@ -51,7 +51,7 @@ class TextBatch(Batch):
 
 
 def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[TextBatch]:
-    """First-fit, longest first, into rows of at most `budget` tokens (a longer sample alone). Follows from the lengths alone."""
+    """Pack samples first-fit, longest first, into rows of at most `budget` tokens, a longer one alone. Lengths alone decide."""
     groups: list[list[int]] = []
     room: list[int] = []
     for number in sorted(samples, key=lambda number: (-tokens.length(number), number)):
@@ -67,7 +67,7 @@ def packed_batches(tokens: TokenSet, samples: list[int], budget: int, device: to
 
 
 def grouped_batches(tokens: TokenSet, samples: list[int], budget: int, device: torch.device) -> list[TextBatch]:
-    """Shortest first, rows times longest within `budget`; for architectures whose samples cannot share a row."""
+    """Group samples, shortest first, so that rows times the longest stay within `budget`, where samples cannot share a row."""
     groups: list[list[int]] = []
     for number in sorted(samples, key=lambda number: (tokens.length(number), number)):
         if groups and tokens.length(number) * (len(groups[-1]) + 1) <= budget:
@@ -147,5 +147,5 @@ def assemble(
 
 
 def on_device(block: Tensor, device: torch.device) -> Tensor:
-    """On a card: by a copy that is done in its turn. torch keeps pinned memory until the copy out of it is."""
+    """Copy a block to the device, to a card asynchronously: torch keeps the pinned memory until that copy is done."""
     return block.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else block

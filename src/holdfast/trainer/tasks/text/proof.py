@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,8 +20,8 @@ from torch import Tensor
 from holdfast.base.errors import error_message
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.settings import PartialSettings
-from holdfast.trainer.memory.oom import is_out_of_memory
-from holdfast.trainer.model.layers.fused_proof import layers_differ, loss_differs
+from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.model.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.model.unfit import refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble
@@ -39,12 +40,11 @@ _SAME_GRADIENT = {
 }  # of a weight's gradient; a wrong one is off by about its norm
 _HEARD = 1e-3  # of the largest gradient: those below it are mostly rounding
 _TOGETHER = 0.1  # of the norm: layers that were compared one by one, put together; a wrong place moves it by all of it
-_MANY = 256 << 20  # bytes of gradients, beyond which one set of them waits in main memory
 _TIMED, _TIMES = (256, 4096), 3  # rows of the input and of the matrix
 
 
 def differences(task: TextModel) -> tuple[PartialSettings, str]:
-    """The first settings that have to change, and why; nothing where layout, kernels and output layer are proven. Moves no weight.
+    """Prove layout, kernels and output layer; return the first settings to change, and why; none where all is proven. Moves no weight.
 
     Raises Refusal where the model cannot learn next tokens from text.
     """
@@ -59,7 +59,7 @@ def differences(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def _wider(task: TextModel, error: RuntimeError) -> tuple[PartialSettings, str]:
-    """What is to be as wide as fp32, and why, where the model's own code fails with weights in 16 bits; raises the error where none are.
+    """Return what to widen to fp32, and why, where the model's own code fails with weights in 16 bits; else raise the error again.
 
     Some multiply with a layer's weight beside the layer, which widens none.
     """
@@ -70,7 +70,7 @@ def _wider(task: TextModel, error: RuntimeError) -> tuple[PartialSettings, str]:
 
 
 def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
-    """No Liger, and why, where its kernels give another loss or other gradients than the model's own code; nothing where they do not."""
+    """Compare Liger's kernels with the model's own code; return the change to no Liger, and why, where loss or gradients differ."""
     if task.liger is None:
         return {}, ""
     reason = task.liger.refused
@@ -94,7 +94,7 @@ def kernels_differ(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
-    """torch's own operations, and why, where fused layers or loss compute something else, alone or together in the model; else nothing."""
+    """Compare fused layers and loss with torch's operations, alone and in the model; return the change back, and why, or none."""
     if task.fused is None:
         return {}, ""
     reason = layers_differ(task.fused) or (loss_differs(task.losses.head) if task.losses.head else "")
@@ -112,26 +112,49 @@ def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def _loss_and_gradients(task: TextModel, ids: Ids) -> list[Tensor]:
-    """Of one sample, whose every token is learned, with respect to what is trained."""
+    """Return loss and gradients of one sample, whose every token is learned; see `_gradients_of` for how long they hold."""
     with torch.enable_grad():
         loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
-        gradients = torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True)
-    return [loss.detach(), *gradients]
+        return [loss.detach(), *_gradients_of(task, [lambda: loss])]
+
+
+def _gradients_of(task: TextModel, losses: Iterable[Callable[[], Tensor]]) -> list[Tensor]:
+    """Return the summed gradients of losses, of all that is trained, where a step accumulates them: they hold until the next call.
+
+    A second set beside the step's own would be more than a step holds, and more than was planned.
+    """
+    weights = list(task.trained.values())
+    if any(weight.grad is None for weight in weights):  # cut over ranks: there is room for them only inside a step
+        return _summed(weights, losses)
+    for weight in weights:
+        assert weight.grad is not None
+        weight.grad.zero_()
+    for loss in losses:
+        loss().backward(inputs=weights)  # type: ignore[no-untyped-call]
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def _summed(weights: list[Tensor], losses: Iterable[Callable[[], Tensor]]) -> list[Tensor]:
+    total = [torch.zeros_like(weight) for weight in weights]
+    for loss in losses:
+        for one, gradient in zip(total, torch.autograd.grad(loss(), weights, materialize_grads=True), strict=True):
+            one += gradient
+    return total
 
 
 def _aside(tensors: list[Tensor]) -> list[Tensor]:
-    """The same in main memory where they are many: gradients of all weights twice would be more than a step holds."""
-    return [one.cpu() for one in tensors] if sum(one.nbytes for one in tensors) > _MANY else tensors
+    """Copy tensors into main memory."""
+    return [one.to("cpu", copy=True) for one in tensors]
 
 
 def _apart(ours: list[Tensor], own: list[Tensor]) -> float:
-    """The norm of all differences as a share of the norm of all that is wanted, tensor by tensor; NaN where one is no number."""
+    """Return the norm of all differences as a share of the norm of what is wanted, tensor by tensor; NaN for a NaN."""
     gaps = [float((one.to(other.device).float() - other.float()).norm()) for one, other in zip(ours, own, strict=True)]
     return math.hypot(*gaps) / (math.hypot(*(float(other.float().norm()) for other in own)) or math.nan)
 
 
 def disproof(task: TextModel) -> tuple[PartialSettings, str]:
-    """The setting that has to change and the reason why; nothing when all was proven."""
+    """Test the layout; return the setting to change and why, nothing where all was proven."""
     task.model.eval()
     with torch.no_grad():
         first, second = _two_samples(task)
@@ -151,7 +174,7 @@ def disproof(task: TextModel) -> tuple[PartialSettings, str]:
 
 
 def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
-    """Two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
+    """Take two stretches of the data's own tokens, long enough to reach beyond a sliding window."""
     config = task.base.config.get_text_config()
     window = getattr(config, "sliding_window", None) or 0
     longest = int(np.diff(task.tokens.starts).max())
@@ -161,12 +184,12 @@ def _two_samples(task: TextModel) -> tuple[Ids, Ids]:
 
 
 def own_logits(task: TextModel) -> Tensor:
-    """Logits of a stretch of the data's own tokens by the model as transformers runs it."""
+    """Compute logits of a stretch of the data's own tokens by the model as transformers runs it."""
     return _own_logits(task, _two_samples(task)[0])
 
 
 def _own_logits(task: TextModel, ids: Ids) -> Tensor:
-    """Logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
+    """Compute logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
     with task.own_attention():
         logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
     return logits
@@ -208,14 +231,14 @@ def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | Non
 
 
 def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
-    """What is wrong with the gradients of two samples in one row, held against those of each alone by the model's own attention.
+    """Compare the gradients of two samples in one row with those of each alone under the model's own attention; say what differs.
 
-    Of each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
+    Each weight by itself: a gradient that attention's backward pass spoils may be small beside all others.
     """
     with torch.enable_grad():
-        ours = _aside(_gradients(task, [batch_of(task, [first, second], packed=True)]))
+        ours = _aside(_gradients_of(task, _losses(task, [batch_of(task, [first, second], packed=True)])))
         with task.own_attention():
-            own = _gradients(task, [batch_of(task, [ids], packed=False) for ids in (first, second)])
+            own = _gradients_of(task, _losses(task, [batch_of(task, [ids], packed=False) for ids in (first, second)]))
     norms = [float(one.norm()) for one in own]
     heard = [at for at, norm in enumerate(norms) if norm > _HEARD * max(norms)]  # half of a fresh adapter has no gradient at all
     if not heard:
@@ -227,17 +250,12 @@ def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     return f"the gradients of samples that share a row are wrong (that of {list(task.trained)[worst]} by {gaps[worst]:.1e} of its norm)"
 
 
-def _gradients(task: TextModel, batches: list[TextBatch]) -> list[Tensor]:
-    total = [torch.zeros_like(weight) for weight in task.trained.values()]
-    for batch in batches:
-        loss, _ = task.loss_sum(batch, 1)
-        for one, gradient in zip(total, torch.autograd.grad(loss, list(task.trained.values()), materialize_grads=True), strict=True):
-            one += gradient
-    return total
+def _losses(task: TextModel, batches: list[TextBatch]) -> list[Callable[[], Tensor]]:
+    return [lambda batch=batch: task.loss_sum(batch, 1)[0] for batch in batches]  # type: ignore[misc]
 
 
 def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
-    """fp32, and why, where the CPU multiplies with a matrix like the model's largest no faster in bf16; nothing where it does."""
+    """Time a matmul as large as the model's largest; return (a change to fp32, why) where bf16 is no faster on the CPU, else none."""
     rows, columns = max(model.matrices().values(), key=math.prod)
     x, matrix = torch.ones(_TIMED[0], columns), torch.ones(min(rows, _TIMED[1]), columns)
     wide, narrow = (_seconds(x.to(kind), matrix.to(kind)) for kind in (torch.float32, torch.bfloat16))
@@ -248,7 +266,7 @@ def slower_in_halves(model: ModelFacts) -> tuple[PartialSettings, str]:
 
 
 def _seconds(x: Tensor, matrix: Tensor) -> float:
-    """The shortest time of a few products."""
+    """Return the shortest time of a few products."""
     times = []
     for _ in range(_TIMES + 1):
         began = time.perf_counter()
@@ -266,12 +284,12 @@ def _packed_logits(task: TextModel, first: Ids, second: Ids) -> Tensor:
 
 
 def batch_of(task: TextModel, samples: list[Ids], packed: bool) -> TextBatch:
-    """A micro-batch of these samples, `packed` into one row or padded; each learns all of its tokens."""
+    """Make a micro-batch of these samples, `packed` into one row or padded, with all tokens learned."""
     rows = [(ids, np.ones(len(ids), np.uint8)) for ids in samples]
     return assemble(rows, tuple(range(len(rows))), ("",) * len(rows), task.tokens.pad, packed, task.device)
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference as a share of the largest value; infinite when either is not finite."""
+    """Return the largest difference as a share of the largest value; infinite where either is not finite."""
     gap = float((one - other).abs().max() / other.abs().max().clamp_min(1e-30))
     return gap if gap == gap else float("inf")

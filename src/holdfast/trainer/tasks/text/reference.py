@@ -24,7 +24,7 @@ from holdfast.trainer.tasks.text.packing import on_device
 _SEQUENCES = 2  # of a row, at most
 
 
-class Kept:
+class StoredValues:
     """fp32 [rows, 2] in a mapped file, each value beside its inverted bits: what was torn or never written is told by that."""
 
     def __init__(self, file: Path, rows: int) -> None:
@@ -40,7 +40,7 @@ class Kept:
         self._words: npt.NDArray[np.uint32] = np.frombuffer(memory, np.uint32).reshape(rows, _SEQUENCES, 2)
 
     def missing(self, rows: list[int], sequences: int) -> list[int]:
-        """Those of the rows whose values are not known."""
+        """Return those of the rows whose values are not known."""
         words = self._words[rows, :sequences]
         known = (words[..., 0] == ~words[..., 1]).all(1)
         return [row for row, there in zip(rows, known.tolist(), strict=True) if not there]
@@ -51,7 +51,7 @@ class Kept:
         self._words[row, : len(values), 1] = ~words
 
     def get(self, rows: list[int], sequences: int) -> npt.NDArray[np.float32]:
-        """[rows, sequences]"""
+        """Return the values of rows: [rows, sequences]."""
         return np.ascontiguousarray(self._words[rows, :sequences, 0]).view(np.float32)
 
 
@@ -72,7 +72,7 @@ class Portions:
         self._begins.append(len(self._order))
 
     def of(self, row: int) -> list[int]:
-        """The rows of the portion that a row is in; it alone where it is in none."""
+        """Return the rows of the portion that a row is in; the row alone where it is in none."""
         number = int(self._of[row])
         return [row] if number < 0 else self._order[self._begins[number] : self._begins[number + 1]]
 
@@ -83,7 +83,7 @@ class Values:
     score: log-probabilities of rows of one portion, [rows * sequences].
     """
 
-    def __init__(self, portions: Portions, kept: Kept | None, rows: int, sequences: int, device: torch.device) -> None:
+    def __init__(self, portions: Portions, kept: StoredValues | None, rows: int, sequences: int, device: torch.device) -> None:
         self._portions, self._kept, self._sequences, self._device = portions, kept, sequences, device
         values, self._known = np.zeros((rows, sequences), np.float32), np.zeros(rows, np.bool_)
         if kept is not None:
@@ -108,7 +108,7 @@ class Values:
                 self._send(portion, found)
 
     def of(self, rows: list[int]) -> Tensor:
-        """[rows * sequences], of rows that were computed."""
+        """Return the values [rows * sequences] of rows that were computed."""
         return self._values.index_select(0, on_device(torch.tensor(rows), self._device)).view(-1)
 
     def _send(self, rows: list[int], found: Tensor) -> None:

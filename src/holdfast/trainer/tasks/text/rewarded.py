@@ -14,18 +14,18 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import load_tokens, sequences, split
+from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, streams
 from holdfast.trainer.model.load import read_widened
 from holdfast.trainer.model.trained.saved import with_adapter
-from holdfast.trainer.task import Asked
+from holdfast.trainer.protocol.task import Asked
 
 
 def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
-    """The content of evaluation.json: loss of the held-out pairs, how many are ordered rightly, by how much. The base has no such head."""
+    """Build evaluation.json: loss of held-out pairs, how many are ordered rightly, by how much. The base has no such head."""
     refuse_changed(run, config.model)
     model = load_rewarder(config, settings, run)
     tokens = load_tokens(run.data_file)
@@ -51,7 +51,7 @@ def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
 
 
 def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
-    """The model that gives answers a number, by transformers and PEFT alone; as it is stored where the run computed in fewer bits."""
+    """Load the reward model by transformers and PEFT alone; as it is stored where the run computed in fewer bits."""
     device = prepare_torch(settings)
     exact = settings.dtype == "fp32" and settings.frozen in ("auto", "fp32", "half")
     facts = read_model(config.model)
@@ -76,6 +76,6 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
 
 @torch.inference_mode()
 def _score(model: Any, ids: npt.NDArray[np.int32]) -> float:
-    """The number of one sequence, alone: not every model has a token to pad with."""
+    """Score one sequence, alone: not every model has a token to pad with."""
     numbers = torch.from_numpy(ids.astype(np.int64))[None].to(next(model.parameters()).device)
     return float(model(input_ids=numbers).logits[0, 0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.config.config import Config
-from holdfast.data.tokens.token_set import TokenSet, split, step_table
+from holdfast.data.token_set.token_set import TokenSet, split, step_table
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 
@@ -26,11 +26,11 @@ class TextRows:
         return np.diff(self.tokens.starts)
 
     def source(self, number: int) -> str:
-        """File and line of a row."""
+        """Return the file and line of a row."""
         return str(self.tokens.source(number))
 
 
 def parted(tokens: TokenSet, config: Config) -> TextRows:
-    """The rows of `tokens`, parted and ordered as the config asks."""
+    """Split the rows into training and held-out ones, and order them, as the config asks."""
     training, held_out = split(tokens, config.data, config.train.seed)
     return TextRows(tokens, step_table(tokens, training, config.data, config.train), held_out)

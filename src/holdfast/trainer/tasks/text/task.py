@@ -12,14 +12,14 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import PartialSettings, Settings
-from holdfast.data.tokens.length_bias import length_bias
-from holdfast.data.tokens.token_set import TokenSet, load_tokens
+from holdfast.data.token_set.length_bias import length_bias
+from holdfast.data.token_set.token_set import TokenSet, load_tokens
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.common.refuse import SHOWN, Refusal
 from holdfast.trainer.model.half_proof import halves_differ
 from holdfast.trainer.model.load import checkpoint_layers
-from holdfast.trainer.refuse import SHOWN, Refusal
-from holdfast.trainer.task import Asked, DataSet, Task
+from holdfast.trainer.protocol.task import Asked, DataSet, Task
 from holdfast.trainer.tasks.text.evaluation import compared
 from holdfast.trainer.tasks.text.packing import TextBatch
 from holdfast.trainer.tasks.text.proof import batch_of, differences, own_logits, slower_in_halves
@@ -42,7 +42,7 @@ class Sft(TextModel):
 
     @classmethod
     def settle(cls, config: Config, settings: Settings) -> tuple[PartialSettings, str]:
-        """fp32 where bf16 was left to the trainer and the CPU is slower in it; measured before there is a model."""
+        """Return a change to fp32 where bf16 was left to the trainer and the CPU is slower in it; measured before there is a model."""
         if config.train.precision == "auto" and settings.dtype == "bf16" and prepare_torch(settings).type == "cpu":
             return slower_in_halves(read_model(config.model))
         return {}, ""
@@ -69,7 +69,7 @@ class Sft(TextModel):
         )
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
-        """A tokenizer that transformers reads in another way than we do, and what was changed in the model's configuration."""
+        """Yield events on tokenizers that disagree, on longer answers being preferred, and on changes to the model's configuration."""
         if fresh and (differing := compare_readers(self.config, self.tokens)):
             yield "tokenizers_disagree", differing
         if fresh and self.compared is not None and (leaning := length_bias(self.tokens)):
@@ -101,14 +101,14 @@ class Sft(TextModel):
         return batch_of(self, [self.tokens.ids[:_SMALL]], self.packing)
 
     def lighter(self, settings: Settings) -> PartialSettings:
-        """All decoder layers computed again in backward, where some are not yet."""
+        """Return a change that recomputes all decoder layers in backward, where some are not yet."""
         return {"checkpointed_layers": self.layers} if settings.checkpointed_layers < self.layers else {}
 
     def adopt(self, settings: PartialSettings) -> None:
         checkpoint_layers(self.base, settings["checkpointed_layers"])
 
     def state(self) -> dict[str, Tensor]:
-        """What is kept beside the weights; dropout is a hash of step and position, and the order of rows follows from the seed."""
+        """Return what the step hooks keep; dropout is a hash of step and position, and the order of rows follows from the seed."""
         return self.step_hooks.state()
 
 

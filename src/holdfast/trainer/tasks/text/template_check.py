@@ -22,7 +22,7 @@ from holdfast.data.templates.conversation import Written
 from holdfast.data.templates.template import ChatTemplate, turns_of
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import Block, blocks, readable
-from holdfast.trainer.refuse import Refusal
+from holdfast.trainer.common.refuse import Refusal
 
 _FILES, _ROWS = 16, 256  # the first files, and the first rows of each, are looked at
 _SHAPES = 16  # that are rendered
@@ -58,7 +58,7 @@ def refuse_other_rendering(config: Config, codec: Codec, special: Mapping[str, A
 
 
 def difference(written: Written, example: Example, template: ChatTemplate, special: Mapping[str, Any]) -> Difference | None:
-    """How a sequence of ours is no beginning of what transformers writes of the turns up to one of the answers; None where each is.
+    """Find how a sequence of ours is no beginning of transformers' text up to one of the answers; None where each is.
 
     An answer with a thought behind a prompt that opens one, or one that stands in the whole text behind other turns, is right if its prompt
     is transformers' own.
@@ -98,7 +98,7 @@ def _common(one: str, two: str) -> int:
 
 
 def one_of_each_shape(config: Config, codec: Codec) -> Iterator[tuple[Source, Example, Written]]:
-    """Of the first rows of the first files the shortest conversation of each shape: its roles, and what stands in its turns."""
+    """Yield the shortest conversation of each shape among the first rows: its roles, and what stands in its turns."""
     found: dict[tuple[Any, ...], tuple[Source, Judged, Written]] = {}
     for file in config.data.files[:_FILES]:
         block = next(blocks(file), None)

@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
-from holdfast.data.tokens.token_set import TokenSet
+from holdfast.data.token_set.token_set import TokenSet
+from holdfast.trainer.common.decoder import bring, text_decoder
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
-from holdfast.trainer.model.decoder import bring, text_decoder
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
-from holdfast.trainer.model.frozen.quantised import Held
+from holdfast.trainer.model.frozen.quantised import QuantisedWeights
 from holdfast.trainer.model.frozen.sharded import mesh_of, shard_layers
 from holdfast.trainer.model.head import OutputHead, each_loss
 from holdfast.trainer.model.layers.dropout import StepContext, make_stateless
-from holdfast.trainer.model.layers.fused import Fused
+from holdfast.trainer.model.layers.fused import FusedLayers
 from holdfast.trainer.model.layers.liger import Liger
 from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.layers.neftune import EmbeddingNoise
 from holdfast.trainer.model.load import DTYPES, checkpoint_layers, load_base
 from holdfast.trainer.model.offload import HostActivations
-from holdfast.trainer.model.on_card import on_card
 from holdfast.trainer.model.trained.choose import trained_on
 from holdfast.trainer.model.trained.cut import CutPieces, units_of
 from holdfast.trainer.model.trained.pieces import Pieces
@@ -50,7 +50,7 @@ class TextModel:
         mesh = mesh_of(config, device)
         base, self.notes = load_base(config, settings, device, mapped=mesh is not None or streams(config, device))
         self.base = base
-        self.held: Held | None = getattr(base, "held", None)
+        self.held: QuantisedWeights | None = getattr(base, "held", None)
         self.liger = Liger(base) if settings.liger else None
         own = config.cuts_trained  # what is trained is cut, not what is frozen
         trained = trained_on(base, config, settings, device, cut=own and mesh is not None)
@@ -66,7 +66,7 @@ class TextModel:
         make_stateless(self.model, self.context)
         half = HALF_TYPES.get(settings.dtype)
         able = on_card(device) and config.fusable(settings.dtype)  # a remedy may have brought a card's run to the CPU
-        self.fused = Fused(self.model, self.context, half is not None, near) if settings.fused and able else None
+        self.fused = FusedLayers(self.model, self.context, half is not None, near) if settings.fused and able else None
         if self.fused is None:
             use_lean_lora(self.model, half, cut=mesh is not None, near=near)
         self.away_bytes = away.settle() if away else 0
@@ -108,7 +108,7 @@ class TextModel:
 
     @contextmanager
     def own_attention(self) -> Iterator[None]:
-        """Inside, the model attends as transformers has it, for the proof at the run's start."""
+        """Attend as transformers does within the context, for the proof at the run's start."""
         self.base.set_attn_implementation(self.own_kind)
         yield
         self.base.set_attn_implementation(self.kind)
@@ -181,33 +181,33 @@ class LabelLoss:
         return losses.sum(dtype=torch.float64).to(torch.float32), right.sum()
 
     def each(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of each label, and whether it has the largest logit: [labels]."""
+        """Compute (cross-entropy of each label, whether it has the largest logit): [labels]."""
         if self.head is None:
             logits = self._own(self.model(**self._inputs(batch), use_cache=False).logits)
             return each_loss(logits.flatten(0, 1).index_select(0, batch.label_at).float(), batch.label_ids)
         return self.head.losses(self.hidden(batch).index_select(0, batch.label_at), batch.label_ids)
 
     def hidden(self, batch: TextBatch) -> Tensor:
-        """The decoder's output before the output layer: [rows * width, size]."""
+        """Compute the decoder's output before the output layer: [rows * width, size]."""
         assert self.decoder is not None
         states: Tensor = self.decoder(**self._inputs(batch), use_cache=False).last_hidden_state
         return self._own(states).flatten(0, 1)
 
     def scores(self, batch: TextBatch) -> Tensor:
-        """What the scalar head gives each sequence, read where transformers reads it: [sequences], fp32."""
+        """Compute the scalar head's value of each sequence, read where transformers reads it: [sequences], fp32."""
         read = last_tokens(batch, self.model.config.get_text_config().pad_token_id)
         found: Tensor = self.model.score(self.hidden(batch).index_select(0, read).float())
         return found[:, 0]
 
     @contextmanager
     def without_prefix(self) -> Iterator[None]:
-        """Inside, samples stand alone."""
+        """Leave out the prompt adapter's prefix within the context."""
         kept, self.prefix = self.prefix, None
         yield
         self.prefix = kept
 
     def _own(self, states: Tensor) -> Tensor:
-        """What belongs to the samples' own positions."""
+        """Return the states at the samples' own positions, without the prefix."""
         return states if self.prefix is None else states[:, len(self.prefix) :]
 
     def _inputs(self, batch: TextBatch) -> dict[str, Tensor]:
@@ -220,7 +220,7 @@ class LabelLoss:
 
 
 def last_tokens(batch: TextBatch, pad: int | None) -> Tensor:
-    """Where each sequence has its last token that is not the padding's, counted through all rows: [sequences]."""
+    """Return the index of each sequence's last token that is not padding, counted through all rows: [sequences]."""
     width = batch.ids.shape[1]
     spans = torch.tensor(batch.spans, device=batch.ids.device)
     ends = spans.cumsum(0) - 1 if batch.packed else torch.arange(len(spans), device=spans.device) * width + spans - 1
@@ -232,7 +232,7 @@ def last_tokens(batch: TextBatch, pad: int | None) -> Tensor:
 
 
 def inputs(batch: TextBatch) -> dict[str, Tensor]:
-    """What the model's forward pass gets: positions where samples share a row, a mask where they are padded."""
+    """Return the arguments of the model's forward pass: positions where samples share a row, a mask where they are padded."""
     if batch.packed:
         return {"input_ids": batch.ids, "position_ids": batch.positions}
     return {"input_ids": batch.ids, "attention_mask": (batch.positions >= 0).long()}

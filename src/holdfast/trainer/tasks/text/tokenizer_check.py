@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 from holdfast.base.files import Json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
-from holdfast.data.templates.given_template import codec_of
-from holdfast.data.tokens.token_set import TokenSet
-from holdfast.trainer.refuse import Refusal
+from holdfast.data.token_set.token_set import TokenSet
+from holdfast.data.tokens.given_template import codec_of
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.tasks.text.template_check import one_of_each_shape, refuse_other_rendering
 
 _ROWS = 32
@@ -24,7 +24,7 @@ _SHOWN = 4  # tokens
 
 
 def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
-    """Why transformers cannot load the tokenizer at all (saved by another version of it, say); None where it can.
+    """Check that transformers tokenises the rows as we do; return why it cannot load the tokenizer at all, None where it can.
 
     Raises Refusal for the first row, of one of each shape and some of all, on which AutoTokenizer and tokenizer.json differ, or
     transformers' renderer writes otherwise.
@@ -46,7 +46,7 @@ def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
 
 
 def _spread_out(ours: Any, tokens: TokenSet) -> Iterator[tuple[str, str]]:
-    """Where some of the rows stand, at like distances, and their texts."""
+    """Yield (place, text) of some of the rows, evenly spaced."""
     for number in range(0, len(tokens), max(1, len(tokens) // _ROWS)):
         yield str(tokens.source(number)), ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
 
@@ -60,7 +60,7 @@ def _refuse_other_cuts(ours: Any, theirs: Any, rows: Iterable[tuple[str, str]]) 
 
 
 def _cut_otherwise(row: str, file: list[int], transformers: list[int], ours: Any) -> Refusal:
-    """What is said of a row that is these tokens in training, and those to everybody who loads the model by AutoTokenizer."""
+    """Build the refusal of a row whose tokens in training are others than AutoTokenizer's."""
     trained, served = (f"{ids} ({ours.decode(ids, skip_special_tokens=False)!r})" for ids in (file, transformers))
     text = f"{row}: the model's tokenizer.json says {trained} where transformers' AutoTokenizer says {served}:"
     text += " what learns from the one and is served the other answers worse, and nothing else would tell"

@@ -1,0 +1,61 @@
+"""What rounds may cost: their disk, which is made free of what nothing needs any more, and their hours of training."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.learn.policy import Policy
+from holdfast.learn.rounds import Round
+from holdfast.run.folder import RunFolder
+
+_WEEK_S = 7 * 86400
+_GB = 10**9
+
+
+def make_room(policy: Policy, rounds: list[Round]) -> None:
+    """Remove states of refused rounds beyond `retain`; over budget, those that are kept, too, then checkpoints of promoted ones.
+
+    Rows, fates, verdicts and promoted adapters stay.
+    """
+    over = [each for each in rounds if each.over]
+    refused = [each for each in over if not (each.of("decided") or {}).get("promoted")]
+    for each in refused[: max(0, len(refused) - policy.retain)]:
+        shutil.rmtree(each.run, ignore_errors=True)
+    for place in [*(each.run for each in refused), *(RunFolder(each.run).checkpoints for each in over)]:
+        if not _beyond(policy):
+            return
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def refuse_no_room(policy: Policy) -> None:
+    """Raise Stop(1) where what has to stay is more than the budget of disk."""
+    if _beyond(policy):
+        held = bytes_in(Path(policy.folder or "")) / _GB
+        text = f"{policy.folder} holds {held:.2f} GB, budget.disk_gb allows {policy.budget.disk_gb:g}, and nothing is left to remove"
+        raise Stop(BLOCKED, text, "raise budget.disk_gb")
+
+
+def _beyond(policy: Policy) -> bool:
+    return policy.budget.disk_gb is not None and bytes_in(Path(policy.folder or "")) > policy.budget.disk_gb * _GB
+
+
+def bytes_in(folder: Path) -> int:
+    """What the files of a folder take up."""
+    return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+
+
+def time_is_up(policy: Policy, rounds: list[Round]) -> str:
+    """Why no round may begin now: as many hours were trained in the last seven days as a week has; "" where there is time left.
+
+    Rounds whose time lies ahead count, too: the clock was set back since.
+    """
+    allowed = policy.budget.hours_a_week
+    if allowed is None:
+        return ""
+    recent = [each for each in rounds if time.time() - (each.of("collected") or {}).get("time", 0.0) < _WEEK_S]
+    hours = sum(float(row.get("seconds") or 0.0) for each in recent for row in RunFolder(each.run).steps()) / 3600
+    told = f"{hours:.2f} hours were trained in the last seven days, budget.hours_a_week allows {allowed:g}"
+    return told if hours >= allowed else ""

@@ -1,0 +1,196 @@
+"""What a report shows of a run of our own trainer: steps, evaluations, answers, rows, settings. Computes nothing new."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from markupsafe import Markup
+
+from holdfast.base.files import Json, read_json, read_sound_lines
+from holdfast.base.safe_open import read_small
+from holdfast.base.tasks import kind_of, look_up
+from holdfast.base.units import counted
+from holdfast.config.config import Config
+from holdfast.report.data.rows_told import row_warnings
+from holdfast.report.run.report_parts import drawable, duration, shown_incident
+from holdfast.report.svg import Marker, histogram, line_chart
+from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, unhealthy, words_of
+from holdfast.run.evaluations import best_of, read_evaluations
+from holdfast.run.folder import RunFolder
+from holdfast.run.plan import RunPlan, read_plan
+from holdfast.run.timeline import Entry, read_timeline
+
+_REJECTS_SHOWN = 8
+_TAUGHT = {
+    "answers": "answers in the rows that are trained on",
+    "learned": "answers that are learned",
+    "without_end": "of these without a token that ends them",
+    "tool_calls_left_out": "turns whose tool calls are left out",
+    "reasoning_left_out": "turns whose reasoning is left out",
+    "off": "answers marked as not to be learned",
+    "cut": "answers beyond the longest row allowed",
+}  # as data.json counts them
+
+
+def of_training(run: RunFolder, summary: Json, status: str) -> Json:
+    """What the page of such a run shows. Raises Stop where its config is damaged."""
+    config_text = read_small(run.config_file).decode(errors="replace")
+    config = run.config()
+    kind = kind_of(config)
+    steps = list(run.steps())
+    evaluation = read_json(run.evaluation_file) or {}
+    data = read_json(run.data_report_file) or {}
+    return {
+        "subtitle": _subtitle(config, read_plan(run.plan_file)),
+        "verdict": _verdict(summary, status, run, evaluation),
+        "tiles": _tiles(summary, steps, words_of(config), evaluation),
+        "charts": _charts(steps, summary, read_evaluations(run), words_of(config)),
+        "incidents": [shown_incident(one, "The next step was committed {seconds} later.") for one in summary.get("incidents", [])],
+        "samples": evaluation.get("samples") or [],
+        "proof": _proof(evaluation),
+        "to_be_met": "pair_accuracy" not in evaluation,
+        "data": data,
+        "data_chart": _data_chart(data),
+        "data_rows": _data_rows(data),
+        "row_warnings": row_warnings(data, config.data.train_on) if "learned" in data else [],
+        "rejects": _rejects(run),
+        "usage": look_up(kind.usage)(run, config) if run.artifact.exists() else "",
+        "words": words_of(config),
+        "table": look_up(kind.measured)(evaluation),
+        "timeline": [_timeline_entry(entry) for entry in read_timeline(run.timeline_file)],
+        "config": config_text,
+    }
+
+
+def _subtitle(config: Config, plan: RunPlan | None) -> str:
+    rows = f"{plan.rows.train:,} rows of " if plan else ""
+    names = ", ".join(Path(file).name for file in config.data.files)
+    return f"{words_of(config).title}, {rows}{names}"
+
+
+def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> str:
+    if status == "gave_up":
+        return f"Gave up after step {summary['steps']:,}: {summary.get('reason')}. The best state is kept."
+    if status == "interrupted":
+        return f"Stopped by its user after step {summary['steps']:,}; rerun the same command to resume."
+    if status != "finished":
+        return f"Not finished: {counted(run.committed(), 'step')} so far."
+    incidents = len(summary["incidents"])
+    survived = "without an incident" if not incidents else f"through {counted(incidents, 'incident')}"
+    lost = sum(incident["lost_steps"] or 0 for incident in summary["incidents"])
+    early = early_end(summary)
+    steps = counted(summary["steps"], "step")
+    text = f"{early[0].upper()}{early[1:]}, {survived}" if early else f"Finished {steps} {survived}"
+    text += f", {counted(lost, 'committed step')} computed twice" if incidents else ""
+    if wrong := unhealthy(summary):
+        text += f", but not healthy: {'; '.join(wrong)}"
+    if origin := artifact_origin(summary):
+        text += f". The {words_of(run.config()).artifact} is that of {origin}"
+    if says := summary.get("says"):
+        return f"{text}. On held-out rows: {says}."
+    loss = summary["loss"]
+    change = change_of_loss(loss)
+    if not change:
+        unjudged = nothing_judged(evaluation)
+        return f"{text}. {unjudged[0].upper()}{unjudged[1:]}." if unjudged else f"{text}."
+    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
+    exact = evaluation.get("exact_match")
+    if exact and "pair_accuracy" not in evaluation:
+        base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
+        text += f"; exact matches among held-out answers: {base:.0%} (base), {tuned:.0%} (tuned)"
+    return text + "."
+
+
+def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json) -> list[tuple[str, str]]:
+    if not summary or not steps:
+        return []
+    loss = summary["loss"]
+    tiles = [
+        (f"{summary['steps']:,}", f"steps, {counted(summary['samples_seen'], 'sample')}"),
+        (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
+    ]
+    if change_of_loss(loss):
+        unit = words.scaled if evaluation.get("loss", "cross-entropy") != "cross-entropy" else ""
+        label = f"held-out {evaluation.get('loss', 'loss')}, {words.base} and {words.tuned}{held_out_on(evaluation, 'row')}{unit}"
+        tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", label))
+    if "pair_accuracy" in evaluation:
+        noun, right = ("answer", "on the wanted side of the base model") if words.unit == "per answer" else ("pair", "in the wanted order")
+        tiles.append((f"{evaluation['pair_accuracy']:.1%}", f"of {counted(evaluation['rows'], f'held-out {noun}')} {right}"))
+        tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of those {noun}s"))
+    if summary["wall_seconds"]:
+        tiles.append((duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
+    if summary["tokens_per_second"] is not None:
+        tiles.append(
+            (
+                f"{summary['tokens_per_second']:,.0f}",
+                f"{words.per_second} per second" + (", without padding" if words.per_second == "tokens" else ""),
+            )
+        )
+    tiles.append((f"{summary['peak_bytes'] / 2**30:.2f} GiB", "peak memory"))
+    tiles.append((str(summary["attempts"]), "starts of the trainer"))
+    return tiles
+
+
+def _charts(steps: list[Json], summary: Json, evaluations: list[Json], words: TaskWords) -> list[tuple[str, Markup]]:
+    xs = [row["step"] for row in steps]
+    markers = [
+        Marker(incident["step"], str(number), f"step {incident['step']}: {incident['evidence']}")
+        for number, incident in enumerate(summary.get("incidents", []), 1)
+    ]
+    series = (
+        ("Training loss", words.unit, [row["loss"] for row in steps], True),
+        ("Gradient norm", "before clipping", [row["grad_norm"] for row in steps], True),
+        ("Learning rate", "", [row["lr"] for row in steps], False),
+        ("Speed", f"{words.per_second} per second", [row["tokens"] / row["seconds"] if row["seconds"] else 0.0 for row in steps], True),
+        ("Peak memory", "GiB", [row["peak_bytes"] / 2**30 for row in steps], False),
+    )
+    charts = [(title, Markup(line_chart(xs, [drawable(y) for y in ys], unit, markers, smooth))) for title, unit, ys, smooth in series]
+    return charts[:1] + ([("Held-out loss", _held_out_chart(evaluations, words))] if evaluations else []) + charts[1:]
+
+
+def _held_out_chart(evaluations: list[Json], words: TaskWords) -> Markup:
+    """The held-out loss over the evaluations on the way, its best marked."""
+    best = best_of(evaluations)
+    markers = [Marker(best["step"], "best", f"step {best['step']}: held-out loss {best['loss']:.4f}, the lowest")] if best else []
+    steps, losses = [row["step"] for row in evaluations], [drawable(row["loss"]) for row in evaluations]
+    return Markup(line_chart(steps, losses, words.unit, markers))
+
+
+def _proof(evaluation: Json) -> str:
+    exact = evaluation.get("exact_match")
+    if not exact:
+        return ""
+    asked, base, tuned = exact["asked"], exact["base"], exact["tuned"]
+    if "pair_accuracy" in evaluation:
+        return f"{asked:,} held-out prompts; beside what the models answer stands the answer that is preferred, not one to be met."
+    matches = f"exact matches: {base / asked:.1%} of the base model's answers, {tuned / asked:.1%} of the tuned one's"
+    return f"{asked:,} held-out prompts; {matches}."
+
+
+def _data_chart(data: Json) -> Markup:
+    shape = data.get("histogram") or {"edges": [], "counts": []}
+    return Markup(histogram(shape["edges"], shape["counts"], "tokens", data.get("max_tokens")))
+
+
+def _data_rows(data: Json) -> list[tuple[str, str]]:
+    if not data:
+        return []
+    rows = [(label, f"{data[label]:,}") for label in ("rows", "kept", "mended", "rejected")]
+    rows += [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
+    return rows + [(_TAUGHT.get(name, name.replace("_", " ")), f"{count:,}") for name, count in data.get("learned", {}).items()]
+
+
+def _rejects(run: RunFolder) -> list[Json]:
+    shown = []
+    for row in read_sound_lines(run.rejects_file):
+        text = str(row.get("raw", row.get("raw_base64", "")))
+        place = f"{Path(row['file']).name}:{row['line']}"
+        shown.append({"place": place, "reason": row["reason"], "detail": row["detail"], "text": text[:300]})
+        if len(shown) == _REJECTS_SHOWN:
+            break
+    return shown
+
+
+def _timeline_entry(entry: Entry) -> Json:
+    return asdict(entry) | {"settings": ", ".join(f"{key}={value}" for key, value in entry.settings.items())}

@@ -1,0 +1,75 @@
+"""What answers, and its replacement by another version while it does: who was asked before answers to the end, and only then is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from holdfast.data.tokens.codec import Codec
+from holdfast.serve.endpoint import Refused
+from holdfast.serve.engines import MODELS, Engine
+from holdfast.serve.preferences import Blind
+
+_AT_ONCE = 2  # answers that are asked of an engine together; the others wait
+
+
+@dataclass
+class Served:
+    """name: of the run, or NAME VERSION of what is in place; engine: closed once it is `over` and its last answer is out."""
+
+    codec: Codec
+    name: str
+    context: int
+    engine: Engine
+    asked: int = 0
+    over: bool = False
+    turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(_AT_ONCE))
+
+
+@dataclass
+class State:
+    """blind: the comparisons by eye, None without --ab; page: the HTML of it; refused: why the tuned model may not answer, or ""."""
+
+    token: str
+    blind: Blind | None = None
+    page: str = ""
+    refused: str = ""
+    served: Served = field(init=False)  # once it is loaded, before anything is served
+    requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
+    seconds: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Served]:
+        """What answers now; it is not closed before the block is left."""
+        with self.lock:
+            served = self.served
+            served.asked += 1
+        try:
+            yield served
+        finally:
+            with self.lock:
+                served.asked -= 1
+            self._close(served)
+
+    def replace(self, new: Served) -> None:
+        """Have requests from now on answered by another one."""
+        with self.lock:
+            old, self.served, self.refused = self.served, new, ""
+            old.over = True
+        self._close(old)
+
+    def refuse(self, model: str) -> None:
+        """Raise Refused where a model may not answer now."""
+        if self.refused and model != "base":
+            raise Refused(503, self.refused)
+
+    def _close(self, served: Served) -> None:
+        with self.lock:
+            if not served.over or served.asked:
+                return
+            served.over = False  # closed once
+        served.engine.close()

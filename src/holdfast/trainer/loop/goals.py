@@ -1,0 +1,148 @@
+"""Goals and budgets of a run (train.until): when it ends before its last step, and how long its schedule is made for them.
+
+What is decided is an entry of the settings timeline, on disk before a step uses it: a run that is killed goes on as one that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from holdfast.base.files import Json
+from holdfast.config.settings import PartialSettings
+from holdfast.config.train import Until
+from holdfast.run.attempt import closed_attempts, read_launch_spec
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry
+from holdfast.trainer.step.training_state import TrainingState
+
+_WINDOW, _LEAST = 10, 3  # steps whose mean loss counts; before so many of them no loss is a goal reached
+_TIMED = 20  # steps that tell how long the others take
+_SLACK = 0.1  # of the steps that are left: a smaller change of the schedule is left undone
+
+
+class NoGoal:
+    """A run without train.until."""
+
+    def look(self, row: Json) -> None:
+        """Do nothing: no goal ends the run early."""
+
+
+class Goals:
+    """Looks at each step's row before it is committed. All ranks decide as the first one does."""
+
+    def __init__(self, training: TrainingState, until: Until, step: int, clock: Callable[[], float] = time.time) -> None:
+        self.training, self.until, self.clock = training, until, clock
+        rows = [row for row in training.job.run.steps() if row["step"] <= step] if training.rank.first else []
+        self.losses = deque((row["loss"] for row in rows if row["loss"] is not None), _WINDOW)
+        self.tokens = sum(row["tokens"] for row in rows)
+        self.before = seconds_before(training.job.run, training.job.number) if training.rank.first else 0.0
+        self.began = (training.job.orders.get("started") or clock()) if training.rank.first else 0.0
+        self.times: deque[tuple[int, float]] = deque(maxlen=_TIMED)
+        if step == 0 and until.tokens is not None:
+            self._fit_to_tokens(until.tokens)
+
+    def look(self, row: Json) -> None:
+        """Take up a step that was computed; end the run with it, or fit its length, where that is due."""
+        changes: Json = self._decided(row) if self.training.rank.first else {}
+        changes = self.training.rank.exchange(changes)[0]
+        if not changes:
+            return
+        step, job = row["step"], self.training.job
+        if changes["steps"] != job.settings(step + 1).steps:
+            job.amend(Entry(step + 1, self._length(changes["steps"], step + 1), changes["reason"]))
+        if changes["goal"]:
+            job.event("goal_reached", goal=changes["goal"], step=step, reason=changes["reason"])
+        else:
+            job.event("length_fitted", steps=changes["steps"], reason=changes["reason"])
+
+    def _decided(self, row: Json) -> Json:
+        """Return the change this step brings as {steps, goal, reason}; empty where there is none."""
+        step = row["step"]
+        self.tokens += row["tokens"]
+        if row["loss"] is not None:
+            self.losses.append(row["loss"])
+        now = self.clock()
+        self.times.append((step, now))
+        if reached := self._reached(row, self.before + now - self.began):
+            return {"steps": step, "goal": reached[0], "reason": reached[1]}
+        return self._refitted(step, self.before + now - self.began)
+
+    def _reached(self, row: Json, seconds: float) -> tuple[str, str] | None:
+        """Return the goal this step has reached as (goal, in words); None where it has reached none."""
+        until = self.until
+        if until.loss is not None and row["loss"] is not None and len(self.losses) >= _LEAST:
+            mean = sum(self.losses) / len(self.losses)
+            if mean <= until.loss and row["loss"] <= until.loss:
+                return "loss", f"train.until.loss {until.loss:g}: the last {len(self.losses)} steps have {mean:.4f} in the mean"
+        if until.tokens is not None and self.tokens >= until.tokens:
+            return "tokens", f"train.until.tokens {until.tokens:,}: {self.tokens:,} tokens were trained on"
+        if until.hours is not None and seconds >= 3600 * until.hours:
+            return "hours", f"train.until.hours {until.hours:g}: {seconds / 3600:.4g} hours were trained"
+        return None
+
+    def _refitted(self, step: int, seconds: float) -> Json:
+        """Return a change to the length that the hours allow, where it differs from the one the schedule is made for."""
+        if self.until.hours is None or len(self.times) < _LEAST:
+            return {}
+        (first, began), (last, now) = self.times[0], self.times[-1]
+        pace = (now - began) / (last - first)
+        planned = self.training.job.settings(step + 1).steps
+        fits = step + max(0, int((3600 * self.until.hours - seconds) / max(pace, 1e-6)))
+        if not self._free:
+            fits = min(fits, self._configured())
+        if abs(fits - planned) <= max(1.0, _SLACK * max(planned - step, 0)):
+            return {}
+        reason = f"{pace:.3g} s a step leave {fits - step:,} steps of the {self.until.hours:g} hours"
+        return {"steps": max(fits, step), "goal": None, "reason": reason}
+
+    @property
+    def _free(self) -> bool:
+        """Whether the config names no length of its own."""
+        train = self.training.job.config.train
+        return train.steps is None and train.epochs is None
+
+    def _configured(self) -> int:
+        """Return the number of steps without goals."""
+        return max(1, self.training.job.plan.steps)
+
+    def _length(self, steps: int, from_step: int) -> PartialSettings:
+        """Return the settings of a run of `steps` steps."""
+        settings = self.training.job.settings(from_step)
+        samples = steps * self.training.task.data.table.batch - settings.behind
+        return {"steps": steps, "samples": min(samples, settings.samples) if steps <= settings.steps else samples}
+
+    def _fit_to_tokens(self, wanted: int) -> None:
+        """Give a run that has not begun the steps that hold the tokens wanted: their number follows from the order of the rows alone."""
+        job, table, sizes = self.training.job, self.training.task.data.table, self.training.task.data.sizes
+        planned, total, step = job.settings(1).steps, 0, 0
+        while total < wanted and (self._free or step < planned):
+            step += 1
+            total += int(sizes[table.samples(step, max(job.settings(1).samples, step * table.batch))].sum())
+        if step != planned:
+            job.amend(Entry(1, self._length(step, 1), f"train.until.tokens {wanted:,}"))
+            job.event("length_fitted", steps=step, reason=f"{total:,} tokens in {step:,} steps; train.until.tokens is {wanted:,}")
+
+
+def goals_of(training: TrainingState, step: int) -> Goals | NoGoal:
+    """Build what may end the run that stands at `step`."""
+    until = training.job.config.train.until
+    return NoGoal() if until is None else Goals(training, until, step)
+
+
+def seconds_before(run: RunFolder, attempt: int) -> float:
+    """Return the seconds that earlier attempts trained, each from its start to its last sign of life; pauses do not count."""
+    last: dict[int, float] = {}
+    for row in run.steps():
+        last[row["attempt"]] = max(row["time"], last.get(row["attempt"], 0.0))
+    for _, end in closed_attempts(run):
+        if isinstance(died := end.facts.get("died"), int | float):
+            number = int(end.facts.get("attempt", 0))
+            last[number] = max(float(died), last.get(number, 0.0))
+    total = 0.0
+    for number in run.attempts():
+        spec = read_launch_spec(run.attempt(number))
+        if number < attempt and spec is not None and spec.started and number in last:
+            total += max(0.0, last[number] - float(spec.started))
+    return total

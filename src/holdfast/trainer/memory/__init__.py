@@ -1,1 +1,0 @@
-"""Too little memory: recognised, and dealt with inside the trainer."""

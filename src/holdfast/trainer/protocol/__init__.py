@@ -1,0 +1,1 @@
+"""The protocol between the loop and what it trains."""

@@ -1,0 +1,56 @@
+"""A process that the kernel ends at its limit of CPU time is told from one that somebody killed, and the way out is named."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.book import cards_of
+from holdfast.diagnosis.diagnose import diagnose_failure
+from holdfast.diagnosis.explain import answer
+from holdfast.processes.process import plain_ending
+from holdfast.run.types import Ending, FailureReport
+from holdfast.supervision.policy.next_move import wants_experiments
+
+_SHIM = """
+import resource, sys, time
+from holdfast.processes.trainers import Trainers
+resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), int(sys.argv[2])))
+trainers = Trainers([sys.executable, "-c", sys.argv[3]], [0], {}, ())
+while trainers.poll() is None:
+    time.sleep(0.02)
+print([trainers.codes[0], trainers.limits[0]])
+"""
+_WORK, _KILLED = "while True: pass", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "code", "told"),
+    [
+        (1, 1, _WORK, [-signal.SIGKILL, {"cpu_limit_s": 1}]),
+        (1, 60, _WORK, [-signal.SIGXCPU, {"cpu_limit_s": 1}]),
+        (60, 60, _KILLED, [-signal.SIGKILL, {}]),
+        (60, 60, "raise SystemExit(3)", [3, {}]),
+    ],
+)
+def test_an_end_at_the_limit_is_told_from_a_kill(soft: int, hard: int, code: str, told: list[object]) -> None:
+    done = subprocess.run([sys.executable, "-c", _SHIM, str(soft), str(hard), code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([int(told[0]), told[1]])  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL])
+def test_it_is_named_with_its_way_out_and_no_trial_meets_it_again(code: int) -> None:
+    ending = plain_ending({"code": code, "began": 1.0, "ended": 3.0, "cpu_limit_s": 3600}, {})
+    assert ending.words().endswith("at the limit of 3,600 s of CPU time for each process (ulimit -t)") and not ending.from_outside
+    report = FailureReport(1, ending, 5, "step", (1,), (), 4, 4, 0.0, None, None)
+    told = answer(diagnose_failure(report, cards_of("failures")), cards_of("failures"))
+    assert told["cause"] == "launch_misconfigured" and "ulimit" in told["remedies"][0]["command"]
+    assert not wants_experiments(report, [])
+
+
+def test_one_that_was_killed_is_as_before() -> None:
+    ending = plain_ending({"code": -9, "began": 1.0, "ended": 3.0}, {})
+    assert ending == Ending("killed", -9, 2.0) and ending.words() == "killed by SIGKILL" and ending.from_outside

@@ -1,0 +1,115 @@
+"""`serve NAME`: the version in place answers, another one takes over while answers are on their way, and none is dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base_model.folder import EMBEDDED
+from holdfast.cli.commands.serve import _token
+from holdfast.data.tokens.codec import load_codec
+from holdfast.export import registry
+from holdfast.serve import follow
+from holdfast.serve.endpoint import Refused
+from holdfast.serve.follow import Following, in_place, shown
+from holdfast.serve.served import Served, State
+
+
+class Engine:
+    name = "parrot"
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A list of models with `helper 1` in place, served and followed; `.said`: what was told, `.refused`: why nothing can be loaded."""
+    file, said = tmp_path / "models.jsonl", list[str]()
+    codec = load_codec(EMBEDDED["tiny"])
+    world = SimpleNamespace(file=file, said=said, refused="", state=State("secret"))
+
+    def subject_of(version: registry.Version) -> Any:
+        if world.refused:
+            raise Stop(BLOCKED, world.refused)
+        return version
+
+    def make(subject: Any, name: str) -> Served:
+        return Served(codec, name, 512, Engine())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(follow, "subject_of", subject_of)
+    promote(file, 1)
+    version = in_place(file, "helper")
+    world.state.served = make(version, shown(version))
+    world.following = Following(file, "helper", version, world.state, make, said.append)
+    return world
+
+
+def promote(file: Path, number: int) -> None:
+    hashes = {"run": f"/runs/{number}", "base": "b", "adapter_sha256": f"{number}" * 64, "behaviour_sha256": f"{number}" * 64}
+    assert registry.record_verdict(file, "helper", hashes, None, "better") == number
+    registry.promote(file, "helper", number, "a trial")
+
+
+def test_who_was_asked_before_a_promotion_answers_to_the_end(world: Any) -> None:
+    with world.state.held() as old:
+        promote(world.file, 2)
+        world.following.look()
+        with world.state.held() as new:
+            assert (old.name, new.name, old.engine.closed) == ("helper 1", "helper 2", 0)
+        assert (old.engine.closed, new.engine.closed) == (0, 0)
+    assert (old.engine.closed, new.engine.closed) == (1, 0)
+    registry.rollback(world.file, "helper")
+    world.following.look()
+    assert (world.state.served.name, new.engine.closed) == ("helper 1", 1)
+    assert world.said == ["helper 2 answers from now on", "helper 1 answers from now on"]
+
+
+def test_what_cannot_be_loaded_is_told_once_and_the_old_one_goes_on(world: Any) -> None:
+    world.refused = "its base is gone"
+    promote(world.file, 2)
+    for _ in range(3):
+        world.following.look()
+    assert (world.state.served.name, world.said) == ("helper 1", ["! helper 1 goes on: its base is gone"])
+    world.refused = ""
+    promote(world.file, 3)
+    world.following.look()
+    assert world.state.served.name == "helper 3"
+
+
+def test_a_version_that_was_withdrawn_gives_no_further_answer(world: Any) -> None:
+    registry.withdraw(world.file, "helper", ["/runs/1"])
+    world.following.look()
+    world.state.refuse("base")
+    with pytest.raises(Refused, match="no version of helper is in place") as refused:
+        world.state.refuse("tuned")
+    assert refused.value.status == 503
+    promote(world.file, 2)
+    world.following.look()
+    world.state.refuse("tuned")
+
+
+def test_the_token_file_is_made_for_its_owner_and_used_again(tmp_path: Path) -> None:
+    file = tmp_path / "helper.token"
+    token = _token(file)
+    assert (_token(file), file.stat().st_mode & 0o777, len(token) >= 32) == (token, 0o600, True)
+    file.write_text("short\n")
+    with pytest.raises(Stop, match="5 letters are too few"):
+        _token(file)
+    with pytest.raises(Stop, match="No such file"):
+        _token(tmp_path / "nowhere" / "token")
+
+
+def test_a_damaged_list_of_models_stops_no_answer(world: Any) -> None:
+    with world.file.open("a") as out:
+        out.write('{"event": "promoted", "name": "helper", "version": 9}\n')
+    world.following.look()
+    assert world.state.served.name == "helper 1"
+    assert "helper 1 goes on" in world.said[0]
