@@ -34,8 +34,8 @@ SECONDS = """\
   torch and the model, whoever starts it, and a run of 16 steps is hardly longer than that. What is saved is steps, and a step was a second
   here. The machine was shared (load 4 to 20): these seconds compare no tools."""
 FULL = """\
-* **A full disk**: {alone} of {all} ended by themselves; nobody makes room. {most} steps at most were computed twice once there was room, with
-  the callback too, whose state in memory needs the same disk to become a checkpoint."""
+* **A full disk**: {alone} of {all} ended by themselves; nobody makes room. {most} steps at most were computed twice
+  once there was room."""
 OWN = "* **Without the callback** `run` goes on from the command's own checkpoint: {least} to {most} steps were computed twice."
 OTHERS = "Other faults (NaN, hangs, memory, a worker), and what they cost: [commands under faults](../../benchmarks/results/foreign.md)."
 KEPT = ("peer", "fault", "way", "ended", "seconds", "starts", "twice", "weights", "finite", "departs", "load")
