@@ -14,7 +14,7 @@ from holdfast.report.words import short
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, read_command
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.foreign_checkpoints.newest import candidates, changed
+from holdfast.supervision.foreign_checkpoints.newest import candidates, changed, form_of
 
 _INTERVAL = re.compile(
     r"--?((?:save|ckpt|checkpoint)[-_](?:every|steps|interval|freq\w*)(?:[-_]\w+)?|every[-_]n[-_]train[-_]steps)(?:=(.+))?"
@@ -62,11 +62,6 @@ def _written_since(place: Path, since: float) -> bool:
             except OSError:
                 continue
     return False
-
-
-def form_of(command: Command, card: LauncherCard | None) -> str:
-    """How a command's checkpoints look: `whole` of its card, a Trainer's, or any files."""
-    return card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
 
 
 def rerun(lost: str | None, command: Command) -> str:

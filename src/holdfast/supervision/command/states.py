@@ -14,10 +14,9 @@ from holdfast.report.words import short
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.command.saved import form_of
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
-from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, changed, doubt, marks, newest_whole, one_too_many
+from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, changed, doubt, form_of, marks, newest_whole, one_too_many
 
 
 def _is_full(place: Path) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import read_python_json
+from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.run.command import Command
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 
@@ -24,6 +26,11 @@ class Found:
     path: Path | None
     step: int | None
     aside: tuple[tuple[Path, str], ...] = ()
+
+
+def form_of(command: Command, card: LauncherCard | None) -> str:
+    """How a command's checkpoints look: `whole` of its card, a Trainer's, or any files."""
+    return card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
 
 
 def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:

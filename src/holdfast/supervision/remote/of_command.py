@@ -20,10 +20,9 @@ from holdfast.book import cards_of
 from holdfast.callback.shared import SharedState, copied, step_of
 from holdfast.run.command import Command, read_command, write_command
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.command.saved import form_of
 from holdfast.supervision.foreign_checkpoints.archives import prove_pickle
 from holdfast.supervision.foreign_checkpoints.kept import snapshot_of
-from holdfast.supervision.foreign_checkpoints.newest import candidates, changed
+from holdfast.supervision.foreign_checkpoints.newest import candidates, changed, form_of
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.supervision.remote.elsewhere import fetch_newer
