@@ -114,9 +114,10 @@ def command(folder: Path, peers: Path, peer: str, out: Path, way: str, workers: 
         kind = peer.removeprefix("trl-")
         lora = ["--use_peft", "--lora_r", "4", "--lora_dropout", "0.1", "--lora_target_modules", "q_proj", "v_proj", "--bf16", "False"]
         words = ["--model_name_or_path", model, "--dataset_name", str(folder / kind), *lora, *options, "--gradient_checkpointing", "False"]
-        words += (
-            ["--reward_funcs", "matrix_reward.digits", "--num_generations", "2", "--max_completion_length", "12"] if kind == "grpo" else []
-        )
+        words += {
+            "grpo": ["--reward_funcs", "matrix_reward.digits", "--num_generations", "2", "--max_completion_length", "12"],
+            "reward": ["--lora_task_type", "SEQ_CLS"],
+        }.get(kind, [])
         return [*torchrun, "-m", f"trl.scripts.{kind}", *words] if way == "torchrun" else [str(bin_ / "trl"), kind, *words]
     config = out.parent / "config.yml"
     if peer == "axolotl":

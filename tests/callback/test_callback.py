@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import ROOT, holdfast
+from conftest import ROOT, fill, holdfast
 from holdfast.base.files import read_json, write_json
 from holdfast.callback.account import ATTEMPT, Account
 from holdfast.processes.attempt import Attempt
@@ -24,6 +24,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
 from holdfast.run.types import Ending
 from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.states import States
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.policy.moves import GiveUp
@@ -343,3 +344,24 @@ def test_a_real_script_without_a_line_of_ours_ends_with_the_same_bits(
     assert weights == [line for line in alone.stdout.splitlines() if line.startswith("weights")]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["attempts"], summary["steps"], summary["steps_computed_twice"]) == (attempts, 14, 0)
+
+
+def test_a_state_that_a_full_disk_takes_no_checkpoint_of_stays_in_memory_until_there_is_room(
+    tmp_path: Path, train: Callable[..., Any], small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = RunFolder(tmp_path / "run"), small_disk / "out"
+    monkeypatch.setattr("holdfast.supervision.command.states.snapshot_of", lambda run: tmp_path / "snapshot")
+    train("raise:8:*", output_dir=str(out))
+    told: list[str] = []
+    states = States(run, Command(("true",), str(tmp_path), checkpoints=str(out), callback=True), None, told.append)
+    filler = fill(small_disk)
+    states.keep_what_stayed()
+    assert (tmp_path / "snapshot").exists() and told[-1].endswith("is full; it stays in memory")
+    assert not list(out.glob(".holdfast-*")), "nothing of it is left where there is no room"
+    filler.unlink()
+    states.keep_what_stayed()
+    assert (out / "checkpoint-7").is_dir() and not (tmp_path / "snapshot").exists()
+    state = states.to_go_on_from()
+    assert state is not None and state.step == 7
+    states.keep_what_stayed()
+    assert told[-1] == "checkpoint-7 was made of the state in memory after the last step"

@@ -39,7 +39,7 @@ from holdfast.supervision.remote.lease import Lease, free_lease, lease_at
 from holdfast.supervision.remote.of_command import CommandSender, fetched_for
 from holdfast.supervision.remote.state import Sender, fetch, states_at
 from holdfast.supervision.remote.targets import Remote, Target, target_of
-from holdfast.trainer.state.saving import Saving
+from holdfast.trainer.state.saving import CheckpointSchedule
 
 KEEP = Save(keep=2)
 
@@ -595,7 +595,7 @@ def test_each_so_many_steps_a_state_is_made_durable_for_the_second_place(to: str
         {"model": "tiny", "data": {"files": "f"}, "save": {"every": 50, "to": to, "to_every": 4 if to else None}}
     )
     orders = {"failures": 0, "running_s": 0.0}
-    saving = Saving(SimpleNamespace(config=config, orders=orders), SimpleNamespace(saved_s=1.0), 0)  # type: ignore[arg-type]
+    saving = CheckpointSchedule(SimpleNamespace(config=config, orders=orders), SimpleNamespace(saved_s=1.0), 0)  # type: ignore[arg-type]
     assert [step for step in range(1, 53) if saving.due(step, 1.0)] == sorted({50, *(range(4, 53, 4) if to else ())})
 
 

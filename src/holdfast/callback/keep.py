@@ -19,9 +19,7 @@ from typing import Any
 
 def main(argv: list[str]) -> int:
     shared, place, newer_than = Path(argv[0]), Path(argv[1]), int(argv[2])
-    from holdfast.callback.packed import back, unpack
-    from holdfast.callback.shared import run_of
-    from holdfast.callback.snapshot import WEIGHTS
+    from holdfast.callback.packed import unpack
 
     found = unpack(shared)
     if found is None or "pattern" not in found[0] or found[0]["step"] <= newer_than:
@@ -30,6 +28,23 @@ def main(argv: list[str]) -> int:
     name = f"checkpoint-{facts['step']}"
     folder = place / f".holdfast-{name}"
     shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _write(folder, shared, facts, tensors)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # a full disk has no room for half of one
+        raise
+    folder.rename(place / name)
+    _flush_folder(place)
+    print(name)
+    return 0
+
+
+def _write(folder: Path, shared: Path, facts: dict[str, Any], tensors: list[Any]) -> None:
+    """Write all files of the checkpoint into a folder of its own, flushed."""
+    from holdfast.callback.packed import back
+    from holdfast.callback.shared import run_of
+    from holdfast.callback.snapshot import WEIGHTS
+
     shutil.copytree(Path(run_of(shared), *Path(facts["pattern"]).parts[-3:]), folder)  # the run may have been fetched to another folder
     file = next(folder / name for name in WEIGHTS if (folder / name).exists())
     write_weights(file, dict(zip(facts["weights"], tensors, strict=False)))
@@ -40,10 +55,6 @@ def main(argv: list[str]) -> int:
             with one.open("rb") as handle:
                 os.fsync(handle.fileno())
     _flush_folder(folder)
-    folder.rename(place / name)
-    _flush_folder(place)
-    print(name)
-    return 0
 
 
 def _flush_folder(folder: Path) -> None:

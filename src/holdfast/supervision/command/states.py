@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast.base.disk import has_room
 from holdfast.base.files import Json, read_json, read_python_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.processes.attempt import Attempt
@@ -16,6 +17,13 @@ from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import Seen
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
 from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, changed, doubt, form_of, marks, newest_whole, one_too_many
+
+
+def _is_full(place: Path) -> bool:
+    try:
+        return not has_room(place)
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,10 @@ class States:
         newest = self._newest()
         step = newest.step if newest is not None else 0
         told = make_checkpoint(python, self.snapshot, place, step or 0)
+        if told and not told.startswith("checkpoint-") and _is_full(place):
+            self.run.event("state_not_kept", reason=told)
+            self.tell(f"the state in memory could not be made a checkpoint, because the disk of {short(place)} is full; it stays in memory")
+            return
         self.snapshot.unlink(missing_ok=True)
         if told.startswith("checkpoint-"):
             self.run.event("state_kept", step=int(told.rpartition("-")[2]), state=told)
@@ -127,6 +139,11 @@ class States:
         elif told:
             self.run.event("state_not_kept", reason=told)
             self.tell(f"the state in memory could not be made a checkpoint: {told}")
+
+    def keep_what_stayed(self) -> None:
+        """Make a checkpoint of the state that a full disk left in memory when the newest attempt ended."""
+        if numbers := self.run.attempts():
+            self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
     def learn(self, attempt: Attempt) -> Command:
         """What the callback tells beside its steps: where the Trainer saves, and what was to be seen inside; the command, with that."""

@@ -28,6 +28,11 @@ class Found:
     aside: tuple[tuple[Path, str], ...] = ()
 
 
+def form_of(command: Command, card: LauncherCard | None) -> str:
+    """Return how a command's checkpoints look: the form of its launcher's card, a Trainer's, or any files."""
+    return card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"
+
+
 def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
     """What looks like a checkpoint by its name, newest first."""
     found: list[tuple[int | None, Path]] = []
@@ -135,8 +140,3 @@ def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | No
         return None
     most = state.get("max_steps")
     return (most if isinstance(most, int) and most > 0 else None,)
-
-
-def form_of(command: Command, card: LauncherCard | None) -> str:
-    """Return how a command's checkpoints look: the form of its launcher's card, a Trainer's, or any files."""
-    return card.whole if card is not None and card.checkpoints else "trainer" if command.callback else "files"

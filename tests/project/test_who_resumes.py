@@ -1,0 +1,45 @@
+"""docs/reference/who-resumes.md: the page is what its script makes of the recorded cases, and its cells say no more than was seen."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks/foreign"))
+    return importlib.import_module("scoreboard")
+
+
+def test_the_page_is_made_of_the_recorded_cases(board: ModuleType) -> None:
+    assert board.page(json.loads(board.RECORD.read_text())) == board.PAGE.read_text(), "python benchmarks/foreign/scoreboard.py"
+
+
+WHOLE = {"weights": "a"}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({}, "yes, 3 twice, exact"),
+        ({"looked": 0}, "yes, 3 twice, same weights"),
+        ({"weights": "b"}, "yes, 3 twice, **other weights**"),
+        ({"weights": None}, "yes, 3 twice, **other weights**"),
+        ({"finite": False}, "yes, 3 twice, **NaN in the weights**"),
+        ({"departs": {"step": 7, "what": "rows"}}, "yes, 3 twice, **departs at step 7** (rows)"),
+        ({"ended": "never"}, "**never ends**"),
+        ({"ended": "no: -9"}, "no (exit code -9)"),
+        ({"ended": "no: 1; with room again, the same command: no: 1"}, "no (exit code 1)"),
+        ({"ended": "no: 1; with room again, the same command: yes"}, "no; typed again, with room: yes, 3 twice, exact"),
+    ],
+)
+def test_a_cell_says_what_was_seen(board: ModuleType, row: dict[str, Any], says: str) -> None:
+    seen = {"ended": "yes", "starts": 2, "twice": 3, "weights": "a", "finite": True, "departs": None, "looked": 16}
+    assert board.cell(seen | row, WHOLE) == says
