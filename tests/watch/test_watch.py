@@ -95,6 +95,7 @@ def test_held_out_losses_and_readings_are_drawn_beside_the_steps(site: SimpleNam
     card = {"name": "X", "busy": 0.5, "celsius": 70.0, "watts": None}
     readings = [{"time": float(k), "step": k, "processors_busy": k / 2000, "gpus": [card]} for k in range(2000)]
     (run / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in readings))
+    assert 'holdfast_run_held_out_loss{run="made"} 0.7' in site.ask("/metrics")[1]
     charts = {chart["title"]: chart for chart in json.loads(site.ask("/api/runs/made")[1])["charts"]}
     assert charts["Loss"]["lines"][1] == {"name": "held-out", "smooth": False, "points": [[2, 0.9], [6, 0.7]]}
     (busy,) = charts["Processors busy"]["lines"]
@@ -197,9 +198,12 @@ def test_a_curve_keeps_every_spike_in_bounded_room(tmp_path: Path) -> None:
 def test_metrics_are_text_that_prometheus_reads() -> None:
     row = {"state": "running", "step": 3, "steps": None, "attempts": 1, "loss": float("nan"), "grad_norm": None, "lr": 1e-4}
     row |= {"tokens_per_second": 5.5, "peak_bytes": None, "last_step_time": None, "seconds_left": None}
+    row |= {"held_out_loss": 0.5, "incidents_seen": 2, "signs": [], "ills": ["x"]}
     text = metrics({'a"b\\': row})
     assert 'holdfast_run_tokens_per_second{run="a\\"b\\\\"} 5.5\n' in text and "nan" not in text and "None" not in text
-    assert text.count('state="running"} 1') == 1 and text.count("} 0\n") == 4
+    for name, value in (("held_out_loss", "0.5"), ("incidents", "2"), ("signs", "0"), ("healthy", "0")):
+        assert f'holdfast_run_{name}{{run="a\\"b\\\\"}} {value}\n' in text
+    assert text.count('state="running"} 1') == 1 and text.count('"} 0\n') == 6
 
 
 def test_readings_of_the_machine_are_metrics_too() -> None:
