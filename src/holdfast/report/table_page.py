@@ -33,7 +33,7 @@ def _table(table: TableOf) -> str:
     most = max((row[at] for row in table.rows if at is not None and isinstance(row[at], int | float)), default=0)  # type: ignore[type-var]
     body = "".join(f"<tr>{''.join(map(_cell, row))}{_bar(row, at, most)}</tr>" for row in table.rows)
     drawn = f"<table><tr>{head}{'<th></th>' if at is not None else ''}</tr>{body}</table>"
-    return f'<h2>{escape(table.title)}</h2><div class="card scroll" tabindex="0">{drawn}</div>'
+    return f'<h2>{escape(table.title)}</h2><div class="card scroll wide" tabindex="0">{drawn}</div>'
 
 
 def _bar(row: Sequence[object], at: int | None, most: object) -> str:
