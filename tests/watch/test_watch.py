@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -159,6 +160,29 @@ def test_what_is_long_is_sent_packed(site: SimpleNamespace) -> None:
             packed = answer.read()
     found = json.loads(gzip.decompress(packed))
     assert found["charts"] and "chart" not in found and len(packed) < 8192
+
+
+def test_looking_and_flooding_write_nothing(site: SimpleNamespace, open_for_test: ExitStack) -> None:
+    def facts() -> dict[str, tuple[int, int]]:
+        return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(site.runs.rglob("*"))}
+
+    before = facts()
+    for path in ("/", "/api/runs", "/api/runs/made", "/metrics"):
+        assert site.ask(path)[0] == 200
+    assert site.ask("/api/runs/made", more="&with=made")[0] == 200
+    for number in range(100):
+        line = open_for_test.enter_context(socket.create_connection(("127.0.0.1", site.port)))
+        line.sendall(b"GET /api/events?token=secret HTTP/1.1\r\nHost: 127.0.0.1:1\r\n" + (b"\r\n" if number % 2 else b"X: "))
+    open_for_test.close()
+    wait_until(lambda: _answers(site))
+    assert facts() == before
+
+
+def _answers(site: SimpleNamespace) -> bool:
+    try:
+        return bool(site.ask("/api/runs")[0] == 200)
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def test_a_run_that_is_damaged_hides_no_other(site: SimpleNamespace) -> None:
