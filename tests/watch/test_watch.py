@@ -119,9 +119,10 @@ def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:
     told = [(one["tries"], one["came"]) for one in detail.trials(run, since=0.0)]
     assert told == [("step 8, 2 rows", "fails: killed by SIGSEGV"), ("step 8, fused = False, A = 1", "goes through"), ("step 8", None)]
     assert detail.trials(run, since=time.time() + 60) == []
-    incident = {"step": 8, "cause": "hang"}
-    assert "if step 8 keeps failing, it is tried by itself" in detail.what_comes_next(run, incident, 7)
-    assert detail.what_comes_next(run, incident, 8) == "", "it was passed"
+    row = {"state": "running", "step": 7, "last_incident": {"step": 8}, "command": "holdfast train a.yaml", "folder": "/home/me"}
+    assert "if step 8 keeps failing, it is tried by itself" in detail.what_comes_next(run, row)
+    assert detail.what_comes_next(run, row | {"step": 8}) == detail.what_comes_next(run, row | {"state": "finished"}) == "", "it was passed"
+    assert detail.what_comes_next(run, row | {"state": "dead"}) == "it goes on with the same command in /home/me: holdfast train a.yaml"
 
 
 def test_ranks_are_told_where_there_are_several(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class Board:
                 "output": lambda: detail.output(run, self._scrubber),
                 "ranks": lambda: detail.ranks(run, row["attempts"]) if row["state"] == "running" and row["attempts"] else [],
                 "trials": lambda: detail.trials(run, known.newest_start) if row["state"] == "running" else [],
-                "next": lambda: detail.what_comes_next(run, row["last_incident"], row["step"]) if row["state"] == "running" else "",
+                "next": lambda: detail.what_comes_next(run, row),
             }
             for key, read in reads.items():
                 try:
