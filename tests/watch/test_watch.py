@@ -226,9 +226,9 @@ def test_metrics_are_text_that_prometheus_reads() -> None:
     row |= {"held_out_loss": 0.5, "incidents_seen": 2, "signs": [], "ills": ["x"]}
     text = metrics({'a"b\\': row})
     assert 'holdfast_run_tokens_per_second{run="a\\"b\\\\"} 5.5\n' in text and "nan" not in text and "None" not in text
-    for name, value in (("held_out_loss", "0.5"), ("incidents", "2"), ("signs", "0"), ("healthy", "0")):
+    for name, value in (("held_out_loss", "0.5"), ("incidents", "2"), ("signs", "0"), ("ills", "1")):
         assert f'holdfast_run_{name}{{run="a\\"b\\\\"}} {value}\n' in text
-    assert text.count('state="running"} 1') == 1 and text.count('"} 0\n') == 6
+    assert text.count('state="running"} 1') == 1 and text.count('"} 0\n') == 5
 
 
 def test_readings_of_the_machine_are_metrics_too() -> None:

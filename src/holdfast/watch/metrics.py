@@ -18,7 +18,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Json], Any]]] = {
     "held_out_loss": ("loss of the last evaluation on held-out rows", lambda row: row["held_out_loss"]),
     "incidents": ("attempts that ended early against the user's will", lambda row: row["incidents_seen"]),
     "signs": ("signs of the machine that hold now, such as a card that is slowed down", lambda row: len(row["signs"])),
-    "healthy": ("0 where a finished run is not healthy", lambda row: int(not row["ills"])),
+    "ills": ("how much is wrong with a finished run", lambda row: len(row["ills"])),
     "grad_norm": ("norm of its gradient", lambda row: row["grad_norm"]),
     "learning_rate": ("its learning rate", lambda row: row["lr"]),
     "tokens_per_second": ("tokens a second in the last committed step", lambda row: row["tokens_per_second"]),
