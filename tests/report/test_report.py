@@ -19,10 +19,13 @@ from conftest import SHARED, holdfast, needs_shared, write_rows
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
+from holdfast.report import drill_page
+from holdfast.report.check_page import check_page
 from holdfast.report.run import report_training
 from holdfast.report.run.report import render
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
+from holdfast.report.table_page import table_page
 from holdfast.report.words import words_of
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
@@ -157,6 +160,15 @@ def test_behind_each_picture_are_its_numbers() -> None:
     cells = re.findall("<td[^>]*>([^<]*)</td>", chart)
     assert "a &amp; b</th>" in chart and len(cells) == 40 and cells[-2:] == ["1,000", "125"]
     assert re.findall("<td[^>]*>([^<]*)</td>", histogram([0.0, 5.0, 9.0], [3, 1200], "tokens")) == ["0 to 5", "3", "5 to 9", "1,200"]
+
+
+def test_pages_of_tables_have_the_look_of_the_others_and_escape_what_they_tell() -> None:
+    told = check_page("<i>x", {"items": [{"id": "a", "verdict": "failed", "why": "<b>", "numbers": {}, "next": None}], "start": {}})
+    rehearsal = dict.fromkeys(("survived", "identical", "attempts", "found_cause", "found_remedy", "trials", "seconds"), True)
+    drilled = drill_page.page([rehearsal | {"name": "<b>kill", "identical": False}], "one")
+    for text, verdict in ((told, "verdict bad"), (drilled, "verdict"), (table_page("t", "likely", []), "quiet")):
+        assert "<b>" not in text and "<i>" not in text and "Content-Security-Policy" in text and f'<p class="{verdict}">' in text
+    assert "<td class=bad>failed</td>" in told and "<td class=bad>NO</td>" in drilled
 
 
 def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:

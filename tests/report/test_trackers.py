@@ -103,6 +103,8 @@ def test_held_out_losses_and_incidents_are_tracked_once(run: Path, monkeypatch: 
         "".join(json.dumps(event) + "\n" for event in ({"time": 1.0, "event": "restored"}, {"time": 2.0, **ended}, {"time": 3.0, **ended}))
     )
     (run / "summary.json").write_text(json.dumps({"loss": {"eval_base": 3.0, "eval_tuned": 1.0}}))
+    readings = [{"time": t, "processors_busy": t / 10, "gpus": [{"name": "X", "celsius": 60.0 + t}]} for t in (1.0, 3.0)]
+    (run / "readings.jsonl").write_text("".join(json.dumps(reading) + "\n" for reading in readings))
     told: list[dict[str, float]] = []
     notes: list[tuple[str, int]] = []
     recorder = Tracker(lambda values, step: told.append(values), lambda text, step: notes.append((text, step)), lambda: None)
@@ -112,9 +114,13 @@ def test_held_out_losses_and_incidents_are_tracked_once(run: Path, monkeypatch: 
     assert [values["eval/loss"] for values in told if "eval/loss" in values] == [0.5, 0.25]
     assert notes == [("killed by SIGKILL at step 4 (host out of memory)", 5)] * 2
     assert [values["incidents"] for values in told if "incidents" in values] == [1.0, 2.0]
+    assert [values for values in told if "machine/processors_busy" in values] == [
+        {"machine/processors_busy": 0.1, "machine/gpu0/celsius": 61.0},
+        {"machine/processors_busy": 0.3, "machine/gpu0/celsius": 63.0},
+    ]
     assert [values for values in told if "eval/tuned" in values] == [{"eval/base": 3.0, "eval/tuned": 1.0}]
     (run / "summary.json").write_text("{}")
-    for name in ("tracked.json", "evaluations.jsonl"):
+    for name in ("tracked.json", "evaluations.jsonl", "readings.jsonl"):
         (run / name).unlink()
     (run / "events.jsonl").write_bytes(events_before)
 

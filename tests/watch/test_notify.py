@@ -16,7 +16,7 @@ import pytest
 from conftest import holdfast, lines
 from holdfast.config.notify import Notify
 from holdfast.report.notify import send as sending
-from holdfast.report.notify.follow import Teller
+from holdfast.report.notify.follow import Teller, follow
 from holdfast.report.notify.send import Word, send, word_of
 from holdfast.run.folder import RunFolder
 
@@ -126,6 +126,16 @@ def test_so_many_words_an_hour_and_one_kept_for_the_end(tmp_path: Path) -> None:
     for event in die(1010.0):
         again.see(event)
     assert told[-1].event == "recovered" and len(told) == 4
+
+
+def test_a_run_whose_supervisor_was_killed_needs_a_person(tmp_path: Path) -> None:
+    heard = tmp_path / "heard.jsonl"
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    alive = iter([True, False])
+    follow(run, Notify(command=f"cat >> {heard}"), lambda: next(alive))
+    (word,) = lines(heard)
+    assert word["event"] == "needs_person" and "nobody watches over the run" in word["text"]
 
 
 @pytest.mark.parametrize("notify", [{}, {"url": "file:///etc/passwd"}, {"command": "true", "events": ["lunch"]}, {"sendmail": "a\nBcc: b"}])

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -95,6 +96,7 @@ def test_held_out_losses_and_readings_are_drawn_beside_the_steps(site: SimpleNam
     card = {"name": "X", "busy": 0.5, "celsius": 70.0, "watts": None}
     readings = [{"time": float(k), "step": k, "processors_busy": k / 2000, "gpus": [card]} for k in range(2000)]
     (run / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in readings))
+    assert 'holdfast_run_held_out_loss{run="made"} 0.7' in site.ask("/metrics")[1]
     charts = {chart["title"]: chart for chart in json.loads(site.ask("/api/runs/made")[1])["charts"]}
     assert charts["Loss"]["lines"][1] == {"name": "held-out", "smooth": False, "points": [[2, 0.9], [6, 0.7]]}
     (busy,) = charts["Processors busy"]["lines"]
@@ -117,9 +119,10 @@ def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:
     told = [(one["tries"], one["came"]) for one in detail.trials(run, since=0.0)]
     assert told == [("step 8, 2 rows", "fails: killed by SIGSEGV"), ("step 8, fused = False, A = 1", "goes through"), ("step 8", None)]
     assert detail.trials(run, since=time.time() + 60) == []
-    incident = {"step": 8, "cause": "hang"}
-    assert "if step 8 keeps failing, it is tried by itself" in detail.what_comes_next(run, incident, 7)
-    assert detail.what_comes_next(run, incident, 8) == "", "it was passed"
+    row = {"state": "running", "step": 7, "last_incident": {"step": 8}, "command": "holdfast train a.yaml", "folder": "/home/me"}
+    assert "if step 8 keeps failing, it is tried by itself" in detail.what_comes_next(run, row)
+    assert detail.what_comes_next(run, row | {"step": 8}) == detail.what_comes_next(run, row | {"state": "finished"}) == "", "it was passed"
+    assert detail.what_comes_next(run, row | {"state": "dead"}) == "it goes on with the same command in /home/me: holdfast train a.yaml"
 
 
 def test_ranks_are_told_where_there_are_several(tmp_path: Path) -> None:
@@ -160,6 +163,29 @@ def test_what_is_long_is_sent_packed(site: SimpleNamespace) -> None:
     assert found["charts"] and "chart" not in found and len(packed) < 8192
 
 
+def test_looking_and_flooding_write_nothing(site: SimpleNamespace, open_for_test: ExitStack) -> None:
+    def facts() -> dict[str, tuple[int, int]]:
+        return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(site.runs.rglob("*"))}
+
+    before = facts()
+    for path in ("/", "/api/runs", "/api/runs/made", "/metrics"):
+        assert site.ask(path)[0] == 200
+    assert site.ask("/api/runs/made", more="&with=made")[0] == 200
+    for number in range(100):
+        line = open_for_test.enter_context(socket.create_connection(("127.0.0.1", site.port)))
+        line.sendall(b"GET /api/events?token=secret HTTP/1.1\r\nHost: 127.0.0.1:1\r\n" + (b"\r\n" if number % 2 else b"X: "))
+    open_for_test.close()
+    wait_until(lambda: _answers(site))
+    assert facts() == before
+
+
+def _answers(site: SimpleNamespace) -> bool:
+    try:
+        return bool(site.ask("/api/runs")[0] == 200)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def test_a_run_that_is_damaged_hides_no_other(site: SimpleNamespace) -> None:
     bad = make_run(site.runs, name="bad")
     (bad / "steps.jsonl").write_bytes(b"\xff\n")
@@ -197,9 +223,12 @@ def test_a_curve_keeps_every_spike_in_bounded_room(tmp_path: Path) -> None:
 def test_metrics_are_text_that_prometheus_reads() -> None:
     row = {"state": "running", "step": 3, "steps": None, "attempts": 1, "loss": float("nan"), "grad_norm": None, "lr": 1e-4}
     row |= {"tokens_per_second": 5.5, "peak_bytes": None, "last_step_time": None, "seconds_left": None}
+    row |= {"held_out_loss": 0.5, "incidents_seen": 2, "signs": [], "ills": ["x"]}
     text = metrics({'a"b\\': row})
     assert 'holdfast_run_tokens_per_second{run="a\\"b\\\\"} 5.5\n' in text and "nan" not in text and "None" not in text
-    assert text.count('state="running"} 1') == 1 and text.count("} 0\n") == 4
+    for name, value in (("held_out_loss", "0.5"), ("incidents", "2"), ("signs", "0"), ("ills", "1")):
+        assert f'holdfast_run_{name}{{run="a\\"b\\\\"}} {value}\n' in text
+    assert text.count('state="running"} 1') == 1 and text.count('"} 0\n') == 5
 
 
 def test_readings_of_the_machine_are_metrics_too() -> None:

@@ -12,6 +12,5 @@ def check_page(name: str, answer: Json) -> str:
     rows = [(one["id"], one["verdict"], one["why"], one["numbers"], one["next"]) for one in answer["items"]]
     failed = [one["id"] for one in answer["items"] if one["verdict"] == "failed"]
     told = f"failed: {', '.join(failed)}" if failed else "nothing failed"
-    return table_page(
-        f"holdfast check {name}", told, [TableOf("Items", heads, rows), TableOf("Start", ("what", "value"), list(answer["start"].items()))]
-    )
+    tables = [TableOf("Items", heads, rows), TableOf("Start", ("what", "value"), list(answer["start"].items()))]
+    return table_page(f"holdfast check {name}", told, tables, bad=bool(failed))

@@ -1,18 +1,12 @@
-"""What a drill shows: a line for each rehearsal as it ends, and a page that needs nothing else. Escapes every text."""
+"""What a drill shows: a line for each rehearsal as it ends, and a page that needs nothing else."""
 
 from __future__ import annotations
 
-from html import escape
-
 from holdfast.base.files import Json
+from holdfast.report.table_page import TableOf, table_page
 
 _COLUMNS = ("survived", "identical", "attempts", "found_cause", "found_remedy", "trials", "seconds")
 _HEADS = ("fault", "survived", "identical", "attempts", "cause found", "remedy found", "trials", "seconds")
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color-scheme:light dark}"
-    "table{border-collapse:collapse;width:100%}td,th{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #8884}"
-    ".bad{color:#c0392b;font-weight:600}"
-)
 
 
 def said(value: object) -> str:
@@ -34,14 +28,6 @@ def line(row: Json) -> str:
 
 def page(rows: list[Json], told: str) -> str:
     """The table as one HTML file."""
-    head = "".join(f"<th>{name}</th>" for name in _HEADS)
-    body = "".join(f"<tr><td>{escape(row['name'])}</td>" + "".join(_cell(row[name]) for name in _COLUMNS) + "</tr>" for row in rows)
-    title = "holdfast drill"
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>{title}</title>"
-        f"<style>{_STYLE}</style><h1>{title}</h1><p>{escape(told)}</p><table><tr>{head}</tr>{body}</table></html>\n"
-    )
-
-
-def _cell(value: object) -> str:
-    return f"<td class=bad>{said(value)}</td>" if value is False else f"<td>{escape(said(value))}</td>"
+    cells = [(row["name"], *(said(row[name]) for name in _COLUMNS)) for row in rows]
+    bad = not all(row["survived"] for row in rows)
+    return table_page("holdfast drill", told, [TableOf("Rehearsals", _HEADS, cells)], bad)

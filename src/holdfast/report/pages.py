@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
+from holdfast import __version__
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, write_bytes
 from holdfast.report.words import visible
@@ -19,6 +21,12 @@ def page_template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["visible"] = visible
     return environment.get_template(name)
+
+
+def plain_page(title: str, told: str, body: str, bad: bool | None = None, style: str = "") -> str:
+    """A page of a sentence and markup of ours. bad: the verdict that the sentence is, None: it is none; style: of this page alone."""
+    shown = {"title": title, "told": told, "body": Markup(body), "bad": bad, "style": Markup(style), "version": __version__}
+    return page_template("plain.html").render(shown)
 
 
 def write_page(file: Path, text: str, answer: Json | None = None) -> None:

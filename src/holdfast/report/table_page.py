@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from html import escape
 
 from holdfast.base.units import figure
+from holdfast.report.pages import plain_page
 
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem;color-scheme:light dark}"
-    "table{border-collapse:collapse;width:100%;margin:1rem 0}td,th{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #8884;"
-    "vertical-align:top;overflow-wrap:anywhere}.bad{color:#c0392b;font-weight:600}.bar{background:#4a90d9;height:.8rem}"
-)
-BAD = ("failed", "refused", "slower")
+BAD = ("failed", "refused", "slower", "NO")
 
 
 @dataclass(frozen=True)
@@ -26,12 +22,9 @@ class TableOf:
     bar: int | None = None
 
 
-def table_page(title: str, told: str, tables: Sequence[TableOf]) -> str:
-    """The tables as one HTML file."""
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>{escape(title)}</title>"
-        f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{escape(told)}</p>{''.join(map(_table, tables))}</html>\n"
-    )
+def table_page(title: str, told: str, tables: Sequence[TableOf], bad: bool | None = None) -> str:
+    """The tables as one HTML file. bad: whether what is told is a bad verdict, None: it is none."""
+    return plain_page(title, told, "".join(map(_table, tables)), bad)
 
 
 def _table(table: TableOf) -> str:
@@ -39,14 +32,15 @@ def _table(table: TableOf) -> str:
     at = table.bar
     most = max((row[at] for row in table.rows if at is not None and isinstance(row[at], int | float)), default=0)  # type: ignore[type-var]
     body = "".join(f"<tr>{''.join(map(_cell, row))}{_bar(row, at, most)}</tr>" for row in table.rows)
-    return f"<h2>{escape(table.title)}</h2><table><tr>{head}{'<th></th>' if at is not None else ''}</tr>{body}</table>"
+    drawn = f"<table><tr>{head}{'<th></th>' if at is not None else ''}</tr>{body}</table>"
+    return f'<h2>{escape(table.title)}</h2><div class="card scroll wide" tabindex="0">{drawn}</div>'
 
 
 def _bar(row: Sequence[object], at: int | None, most: object) -> str:
     value = None if at is None else row[at]
     if at is None or not isinstance(value, int | float) or not isinstance(most, int | float) or not most:
         return "" if at is None else "<td></td>"
-    return f"<td style='width:14rem'><div class=bar style='width:{100 * value / most:.1f}%'></div></td>"
+    return f"<td style='width:14rem'><div style='background:var(--bar);height:.8rem;width:{100 * value / most:.1f}%'></div></td>"
 
 
 def _cell(value: object) -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.base.files import Json, Tail, read_json, write_json
+from holdfast.machine.readings.keep import newest
+from holdfast.machine.readings.words import figures
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
 
@@ -119,15 +121,15 @@ TRACKERS: dict[str, Callable[[RunFolder, Json], Tracker]] = {
 
 
 def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_name: str = _OF_ALL) -> None:
-    """Log every committed step, every held-out loss and every incident once, until the run is over."""
+    """Log every committed step, held-out loss, reading of the machine and incident once, until the run is over."""
     config = run.config()
     trackers = [TRACKERS[name](run, config.model_dump(mode="json")) for name in names]
     memory = run.path / memory_name
     known = read_json(memory) or read_json(run.path / _OF_ALL) or {}
-    journal = Tail(run.events_file, key="event")
+    steps, journal = Tail(run.steps_file, key="step"), Tail(run.events_file, key="event")
     while True:
         over = run.summary_file.exists() or not alive()
-        now = _pass_on(run, trackers, known, journal)
+        now = _pass_on(run, trackers, known, steps, journal)
         if over:
             now = _final_losses(run, trackers, now)
         if now != known:
@@ -140,11 +142,11 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
         tracker.close()
 
 
-def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, journal: Tail) -> Json:
+def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, journal: Tail) -> Json:
     """Send what is new since `known`; what is known then."""
     now = dict(known)
     done = now.get("step", 0)
-    for row in [row for row in run.steps() if row["step"] > done]:
+    for row in [row for row in steps.new()[0] if row["step"] > done]:
         for tracker in trackers:
             tracker.log(numbers(row), row["step"])
         done = now["step"] = row["step"]
@@ -153,6 +155,10 @@ def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, journal: Tail
         for tracker in trackers if row["loss"] is not None else ():
             # wandb takes no step again that is past
             tracker.log({"eval/loss": float(row["loss"]), "eval/step": float(row["step"])}, done)
+    for reading in [one for one in newest(run.readings_file) if one["time"] > now.get("read", 0.0)]:
+        now["read"] = reading["time"]
+        for tracker in trackers:
+            tracker.log({f"machine/{name}": value for name, value in figures(reading).items()}, done)
     for event in journal.new()[0]:
         if event["event"] == "attempt_ended" and "decision" in event and event["time"] > now.get("incident", 0.0):
             now["incident"], now["incidents"] = event["time"], now.get("incidents", 0) + 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import WRONG_VALUES, Stop, error_message, wrong_value
-from holdfast.base.files import Json
+from holdfast.base.files import Json, last_line
 from holdfast.base.locks import taken
 from holdfast.experiments.compare import compared
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
@@ -107,7 +107,7 @@ class Board:
                 "output": lambda: detail.output(run, self._scrubber),
                 "ranks": lambda: detail.ranks(run, row["attempts"]) if row["state"] == "running" and row["attempts"] else [],
                 "trials": lambda: detail.trials(run, known.newest_start) if row["state"] == "running" else [],
-                "next": lambda: detail.what_comes_next(run, row["last_incident"], row["step"]) if row["state"] == "running" else "",
+                "next": lambda: detail.what_comes_next(run, row),
             }
             for key, read in reads.items():
                 try:
@@ -155,7 +155,8 @@ class Board:
         if key != known.key or known.row.get("state") == "running":
             known.key = key
             standing = look(known.folder)
-            known.row = {"name": name} | entry(standing, lambda folder: self._last_incident(known)) | _numbers(standing)
+            row: Json = {"name": name} | entry(standing, lambda folder: self._last_incident(known)) | _numbers(standing)
+            known.row = row | {"incidents_seen": len(known.incidents)}
         return known.row
 
     def _last_incident(self, known: _Known) -> Json | None:
@@ -176,7 +177,14 @@ def _journal(folder: RunFolder) -> Path:
 def _signature(folder: RunFolder) -> tuple[object, ...]:
     """What changes when something of a run does, at the price of a few looks at the disk."""
     facts: list[object] = []
-    for file in (_journal(folder), folder.events_file, folder.summary_file, folder.supervisor_lock, folder.path / "attempts"):
+    for file in (
+        _journal(folder),
+        folder.events_file,
+        folder.evaluations_file,
+        folder.summary_file,
+        folder.supervisor_lock,
+        folder.path / "attempts",
+    ):
         try:
             found = file.stat()
             facts.append((found.st_mtime_ns, found.st_size, found.st_ino))
@@ -200,8 +208,17 @@ def _numbers(standing: Standing) -> Json:
         "lr": row.get("lr"),
         "peak_bytes": row.get("peak_bytes"),
         "tokens_per_second": None if rate is None else round(rate, 1),
+        "held_out_loss": _held_out_loss(standing.run),
         "ills": _ills(standing.summary),
     }
+
+
+def _held_out_loss(run: RunFolder) -> float | None:
+    try:
+        found = (last_line(run.evaluations_file) or {}).get("loss")
+    except (OSError, Stop, *WRONG_VALUES):  # told with the run's detail
+        return None
+    return found if isinstance(found, int | float) else None
 
 
 def _ills(summary: Json) -> list[str]:

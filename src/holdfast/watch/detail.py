@@ -113,8 +113,14 @@ def in_the_books_words(incident: Json, ends: dict[int, Json]) -> Json:
     return incident | {"title": title, "book": book, "done": end.get("decision", {}).get("reason")}
 
 
-def what_comes_next(run: RunFolder, incident: Json | None, committed: int) -> str:
-    """What is done where the step of the newest incident fails again; empty once it was passed, and where nobody can say."""
+def what_comes_next(run: RunFolder, row: Json) -> str:
+    """What is done where the step of the newest incident fails again, what to type where nobody works on the run; else empty."""
+    incident, committed = row["last_incident"], row["step"]
+    if row["state"] in ("dead", "interrupted") and row["command"]:
+        where = f" in {row['folder']}" if row["folder"] else ""
+        return f"it goes on with the same command{where}: {row['command']}"
+    if row["state"] != "running":
+        return ""
     if incident is None or not isinstance(incident["step"], int) or committed >= incident["step"] or run.command_file.exists():
         return ""
     left = trials_left(run, incident["step"])

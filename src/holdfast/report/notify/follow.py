@@ -25,6 +25,7 @@ from holdfast.run.folder import RunFolder
 POLL_S = 0.5
 _HOUR_S = 3600.0
 _NEED_A_PERSON = ("device_gone", "checkpoint_failed", "rolled_back", "memory_low")
+_UNSUPERVISED = "its holdfast process is gone, killed from outside: nobody watches over the run; the same command, given again, goes on"
 _ENDS = {"finished": "finished", "gave_up": "gave_up", "interrupted": "interrupted"}
 
 
@@ -77,6 +78,11 @@ class Teller:
             self.tell(_ENDS[status], "; ".join(texts), last=True)
         self._remember()
 
+    def abandoned(self) -> None:
+        """Tell that nobody supervises the run."""
+        self.tell("needs_person", _UNSUPERVISED, last=True)
+        self._remember()
+
     def tell(self, event: str, text: str, last: bool = False) -> None:
         if event not in self._notify.events:
             return
@@ -109,6 +115,8 @@ def follow(run: RunFolder, notify: Notify, alive: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
     if summary := read_json(run.summary_file):
         teller.end(summary)
+    else:  # who ends in another way ends this process first
+        teller.abandoned()
 
 
 def main(argv: list[str]) -> int:

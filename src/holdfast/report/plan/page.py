@@ -8,6 +8,7 @@ from holdfast.base.files import Json
 from holdfast.base.units import gib
 from holdfast.config.config import Config
 from holdfast.planning.memory.demand import Demand
+from holdfast.report.pages import plain_page
 from holdfast.report.plan.lines import WORDS, verdict
 from holdfast.report.words import what_is_trained
 from holdfast.run.plan import Plan
@@ -24,22 +25,14 @@ _COLOURS = {
     "workspace": "#8d7bb5",
 }
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 980px; padding: 0 1rem; color: #1d2329; background: #fff }
-table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
 td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
-svg { width: 100%; height: auto } svg text { font-size: 12px; fill: #4a545e } .quiet { color: #6b757f }
-.limit { stroke: #b3261e; stroke-dasharray: 6 4 }
-.mark { stroke: #1d2329; stroke-opacity: .35; stroke-dasharray: 2 3 } .grid { stroke: #d9dfe4 } code { font-size: .92em }
-@media (prefers-color-scheme: dark) { body { background: #14181c; color: #dfe5ea } svg text { fill: #a9b4be } .grid { stroke: #2c343b }
-.mark { stroke: #dfe5ea } }
+.limit { stroke: var(--bad); stroke-dasharray: 6 4 } .mark { stroke: var(--ink); stroke-opacity: .35; stroke-dasharray: 2 3 }
 """
 
 
 def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
     """The page as HTML."""
     parts = [
-        f"<h1>{escape(model)}: {escape(what_is_trained(config.adapter))}</h1>",
-        f"<p><b>{escape(verdict(plan))}</b></p>",
         stacked(demand.curve or {}, plan),
         _kinds(plan),
         "<h2>The largest blocks at the peak</h2>",
@@ -52,8 +45,8 @@ def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
         ]
         parts += ["<h2>Instead</h2>", _table(["", "peak", "change", "time of a step"], rows)]
     parts += ["<h2>How this was found</h2>", "<ul>", *(f"<li>{escape(reason)}</li>" for reason in plan.reasons), "</ul>"]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(model)}: memory</title>'
-    return f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{"".join(parts)}</body></html>\n'
+    title = f"{model}: memory of {what_is_trained(config.adapter)}"
+    return plain_page(title, verdict(plan), "".join(parts), bad=None if plan.fits is None else not plan.fits, style=_STYLE)
 
 
 def stacked(curve: Json, plan: Plan) -> str:
