@@ -21,6 +21,7 @@ from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy, load_policy
 from holdfast.learn.rounds import Round, rounds_of, withdraw_person
 from holdfast.learn.sources import arrived
+from holdfast.learn.usable import refuse_unusable
 
 Row = dict[str, Any]
 
@@ -111,6 +112,32 @@ def test_rounds_are_found_from_any_folder(policy_of: Callable[..., Policy], tmp_
         monkeypatch.chdir(tmp_path / other)
         found.add(load_policy(Path("..", "policy.yaml")).folder)
     assert found == {str(tmp_path / "runs" / "learn" / "helper")}
+
+
+UNREADABLE = [{"instruction": "x", "topic": "git"}] * 8
+
+
+@pytest.mark.parametrize(
+    ("held", "keys", "says"),
+    [
+        (UNREADABLE, {}, "git has 0 of 8"),  # verify would leave its rows out, and the gate the domain
+        ([row | {"topic": "join"} for row in make_rows(4)] + UNREADABLE[:1], {}, "join has 4"),
+        ([], {"prompts": "prompts.jsonl"}, "prompts.jsonl"),
+        ([], {"general_rows": "empty.jsonl"}, "empty.jsonl has no row"),
+    ],
+)
+def test_a_gate_with_nothing_behind_it_is_refused_before_anything_is_trained(
+    policy_of: Callable[..., Policy], tmp_path: Path, held: list[Row], keys: Row, says: str
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Join a and b", "contians": "a-b"}\n')
+    gate = {"rows": "held.jsonl", "domains": "topic"} | {name: keys[name] for name in keys if name == "prompts"}
+    policy = policy_of(gate=gate, replay={name: keys[name] for name in keys if name == "general_rows"})
+    good = [row | {"topic": "join"} for row in make_rows(60)[50:]]
+    write_rows(tmp_path / "held.jsonl", held if held and held[0]["topic"] == "join" else good + held)
+    with pytest.raises(Stop, match=says) as stop:
+        refuse_unusable(policy)
+    assert stop.value.code == 2
 
 
 def test_votes_are_rows_and_those_for_neither_are_not(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
