@@ -99,6 +99,7 @@ def test_a_round_trains_proves_itself_and_is_promoted(undisturbed: dict[str, Any
     assert version["adapter_sha256"] == undisturbed["adapter_sha256"]
     fates = lines(Path(undisturbed["folder"]) / "fates.jsonl")
     assert len(fates) == 40
+    assert "finished" in (Path(undisturbed["folder"]) / "training.log").read_text()
     assert {fate["fate"] for fate in fates} == {"trained", "held_out"}
 
 

@@ -164,4 +164,5 @@ def _strip(one: Round, keys: set[int]) -> None:
     for file in (one.train, one.rows, one.new):
         if file.exists():
             write_bytes(file, b"".join(json_line(row) for row in read_lines(file) if row_key(row) not in keys))
-    (one.path / "gate.jsonl").unlink(missing_ok=True)
+    for name in ("gate.jsonl", "training.log"):
+        (one.path / name).unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 FOLDER/rounds/0001/arrived.jsonl  what it took      1-collected.json ... 6-acknowledged.json  one for each phase
                    fates.jsonl    every row's fate  train.jsonl, new.jsonl  what it trained on, what it was measured on
                    run/           the run           told.json  it was in the answer of a command
+                   training.log   what its training said
 """
 
 from __future__ import annotations
