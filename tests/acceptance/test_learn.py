@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +99,7 @@ def test_a_round_trains_proves_itself_and_is_promoted(undisturbed: dict[str, Any
     assert version["adapter_sha256"] == undisturbed["adapter_sha256"]
     fates = lines(Path(undisturbed["folder"]) / "fates.jsonl")
     assert len(fates) == 40
+    assert "finished" in (Path(undisturbed["folder"]) / "training.log").read_text()
     assert {fate["fate"] for fate in fates} == {"trained", "held_out"}
 
 
@@ -219,3 +223,54 @@ def test_a_stream_is_acknowledged_once_after_the_rounds_end(server: Server, asse
     assert (last["rounds"], last["waiting"]["rows"], last["waiting"]["rejected"]) == ([], 0, 0)
     assert client.xpending("asked", "learners")["pending"] == 0
     assert [entry["place"] for entry in lines(policy.parent / "learned" / "lost.jsonl")] == [f"asked/{trimmed.decode()}"]
+
+
+KILLS = 200  # at most: until it is done
+
+
+def at_work(policy: Path) -> subprocess.Popen[bytes]:
+    env = os.environ | {"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")}
+    command = [sys.executable, "-m", "holdfast", "learn", policy]
+    return subprocess.Popen(command, cwd=policy.parent, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def told(policy: Path) -> list[tuple[Counter[str], bool, str | None]]:
+    """Of each round: how many messages had which fate, whether it was promoted, and what."""
+    found = []
+    for one in sorted((policy.parent / "learned" / "rounds").glob("[0-9]*")):
+        decided = json.loads((one / "5-decided.json").read_text())
+        found.append((Counter(fate["fate"] for fate in lines(one / "fates.jsonl")), decided["promoted"], decided["adapter_sha256"]))
+    return found
+
+
+@pytest.mark.long
+@needs_server
+def test_killed_at_random_it_promotes_the_same_and_uses_each_message_once(server: Server, assets: SimpleNamespace, tmp_path: Path) -> None:
+    import redis
+
+    client, policies = redis.Redis(port=server.port), {}
+    for name in ("undisturbed", "killed"):
+        source = {"redis": server.url, "stream": name, "group": "learners"}
+        policies[name] = policy_in(tmp_path / name, assets, sources=[source], round={"rows": 30, "most": 30})
+        for row in make_rows(40) + make_rows(120)[60:90]:
+            client.xadd(name, {"data": json.dumps(row)})
+    assert at_work(policies["undisturbed"]).wait() == 0
+    draw, policy = random.Random(45), policies["killed"]
+    for _ in range(KILLS):
+        child = at_work(policy)
+        time.sleep(draw.uniform(0.1, 8))
+        if child.poll() is not None:
+            break
+        kill(child.pid)
+        child.wait()
+        runs = (policy.parent / "learned" / "rounds").glob("[0-9]*/run")
+        left = [pid for run in runs for pid in processes_of(run).values()]
+        for pid in draw.sample(left, draw.randint(0, len(left))):  # of its training, some
+            kill(pid)
+    assert at_work(policy).wait() == 0
+    assert told(policy) == told(policies["undisturbed"])
+    assert [client.xpending(name, "learners")["pending"] for name in policies] == [10, 10], "they wait for a third round"
+    places = [one["place"] for file in (policy.parent / "learned").glob("rounds/*/arrived.jsonl") for one in lines(file)]
+    assert len(places) == len(set(places)) == 60
+    events = [entry["event"] for entry in lines(policy.parent / "models.jsonl")]
+    assert events.count("promoted") == sum(promoted for _, promoted, _ in told(policy))

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import write_rows
 from holdfast.base.errors import Stop
-from holdfast.learn.gate import decide, held_rows
+from holdfast.learn.gate import decide, drifted, held_rows, may_carry
 from holdfast.learn.policy import Policy
 
 Group = dict[str, Any]
@@ -46,6 +46,45 @@ def test_the_gate_says_yes_to_evidence_alone(measured: Group, certain: bool, pro
     answer = decide(measured, 0.02, certain)
     assert answer[:2] == (promoted, verdict)
     assert says in answer[2]
+
+
+def seen(ssh: float, tuned: float, gate: str = "g") -> Group:
+    """What was measured of a version: the losses on ssh, before and after."""
+    one = group(tuned - ssh, 0.001)
+    one["loss"] |= {"base": ssh, "tuned": tuned}
+    general = group(0.0, 0.01)
+    general["loss"] |= {"base": 5.0, "tuned": 5.0}
+    return {"groups": {"new": group(-0.5, 0.1, "better"), "ssh": one}, "general": general, "expectations": None, "gate_sha256": gate}
+
+
+def test_many_small_losses_are_refused_once_they_add_up() -> None:
+    before = [seen(1.04, 1.055), seen(1.02, 1.04), seen(1.0, 1.02)]  # the newest first, each within the margin
+    now = seen(1.055, 1.07)
+    assert drifted(now, before, 0.1) == {}
+    far = drifted(now, before, 0.05)
+    assert far == {"ssh": pytest.approx(0.07)}
+    promoted, verdict, why = decide(now | {"drifted": far}, 0.02, certain=False)
+    assert (promoted, verdict) == (False, "cannot_tell")
+    assert "worse than it ever was in place, by more than gate.drift: ssh +0.0700" in why
+    assert not may_carry(now | {"drifted": far}, 0.02, certain=False)
+    assert drifted(now, [each | {"gate_sha256": "other rows"} for each in before], 0.05) == {}
+    assert drifted(now, [], 0.05) == {}, "the first round"
+
+
+@pytest.mark.parametrize(
+    ("measured", "carries"),
+    [
+        (found(new=group(-0.5, 0.6, "cannot_tell")), True),
+        ({"groups": {}, "general": group(0.0, 0.01)}, True),
+        (found(new=group(0.5, 0.1, "worse")), False),
+        (found(new=group(0.0, 0.01, "same")), False),  # more of them would tell nothing else
+        (found(new=group(-0.5, 0.6, "cannot_tell"), ssh=group(0.03, 0.1)), False),
+        (found(new=group(-0.5, 0.6, "cannot_tell"), general=group(0.4, 0.1)), False),
+        (found(new=group(-0.5, 0.6, "cannot_tell")) | {"expectations": {"only_base": 1}}, False),
+    ],
+)
+def test_rows_are_tried_again_where_nothing_speaks_against_them_but_their_number(measured: Group, carries: bool) -> None:
+    assert may_carry(measured, 0.02, certain=False) is carries
 
 
 def policy_with(rows: Path, domains: str | None) -> Policy:

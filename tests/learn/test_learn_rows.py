@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.files import read_lines
 from holdfast.data.collect.outfile import row_key
+from holdfast.export import registry
+from holdfast.learn.forget import _keys, _remove, price
 from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy, load_policy
-from holdfast.learn.rounds import withdraw_person
+from holdfast.learn.rounds import Round, rounds_of, withdraw_person
 from holdfast.learn.sources import arrived
+from holdfast.learn.usable import refuse_unusable
 
 Row = dict[str, Any]
 
@@ -110,6 +114,32 @@ def test_rounds_are_found_from_any_folder(policy_of: Callable[..., Policy], tmp_
     assert found == {str(tmp_path / "runs" / "learn" / "helper")}
 
 
+UNREADABLE = [{"instruction": "x", "topic": "git"}] * 8
+
+
+@pytest.mark.parametrize(
+    ("held", "keys", "says"),
+    [
+        (UNREADABLE, {}, "git has 0 of 8"),  # verify would leave its rows out, and the gate the domain
+        ([row | {"topic": "join"} for row in make_rows(4)] + UNREADABLE[:1], {}, "join has 4"),
+        ([], {"prompts": "prompts.jsonl"}, "prompts.jsonl"),
+        ([], {"general_rows": "empty.jsonl"}, "empty.jsonl has no row"),
+    ],
+)
+def test_a_gate_with_nothing_behind_it_is_refused_before_anything_is_trained(
+    policy_of: Callable[..., Policy], tmp_path: Path, held: list[Row], keys: Row, says: str
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Join a and b", "contians": "a-b"}\n')
+    gate = {"rows": "held.jsonl", "domains": "topic"} | {name: keys[name] for name in keys if name == "prompts"}
+    policy = policy_of(gate=gate, replay={name: keys[name] for name in keys if name == "general_rows"})
+    good = [row | {"topic": "join"} for row in make_rows(60)[50:]]
+    write_rows(tmp_path / "held.jsonl", held if held and held[0]["topic"] == "join" else good + held)
+    with pytest.raises(Stop, match=says) as stop:
+        refuse_unusable(policy)
+    assert stop.value.code == 2
+
+
 def test_votes_are_rows_and_those_for_neither_are_not(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
     policy = policy_of(sources=[{"votes": "run"}])
     (tmp_path / "run").mkdir()
@@ -141,3 +171,35 @@ def test_a_policy_that_cannot_work_is_refused_with_the_key(policy_of: Callable[.
     with pytest.raises(Stop, match=says) as stop:
         policy_of(**keys)
     assert stop.value.code == 2
+
+
+def ended(one: Round, **decided: Any) -> None:
+    for phase in ("trained", "gated"):
+        one.done(phase, {"refused": None, "start_run": None})
+    one.done("decided", {"promoted": False} | decided)
+    one.done("acknowledged", {})
+
+
+def test_rows_that_were_too_few_to_tell_add_up_until_a_round_is_worse(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    learner = Learner(policy_of(round={"rows": 10}, replay={"old": 0.3, "general": 0.0}), print)
+    rows, seen = make_rows(40), []
+    rows[0] |= {"person": "ann"}
+    for number, decided in enumerate(({"carry": True}, {"carry": True}, {"carry": False}, {"carry": False})):
+        write_rows(tmp_path / "inbox" / f"{number}.jsonl", rows[10 * number : 10 * number + 10])
+        one, _ = learner.next_round()
+        assert one is not None
+        facts = one.done("judged", learner._judge(one))
+        seen.append((facts["carried"], facts["rows"]["in"], facts["rows"]["replayed"], len([*read_lines(one.new)])))
+        assert len([*read_lines(one.train)]) + facts["held_out"] == facts["rows"]["kept"] + facts["rows"]["replayed"]
+        ended(one, **decided)
+    assert seen == [(None, 10, 0, 5), (1, 10, 5, 10), (2, 10, 10, 15), (None, 10, 0, 5)]
+    third = rounds_of(learner.folder)[2]
+    hashes = {"run": str(third.run), "base": "b", "adapter_sha256": "a" * 64, "behaviour_sha256": "b" * 64}
+    file = registry.registry_file(os.environ)
+    registry.promote(file, "helper", registry.record_verdict(file, "helper", hashes, None, "better"), None)
+    assert price(learner, "ann")["rounds_again"] == [3], "the third round had learned what the first could not tell of"
+    _remove(rounds_of(learner.folder), "ann", _keys(rounds_of(learner.folder), "ann"))
+    assert not [path for path in learner.folder.rglob("*.jsonl") if rows[0]["output"] in path.read_text()]

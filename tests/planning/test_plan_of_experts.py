@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from holdfast.planning.trained_size import trained_by_part
 
 from conftest import ROOT, holdfast
 from holdfast.base.errors import Stop
@@ -20,6 +19,7 @@ from holdfast.base_model.parts import in_stacks
 from holdfast.config.config import Config
 from holdfast.planning.memory.arithmetic import footprint
 from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.memory.trained_size import trained_by_part
 from holdfast.trainer.model.load import loader
 from holdfast.trainer.model.trained.adapters import PeftAdapter
 from holdfast.trainer.model.trained.parts import parts_of

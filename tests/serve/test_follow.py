@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base_model.folder import EMBEDDED
-from holdfast.cli.commands.serve import _token
+from holdfast.cli.commands.serve import _name, _token
 from holdfast.data.tokens.codec import load_codec
 from holdfast.export import registry
 from holdfast.serve import follow
@@ -105,6 +105,17 @@ def test_the_token_file_is_made_for_its_owner_and_used_again(tmp_path: Path) -> 
         _token(file)
     with pytest.raises(Stop, match="No such file"):
         _token(tmp_path / "nowhere" / "token")
+
+
+def test_what_is_neither_a_folder_nor_a_name_is_refused_with_the_names_there_are(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(world.file))
+    assert _name(Path("helper")) == "helper"
+    assert _name(tmp_path) is None and _name(tmp_path / "helper") is None
+    with pytest.raises(Stop, match=r"halper is not a folder here, and no name of a model: .* lists helper") as stop:
+        _name(Path("halper"))
+    assert stop.value.code == USAGE
 
 
 def test_a_damaged_list_of_models_stops_no_answer(world: Any) -> None:

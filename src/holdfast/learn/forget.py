@@ -102,8 +102,14 @@ def _again(learner: Learner, rounds: list[Round], person: str) -> list[Round]:
     """The promoted version's rounds from the first one that had a row of theirs, in order."""
     current = read_registry(registry_file(os.environ)).current(learner.policy.name)
     line = [*learned_by(rounds, current.facts["run"] if current else None)][::-1]
-    first = next((at for at, each in enumerate(line) if _had(each, person)), len(line))
+    keys = _keys(rounds, person)
+    first = next((at for at, each in enumerate(line) if _holds(each, keys)), len(line))
     return line[first:]
+
+
+def _holds(one: Round, keys: set[int]) -> bool:
+    """Whether a row was trained or measured on: its own, or one carried over from a round before."""
+    return any(row_key(row) in keys for file in (one.train, one.new) if file.exists() for row in read_lines(file))
 
 
 def _had(each: Round, person: str) -> bool:
@@ -131,18 +137,16 @@ def _remove(rounds: list[Round], person: str, keys: set[int]) -> None:
     """Take what they said out of every file of the rounds; that something stood there, and its hash, stays: it is not taken again."""
     for each in rounds:
         if not _had(each, person) and not any(one["person"] == person for one in read_lines(each.arrived)):
-            if any(row_key(row) in keys for row in read_lines(each.train)):
-                _without(each.train, keys)
+            if _holds(each, keys):
+                _strip(each, keys)
             continue
         came = [one | _NOTHING if one["person"] == person else one for one in read_lines(each.arrived)]
         fates = [one | {"fate": WITHDRAWN, "person": "", "key": None} if one["person"] == person else one for one in read_lines(each.fates)]
-        for file in (each.train, each.rows, each.new):
-            _without(file, keys)
+        _strip(each, keys)
         if not (each.of("decided") or {}).get("promoted"):
             shutil.rmtree(each.run, ignore_errors=True)
         write_bytes(each.fates, b"".join(map(json_line, fates)))
         write_bytes(each.arrived, b"".join(map(json_line, came)))
-        (each.path / "gate.jsonl").unlink(missing_ok=True)
 
 
 def _forget_tokens(learner: Learner) -> None:
@@ -155,6 +159,10 @@ def _forget_tokens(learner: Learner) -> None:
 _NOTHING: Json = {"row": None, "reason": WITHDRAWN, "detail": "", "person": ""}
 
 
-def _without(file: Path, keys: set[int]) -> None:
-    if file.exists():
-        write_bytes(file, b"".join(json_line(row) for row in read_lines(file) if row_key(row) not in keys))
+def _strip(one: Round, keys: set[int]) -> None:
+    """Take rows out of what a round trained and was measured on."""
+    for file in (one.train, one.rows, one.new):
+        if file.exists():
+            write_bytes(file, b"".join(json_line(row) for row in read_lines(file) if row_key(row) not in keys))
+    for name in ("gate.jsonl", "training.log"):
+        (one.path / name).unlink(missing_ok=True)

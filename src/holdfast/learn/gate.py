@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.errors import USAGE, Stop
-from holdfast.base.files import Json, read_lines, write_bytes
+from holdfast.base.files import Json, read_lines, sha256, write_bytes
 from holdfast.base.units import counted
 from holdfast.data.files.raw_row import RawRow, Source, json_line
 from holdfast.data.files.read import read_rows
@@ -83,6 +83,7 @@ def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Pa
         "groups": answer["groups"],
         "general": {name: general[name] for name in ("rows", "loss", "verdict", "why", "rows_needed")},
         "expectations": answer["expectations"],
+        "gate_sha256": sha256(Path(policy.gate.rows)),
         "unmeasured": _unmeasured(policy, work / "rows.jsonl", {name for name, _ in held}),
         "hashes": answer["hashes"],
         "against": name_of(other.hashes()) if other else None,
@@ -96,6 +97,25 @@ def _unmeasured(policy: Policy, rows: Path, measured: set[str]) -> Json:
     return {name: count for name, count in names.items() if name not in measured}
 
 
+def drifted(found: Json, before: list[Json], most: float) -> dict[str, float]:
+    """How far a domain, or general answers, would be from the best loss they ever had in place, where that is more than `most`. Pure.
+
+    before: what was measured of each version in place before, newest first; of other rows at the gate nothing follows.
+    """
+    far = {}
+    for name, one in _old(found).items():
+        past = [_old(each).get(name) for each in before if each.get("gate_sha256") == found["gate_sha256"]]
+        losses = [each["loss"][kind] for each in past if each for kind in ("base", "tuned")]
+        if losses and one["loss"]["tuned"] - min(losses) > most:
+            far[name] = one["loss"]["tuned"] - min(losses)
+    return far
+
+
+def _old(found: Json) -> Json:
+    """All but the new rows, by name."""
+    return {name: one for name, one in found["groups"].items() if name != NEW} | {"general answers": found["general"]}
+
+
 def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     """(promoted, verdict, why) of what was measured. Pure.
 
@@ -103,7 +123,7 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     and with `certain` by the whole interval.
     """
     new = found["groups"].get(NEW)
-    old = {name: one for name, one in found["groups"].items() if name != NEW} | {"general answers": found["general"]}
+    old = _old(found)
     lost = (found.get("expectations") or {}).get("only_base", 0)
     beyond = {name: one for name, one in old.items() if _beyond(one["loss"], margin, certain)}
     verdict = new["verdict"] if new else "cannot_tell"
@@ -115,6 +135,9 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     if beyond:
         told = "; ".join(f"{name} {_told(one)}" for name, one in beyond.items())
         reasons.append(f"{'not shown to be within' if certain else 'worse by more than'} the margin of {margin:g}: {told}")
+    if far := found.get("drifted"):
+        told = "; ".join(f"{name} {nats:+.4f} nats a token" for name, nats in far.items())
+        reasons.append(f"worse than it ever was in place, by more than gate.drift: {told}")
     if lost:
         reasons.append(f"{counted(lost, 'prompt')} that held the rules before, and not now")
     if reasons:
@@ -125,6 +148,18 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     blind = "; ".join(f"{name} was not measured, it has {counted(n, 'new row')} and none at the gate" for name, n in unmeasured.items())
     why = f"new rows are better by {_told(new)}; {domains} and general answers are within the margin of {margin:g}"
     return True, "better", why + (f"; {blind}" if blind else "")
+
+
+def may_carry(found: Json, margin: float, certain: bool) -> bool:
+    """Whether a refused round's rows may be tried again with the next: all that is held against them is that too few rows tell nothing."""
+    old = _old(found).values()
+    new = found["groups"].get(NEW)
+    spoiled = (
+        found.get("drifted")
+        or any(_beyond(one["loss"], margin, certain) for one in old)
+        or (found.get("expectations") or {}).get("only_base", 0)
+    )
+    return not spoiled and (new is None or new["verdict"] == "cannot_tell")
 
 
 def _beyond(loss: Json, margin: float, certain: bool) -> bool:

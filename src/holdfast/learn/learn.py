@@ -17,11 +17,11 @@ from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.budget import make_room, refuse_no_room, time_is_up
-from holdfast.learn.gate import decide, measure, own_general
+from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
 from holdfast.learn.judge_rows import DETAILS, Judged, judge_rows, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import PHASES, Round, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
+from holdfast.learn.rounds import PHASES, Round, carried_from, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
 from holdfast.learn.sources import LOST, Arrived, acknowledge, arrived
 from holdfast.learn.training import train
 
@@ -146,13 +146,19 @@ class Learner:
             fates.append(whose | ({"reason": reason, "detail": entry.detail or DETAILS.get(reason, "")} if reason else {}))
         write_bytes(one.fates, b"".join(map(json_line, fates)))
         rows = [row for number, row in judged.kept.items() if number not in held]
+        new = [judged.kept[number] for number in sorted(held)]
+        carried = carried_from(before) if self.policy.replay.carried else None
+        tried = [*read_lines(carried.rows)] if carried else []
+        rows += tried
         write_bytes(one.rows, b"".join(map(json_line, rows)))
-        write_bytes(one.new, b"".join(json_line(judged.kept[number]) for number in sorted(held)))
+        write_bytes(one.new, b"".join(map(json_line, [*new, *(read_lines(carried.new) if carried else ())])))
         start = self._promoted_run()
         old, general = self._replayed(one, before, start, len(rows))
         write_bytes(one.train, b"".join(map(json_line, rows + old)) + b"".join(line.encode() + b"\n" for line in general))
-        counts = {"in": len(came), "kept": len(judged.kept), "rejected": judged.rejected, "replayed": len(old) + len(general)}
-        facts: Json = {"rows": counts, "held_out": len(held), "replayed": {"old": len(old), "general": len(general)}, "start_run": start}
+        counts = {"in": len(came), "kept": len(judged.kept), "rejected": judged.rejected, "replayed": len(old) + len(general) + len(tried)}
+        replayed = {"old": len(old), "general": len(general), "carried": len(tried)}
+        facts: Json = {"rows": counts, "held_out": len(held), "replayed": replayed, "start_run": start}
+        facts |= {"carried": carried.number if carried else None}
         facts |= {"by_reason": judged.by_reason, "data_sha256": sha256(one.train), "refused": None}
         if self._poisoned(judged):
             worst, count = next(iter((reason, n) for reason, n in judged.by_reason.items() if reason != "seen_before"))
@@ -206,14 +212,19 @@ class Learner:
         if trained["refused"]:
             return {"refused": trained["refused"]}
         start = trained["start_run"]
-        return measure(self.policy, one.run, Path(start) if start else None, one.new, one.path, self.say)
+        found = measure(self.policy, one.run, Path(start) if start else None, one.new, one.path, self.say)
+        before = [each for each in rounds_of(self.folder) if each.number < one.number]
+        past = [each.of("gated") or {} for each in learned_by(before, start)]
+        gate = self.policy.gate
+        return found | {"drifted": drifted(found, past, max(gate.drift, gate.margin))}
 
     def _decide(self, one: Round) -> Json:
         """Promote or refuse. A verdict is written down once for an adapter, and putting it in place twice is noticed."""
         found = one.of("gated") or {}
         if found.get("refused"):
             return {"promoted": False, "verdict": "cannot_tell", "version": None, "why": found["refused"]}
-        promoted, verdict, why = decide(found, self.policy.gate.margin, self.policy.gate.certain)
+        fit, verdict, why = decide(found, self.policy.gate.margin, self.policy.gate.certain)
+        promoted = fit
         file, name, hashes = registry_file(os.environ), self.policy.name, found["hashes"]
         version = record_verdict(file, name, hashes, found["against"], verdict)
         current = read_registry(file).current(name)
@@ -225,7 +236,8 @@ class Learner:
             )
         elif promoted and not there:
             promote(file, name, version, None)
-        facts = {"promoted": promoted, "verdict": verdict, "version": version, "why": why}
+        carry = not promoted and (fit or may_carry(found, self.policy.gate.margin, self.policy.gate.certain))
+        facts = {"promoted": promoted, "carry": carry, "verdict": verdict, "version": version, "why": why}
         return facts | {"against": found["against"], "adapter_sha256": hashes["adapter_sha256"]}
 
     def _acknowledge(self, one: Round) -> Json:

@@ -61,6 +61,7 @@ class Replay(Section):
 
     old: Share = Field(0.3, description="rows of the rounds before, that the promoted version has learned")
     general: Share = Field(0.1, description="general rows")
+    carried: bool = Field(True, description="all rows of rounds refused only because too few rows told nothing, so that evidence adds up")
     general_rows: str | None = Field(None, description="file of general rows (default: half of those that ship with holdfast)")
 
     @model_validator(mode="after")
@@ -76,6 +77,9 @@ class Gate(Section):
     rows: str = Field(description="file of rows that no round trains on")
     domains: str | None = Field(None, description="the field that names a row's domain")
     margin: float = Field(0.02, ge=0.0, description="nats a token by which a domain, and general answers, may get worse")
+    drift: float = Field(
+        0.1, ge=0.0, description="nats a token by which a domain may be worse than it ever was in place; where margin is more, that"
+    )
     new: float = Field(0.2, gt=0.0, lt=1.0, description="share of a round's new rows that is held out, to be measured on")
     certain: bool = Field(False, description="the whole interval of each domain must lie within the margin, not its estimate alone")
     prompts: str | None = Field(None, description="prompts with rules for their answers (verify --prompts): none that held may be lost")

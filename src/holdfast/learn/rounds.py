@@ -3,6 +3,7 @@
 FOLDER/rounds/0001/arrived.jsonl  what it took      1-collected.json ... 6-acknowledged.json  one for each phase
                    fates.jsonl    every row's fate  train.jsonl, new.jsonl  what it trained on, what it was measured on
                    run/           the run           told.json  it was in the answer of a command
+                   training.log   what its training said
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Round:
 
     @property
     def rows(self) -> Path:
-        """New rows it trains on, without replayed ones."""
+        """Rows it trains on that the promoted version has not learned: new ones, and those carried over."""
         return self.path / "rows.jsonl"
 
     @property
@@ -87,6 +88,7 @@ class Round:
             "adapter_sha256": decided.get("adapter_sha256"),
             "domains": gate.get("groups"),
             "general": gate.get("general"),
+            "carried": judged.get("carried"),
             "unmeasured": gate.get("unmeasured"),
             "folder": str(self.path),
         }
@@ -119,6 +121,12 @@ def hash_of(person: str) -> str:
 def taken_by(rounds: list[Round]) -> frozenset[tuple[str, str]]:
     """(place, hash) of every record that a round has taken."""
     return frozenset((one["place"], one["sha256"]) for each in rounds for one in read_lines(each.arrived))
+
+
+def carried_from(before: list[Round]) -> Round | None:
+    """The round whose rows are tried again: the last that trained, if all that was held against it is that nothing could be told."""
+    last = next((each for each in reversed(before) if not (each.of("judged") or {}).get("refused")), None)
+    return last if last and (last.of("decided") or {}).get("carry") else None
 
 
 def learned_by(rounds: list[Round], run: str | None) -> Iterator[Round]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def train(config: str, settings: list[str], folder: Path) -> Json:
     while lock.exists() and taken(lock):  # of a call that was killed, its supervisor may live
         time.sleep(_LOOK_S)
     command = module_command("holdfast", "train", config, *settings, "--run", folder, "--json", "--quiet")
-    code, out = _run(command)
+    code, out = _run(command, folder.with_name("training.log"))
     try:
         answer: Json = orjson.loads(out)
     except orjson.JSONDecodeError:
@@ -40,10 +39,11 @@ def train(config: str, settings: list[str], folder: Path) -> Json:
     return answer
 
 
-def _run(command: list[str]) -> tuple[int, bytes]:
-    """Its exit code and what it printed. A signal that asks us to stop is passed on to it, once for each, and its end waited for.
+def _run(command: list[str], log: Path) -> tuple[int, bytes]:
+    """Its exit code and what it printed; what it said goes to the log.
 
-    It has a session of its own, so that Ctrl-C does not reach it twice.
+    A signal that asks us to stop is passed on to it, once for each, and its end waited for. It has a session of its own, so
+    that Ctrl-C does not reach it twice.
     """
     children: list[subprocess.Popen[bytes]] = []
 
@@ -53,7 +53,8 @@ def _run(command: list[str]) -> tuple[int, bytes]:
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sys.stderr, start_new_session=True)
+        with log.open("ab") as said:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
         children.append(child)
         out, _ = child.communicate()
         return child.returncode, out

@@ -26,7 +26,7 @@ from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
 from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
 
-_MOST_TOKENS = 4096
+MOST_TOKENS = 4096
 _ALONE = 24  # rows that are measured once more, each alone: what another batch changes is noise
 _LEAST_FLOOR = 1e-5  # nats a token
 _SHOWN = 12  # answers
@@ -56,7 +56,7 @@ def verify(request: Request) -> Json:
     """The answer of `holdfast verify`. Raises Stop where there is nothing to measure on, or the models cannot be compared."""
     subject = request.subject
     codec = subject_codec(subject)
-    longest = min(_MOST_TOKENS, subject.facts.positions or _MOST_TOKENS)
+    longest = min(MOST_TOKENS, subject.facts.positions or MOST_TOKENS)
     task = _task_rows(request, codec, longest)
     general = of_general(codec, longest, request.general_lines)
     asked = _asked(request, task, codec, longest)

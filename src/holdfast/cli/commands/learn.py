@@ -19,10 +19,10 @@ from holdfast.base.inert import say
 from holdfast.base.locks import hold
 from holdfast.base.units import counted, span
 from holdfast.learn.forget import forget, price
-from holdfast.learn.gate import held_rows
 from holdfast.learn.learn import Learner, mark_told, untold
 from holdfast.learn.policy import load_policy
 from holdfast.learn.rounds import rounds_of
+from holdfast.learn.usable import refuse_unusable
 
 EXAMPLE = "holdfast learn helper.yaml --rounds 1"
 _LOOK_S = 30.0
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.rounds is not None and arguments.rounds < 1:
         raise Stop(USAGE, f"--rounds {arguments.rounds}: counts from 1", "leave it out to go on while there are rows")
     policy = load_policy(arguments.policy)
-    held_rows(policy)
+    refuse_unusable(policy)
 
     def tell(text: str) -> None:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)

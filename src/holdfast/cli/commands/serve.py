@@ -22,6 +22,7 @@ import orjson
 
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.units import listed
 from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.registry import read_registry, registry_file
@@ -106,8 +107,17 @@ def _token(file: Path | None) -> str:
 
 
 def _name(given: Path) -> str | None:
-    """The name of `holdfast models` that was given; None for a folder, and where no such name is known."""
-    return None if given.exists() or str(given) not in read_registry(registry_file(os.environ)).names else str(given)
+    """The name of `holdfast models` that was given; None for a path. Raises Stop(2) for what is neither a folder here nor a known name."""
+    if given.exists() or str(given) != given.name:
+        return None
+    file = registry_file(os.environ)
+    names = read_registry(file).names
+    if str(given) not in names:
+        known = listed(sorted(names)) if names else "nothing yet"
+        raise Stop(
+            USAGE, f"{given} is not a folder here, and no name of a model: {file} lists {known}", "give a finished run, or one of these"
+        )
+    return str(given)
 
 
 def _say(text: str) -> None:

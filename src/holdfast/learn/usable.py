@@ -1,0 +1,45 @@
+"""Whether a policy's files can do what they are for, asked before anything is trained: a gate with nothing behind it would be none."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import write_bytes
+from holdfast.base_model.folder import read_model
+from holdfast.data.files.raw_row import json_line
+from holdfast.data.tokens.given_template import codec_of
+from holdfast.export.samples import of_file
+from holdfast.learn.gate import held_rows
+from holdfast.learn.judge_rows import round_config
+from holdfast.learn.policy import Policy
+from holdfast.verify.compare import MOST_TOKENS
+from holdfast.verify.expectations import read_prompts
+from holdfast.verify.stats import FEWEST
+
+
+def refuse_unusable(policy: Policy) -> None:
+    """Raise Stop(2) where the config, the gate's rows or prompts, or the general rows could not be used by a round."""
+    held = held_rows(policy)
+    config, _ = round_config(policy, Path("train.jsonl"))
+    if policy.gate.prompts:
+        read_prompts(Path(policy.gate.prompts))
+    if policy.replay.general and policy.replay.general_rows and not Path(policy.replay.general_rows).read_bytes().strip():
+        raise Stop(USAGE, f"{policy.replay.general_rows} has no row", "give replay.general_rows general rows, or leave it out")
+    model = read_model(config.model)
+    with tempfile.TemporaryDirectory(prefix="holdfast-learn-") as work:
+        file = Path(work, "gate.jsonl")
+        write_bytes(file, b"".join(json_line(row) for _, row in held))
+        try:
+            rows = of_file(file, codec_of(config, model.folder), min(MOST_TOKENS, model.positions or MOST_TOKENS))
+        except Stop as stop:
+            raise Stop(
+                stop.code, stop.message.replace(str(file), policy.gate.rows), f"why: holdfast data check {policy.gate.rows}"
+            ) from None
+    there = Counter(name for name, _ in held)
+    read = Counter(held[source.line - 1][0] for source in rows.sources)
+    if few := [f"{name} has {read[name]} of {count}" for name, count in there.items() if read[name] < FEWEST]:
+        text = f"rows of {policy.gate.rows} that can be used: {', '.join(few)}; fewer than {FEWEST} give no interval"
+        raise Stop(USAGE, text, f"why: holdfast data check {policy.gate.rows}")
