@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from holdfast.base.files import Json
-from holdfast.base.version import __version__
+from holdfast.base.versions import __version__
 from holdfast.report.pages import page_template
 from holdfast.report.svg import Marker, line_chart
 
