@@ -38,7 +38,7 @@ def choose_precision(config: Config, model: ModelFacts, machine: Json) -> tuple[
 
 
 def _not_in_fp16(config: Config, arch: str | None, probe: Probe | None) -> str:
-    """What speaks against fp16 on a card that multiplies no bf16, to be said after that; empty where nothing does."""
+    """Return what speaks against fp16 on a card that multiplies no bf16, as the end of a sentence; empty where nothing does."""
     if not has_fast_fp16(arch):
         return "; train.precision=fp16 takes its units for 16 bits"
     if config.train.weights == "bf16" or config.train.fsdp:
