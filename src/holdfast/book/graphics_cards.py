@@ -36,7 +36,7 @@ def named_card(text: str) -> Json:
 
 
 def _of_family(name: str, known: str) -> bool:
-    """Whether `name` may be a slip for a card's: the same numbers and letters or none, or its letters and first digit."""
+    """Return whether `name` may be a slip for a card's: the same digits and the same letters or none, or its letters and first digit."""
     letters, others = (sorted(re.sub(r"\d", "", one)) for one in (name, known))
     if re.findall(r"\d", name) == re.findall(r"\d", known) and letters in ([], others):
         return True

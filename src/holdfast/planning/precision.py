@@ -14,7 +14,7 @@ _FASTER = 1.2
 
 
 def choose_precision(config: Config, model: ModelFacts, machine: Json) -> tuple[Dtype, str]:
-    """(what, why): bf16 where the device has units for it, fp16 where it has those alone; no probe speaks against it, no tiny model."""
+    """Choose (dtype, why): bf16 where the device computes it, fp16 where it has that alone; fp32 for a tiny model or a failed probe."""
     asked = config.train.precision
     if asked != "auto":
         return asked, f"{asked} as the config says"

@@ -31,7 +31,7 @@ class StepSize:
 
 
 def side_by_side(config: Config, settings: Settings, size: StepSize) -> tuple[PartialSettings, str]:
-    """What to change in a new run's settings, and why. Nothing where a step is computed as one; why, where the config asked for more."""
+    """Return the changes to a new run's settings, and why. Empty where a step is computed whole; a reason where more was asked for."""
     train, threads = config.train, settings.threads
     asked = train.parts_at_once if isinstance(train.parts_at_once, int) else None
     if train.parts_at_once == "off":

@@ -178,7 +178,7 @@ def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | N
 
 
 def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[int, int]:
-    """Bytes of a logit, in the only chunk and in one of several, by torch's operations: a start may leave the loss's kernel out, which
+    """Return bytes of a logit, in the only chunk and in one of many, by torch's operations: a start may leave out the loss's kernel, which
     needs at most as much."""
     if model.text.get("final_logit_softcapping"):
         return 14, 16
