@@ -14,12 +14,12 @@ _HERE = Path(__file__).parent
 
 
 def shelves() -> list[str]:
-    """The kinds of cards there are, as folder names."""
+    """List the kinds of cards, as folder names."""
     return sorted(file.parent.name for file in _HERE.glob("*/__init__.py") if file.parent.name != "kinds")
 
 
 def cards_of(shelf: str, own: Path | None = None) -> dict[str, Any]:
-    """All cards of one shelf by id, read once. Raises Stop(2).
+    """Return all cards of one shelf by id, read once. Raises Stop(2).
 
     own: a user's book, laid out alike (own/failures/*.yaml); its cards replace ours of the same id.
     """

@@ -14,7 +14,7 @@ _MAKERS = re.compile(r"\b(nvidia|amd|geforce|radeon|instinct|tesla|quadro|graphi
 
 
 def named_card(text: str) -> Json:
-    """A card as a machine file has it, by "RTX 4090", "a100-80gb", "NVIDIA H100". Raises Stop(2) for one nobody knows, or of two sizes."""
+    """Return a card as a machine file has it, by "RTX 4090", "a100-80gb", "NVIDIA H100". Raises Stop(2) if unknown, or of two sizes."""
     size = _MEMORY.search(text)
     name = text[: size.start()] if size else text
     cards = [card for card in _cards() if _plain(card["name"]) == _plain(name)]
@@ -36,7 +36,7 @@ def named_card(text: str) -> Json:
 
 
 def _of_family(name: str, known: str) -> bool:
-    """Whether `name` may be a slip for a card's: the same numbers and letters or none, or its letters and first digit."""
+    """Return whether `name` may be a slip for a card's: the same digits and the same letters or none, or its letters and first digit."""
     letters, others = (sorted(re.sub(r"\d", "", one)) for one in (name, known))
     if re.findall(r"\d", name) == re.findall(r"\d", known) and letters in ([], others):
         return True

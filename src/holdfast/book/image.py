@@ -37,7 +37,7 @@ class ContainerImage:
 
 
 def image_for(machine: Machine) -> ContainerImage:
-    """The image for the machine's first card; the one without a GPU where no official build serves the card."""
+    """Choose the image for the machine's first card; the one without a GPU where no official build serves the card."""
     cards = [card for card in machine.gpus if card.arch and card.vendor in ("nvidia", "amd")]
     gpu = min(cards, key=lambda card: bool(card.integrated), default=None)
     if machine.system == "Darwin":
@@ -74,7 +74,7 @@ def _nvidia(gpu: Gpu, driver: str | None) -> ContainerImage:
 
 
 def _amd(gpu: Gpu, driver: str | None) -> ContainerImage:
-    """Wheels bring all of ROCm's libraries, so any image with Python will do; only the kernel driver is the host's."""
+    """Choose the image for an AMD card: wheels bring all of ROCm's libraries, so any Python image does; the kernel driver is the host's."""
     arch = gpu.arch or ""
     known = row_of("drivers", "amd", driver=driver)
     for wheel in reversed(rocm_wheels()):

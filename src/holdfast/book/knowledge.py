@@ -29,7 +29,7 @@ def table(name: str) -> Json:
 
 
 def rocm_wheel(torch: str, rocm: str | None) -> Json | None:
-    """The official wheel of a torch release for a ROCm version, None when there is none."""
+    """Return the official wheel of a torch release for a ROCm version; None when there is none."""
     return next((wheel for wheel in rocm_wheels() if release(wheel["torch"]) == release(torch) and _same_rocm(wheel["rocm"], rocm)), None)
 
 
@@ -39,7 +39,7 @@ def rocm_wheels(torch: str | None = None) -> list[Json]:
 
 
 def _same_rocm(ours: str, theirs: str | None) -> bool:
-    """6.2.4 is 6.2.4, and 6.2 is 6.2 and 6.2.0, but 6.2.41133 (a HIP version) is any 6.2."""
+    """Return whether both are one ROCm: 6.2.4 is 6.2.4, 6.2 is 6.2 and 6.2.0, but 6.2.41133 (a HIP version) is any 6.2."""
     left, right = version(ours), version(theirs or "")
     if len(right) > 2 and right[2] > 1000:
         right = right[:2]
@@ -47,7 +47,7 @@ def _same_rocm(ours: str, theirs: str | None) -> bool:
 
 
 def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, str]:
-    """(architectures the installed torch has code for, the source; empty where torch itself told them); None when nobody knows."""
+    """Return (architectures the installed torch has code for, the source; empty where torch itself told them); None when nobody knows."""
     if torch.arch_list:
         return torch.arch_list, ""
     wheel = rocm_wheel(torch.version, torch.rocm) if torch.backend == "rocm" else None
@@ -57,19 +57,19 @@ def known_archs(torch: Torch) -> tuple[tuple[str, ...] | None, str]:
 
 
 def lacks_code(torch: Torch, arch: str) -> bool:
-    """Whether torch is known to have no code for an architecture."""
+    """Return whether torch is known to have no code for an architecture."""
     archs, _ = known_archs(torch)
     return bool(archs) and not has_code(arch, archs or ())
 
 
 def fused_attention(torch: Torch, arch: str) -> Literal["stable", "experimental"] | None:
-    """Whether this torch has fused attention for an AMD architecture, has it behind a switch, or has none."""
+    """Return whether this torch has fused attention for an AMD architecture, has it behind a switch, or has none."""
     row = row_of("architectures", "fused_attention", torch=torch.version) or {"stable": [], "experimental": []}
     return "stable" if arch in row["stable"] else "experimental" if arch in row["experimental"] else None
 
 
 def attention_kernels(machine: Machine, gpu: str | None) -> Literal["stable", "experimental"] | None:
-    """As fused_attention for the GPU of that architecture, the switch of this environment heard; what is no AMD card has stable ones."""
+    """Return fused_attention for the GPU of that architecture under this environment's switch; stable for what is no AMD card."""
     torch, arch = machine.torch, next((running_as(one, machine.env) for one in machine.gpus if one.arch == gpu), "")
     if torch is None or torch.backend != "rocm":
         return "stable"
@@ -79,19 +79,19 @@ def attention_kernels(machine: Machine, gpu: str | None) -> Literal["stable", "e
 
 
 def has_fused_attention(facts: Json) -> bool:
-    """Whether attention on the GPU a run takes holds no matrix of scores."""
+    """Return whether attention on the GPU a run takes holds no matrix of scores."""
     gpus = training_devices(facts)
     return not gpus or attention_kernels(read(facts), gpus[0].get("arch")) == "stable"
 
 
 def lacks_device_package(machine: Machine, arch: str) -> bool:
-    """Whether ROCm is pip packages here, one of kernels for each architecture, and this architecture's is not among them."""
+    """Return whether ROCm is pip packages here, one of kernels for each architecture, and this architecture's is missing."""
     packages = machine.packages
     return bool(packages.get("rocm-sdk-libraries")) and bool(arch) and not packages.get(f"rocm-sdk-device-{arch}")
 
 
 def toolkit(torch: Torch) -> str | None:
-    """The ROCm or CUDA a torch was built with, as 7.2 or 12.8: of its name (2.9.0+cu128), else of what it says."""
+    """Return the ROCm or CUDA a torch was built with, as 7.2 or 12.8: from its version (2.9.0+cu128), else from what it reports."""
     local = torch.version.partition("+cu")[2]
     named = f"{local[:-1]}.{local[-1]}" if local.isdecimal() and len(local) >= 3 else None
     numbers = release((torch.rocm if torch.backend == "rocm" else torch.cuda or named) or "")
@@ -99,7 +99,7 @@ def toolkit(torch: Torch) -> str | None:
 
 
 def cuda_archs(torch: str, cuda: str) -> tuple[str, ...] | None:
-    """What the official wheel of a torch release for a CUDA version has code for; None where nobody wrote it down."""
+    """Return the architectures that the official wheel of a torch release for a CUDA version has code for; None where none is recorded."""
     wheel = _cuda_wheel(torch, cuda)
     return tuple(wheel["archs"]) if wheel else None
 
@@ -113,13 +113,13 @@ def _cuda_wheel(torch: str, cuda: str) -> Json | None:
 
 
 def cuda_served(cuda: str, driver: str) -> bool:
-    """Whether an NVIDIA driver is known to be new enough for a CUDA version."""
+    """Return whether an NVIDIA driver is known to be new enough for a CUDA version."""
     floor = row_of("drivers", "nvidia", cuda=cuda)
     return floor is not None and version(floor["driver"]) <= version(driver)
 
 
 def has_code(arch: str, archs: tuple[str, ...]) -> bool:
-    """Whether code for one of `archs` runs on a GPU of `arch`, without any override."""
+    """Return whether code for one of `archs` runs on a GPU of `arch`, without any override."""
     if arch.startswith("gfx"):
         return arch in {entry.partition(":")[0] for entry in archs} or _generic(arch) in archs
     card = _capability(arch)
@@ -142,29 +142,29 @@ def _capability(arch: str) -> tuple[int, int] | None:
 
 
 def capability(arch: str | None) -> tuple[int, int]:
-    """sm_86 -> (8, 6); (0, 0) for anything else."""
+    """Parse sm_86 to (8, 6); (0, 0) for anything else."""
     return _capability(arch or "") or (0, 0)
 
 
 def sibling(arch: str) -> Json | None:
-    """The architecture whose code also runs on this one, and the override that lets it."""
+    """Return the architecture whose code also runs on this one, and the override that lets it."""
     return next((row for row in table("architectures")["siblings"] if arch in row["arch"]), None)
 
 
 def runs_as_sibling(arch: str, archs: Sequence[str]) -> bool:
-    """Whether a confirmed override lets it run code for one of `archs` (variables/hsa_override_gfx_version.py)."""
+    """Return whether a confirmed override lets it run code for one of `archs` (variables/hsa_override_gfx_version.py)."""
     other = sibling(arch)
     return other is not None and other["standing"] == "confirmed" and other["runs_as"] in archs
 
 
 def target_of(override: str) -> str | None:
-    """The architecture that HSA_OVERRIDE_GFX_VERSION=11.0.0 claims (gfx1100): three decimal numbers; None for anything else."""
+    """Return the architecture that HSA_OVERRIDE_GFX_VERSION=11.0.0 claims (gfx1100): three decimal numbers; None for anything else."""
     parts = re.fullmatch(r"(\d{1,2})\.(\d{1,2})\.(\d{1,2})", override.strip())
     return f"gfx{int(parts[1])}{int(parts[2]):x}{int(parts[3]):x}" if parts else None
 
 
 def running_as(gpu: Gpu, env: Mapping[str, str]) -> str:
-    """The architecture whose code a GPU is given: its own, or the one that an override claims for it or for a node of its kind."""
+    """Return the architecture whose code a GPU is given: its own, or the one that an override claims for it or for a node of its kind."""
     for name, value in env.items():
         target = target_of(value) if gpu.vendor == "amd" and name.startswith(_OVERRIDE) else None
         if target and (name == _OVERRIDE or (sibling(gpu.arch or "") or {}).get("runs_as") == target):
@@ -173,7 +173,7 @@ def running_as(gpu: Gpu, env: Mapping[str, str]) -> str:
 
 
 def torch_for(cards: Sequence[Gpu]) -> str:
-    """What to install on a machine with these GPUs, none of which has a usable torch."""
+    """Say what to install on a machine with these GPUs, none of which has a usable torch."""
     gpu = next((gpu for gpu in cards if gpu.arch), None)
     if gpu is None:
         return (
@@ -184,7 +184,7 @@ def torch_for(cards: Sequence[Gpu]) -> str:
 
 
 def wheel_advice(arch: str) -> str:
-    """In words: which official torch has code for this GPU."""
+    """Say which official torch has code for this GPU."""
     if arch.startswith("gfx"):
         return _rocm_advice(arch)
     major, minor = capability(arch)
@@ -219,7 +219,7 @@ def _rocm_advice(arch: str) -> str:
 
 
 def newest_python(torch: Torch) -> Json | None:
-    """{newest, source} of the Python versions the official wheels of this torch are made for."""
+    """Return {newest, source} of the Python versions the official wheels of this torch are made for."""
     for row in table("pythons")["pythons"]:
         if within(torch.version, row["torch"]):
             return {"newest": row["rocm"] if torch.backend == "rocm" and "rocm" in row else row["newest"], "source": row["source"]}
@@ -227,12 +227,12 @@ def newest_python(torch: Torch) -> Json | None:
 
 
 def row_of(name: str, section: str, **wanted: Any) -> Json | None:
-    """The first row of a table whose version ranges hold: row_of("drivers", "amd", driver="6.8.5")."""
+    """Return the first row of a table whose version ranges hold: row_of("drivers", "amd", driver="6.8.5")."""
     return next((row for row in table(name)[section] if all(within(value, row[key]) for key, value in wanted.items())), None)
 
 
 def bitsandbytes_library(torch: Torch, installed: str) -> Json | None:
-    """{library, archs, made, source} of what a bitsandbytes loads under this torch; `library` None: it has none that fits.
+    """Return {library, archs, made, source} of what a bitsandbytes loads under this torch; `library` None: it has none that fits.
 
     None where nobody read that version's wheel, or torch is for the CPU.
     """
@@ -243,7 +243,7 @@ def bitsandbytes_library(torch: Torch, installed: str) -> Json | None:
 
 
 def bitsandbytes_serving(torch: Torch, arch: str) -> str | None:
-    """The versions of bitsandbytes (">=0.50.2") that have code for an architecture under this torch, the newest of those that were read."""
+    """Return the versions of bitsandbytes (">=0.50.2") with code for an architecture under this torch, the newest of those read."""
     built = toolkit(torch)
     for row in reversed(table("bitsandbytes")[torch.backend]) if torch.backend in ("rocm", "cuda") and built else ():
         loaded = _loaded(row, built or "")
@@ -253,7 +253,7 @@ def bitsandbytes_serving(torch: Torch, arch: str) -> str | None:
 
 
 def _loaded(row: Json, built: str) -> Json:
-    """The library of one row that is loaded under a ROCm or CUDA version."""
+    """Return the library of one row that is loaded under a ROCm or CUDA version."""
     archs = {made: entry["archs"] for entry in row["libraries"] for made in entry["of"]}
     wanted, choice = version(built), built if built in archs else None
     if choice is None and row.get("nearest"):

@@ -96,7 +96,7 @@ def _shown(value: object) -> str:
 
 
 def summary(machine: Machine) -> list[tuple[str, str]]:
-    """The machine in short, as pairs of a name and what there is."""
+    """Summarise the machine as pairs (name, value)."""
     torch = machine.torch
     places = [word for word, true in (("WSL", machine.wsl), ("container", machine.container)) if true]
     system = f"{machine.distro or 'unknown'}, kernel {machine.kernel or 'unknown'}" + (f" ({', '.join(places)})" if places else "")

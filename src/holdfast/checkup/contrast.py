@@ -11,14 +11,14 @@ from holdfast.run.types import Finding
 
 
 def contrast(first: Json, second: Json) -> list[Json]:
-    """[{key, a, b}] of the facts that are not the same, by path; a fact that one of them lacks is null there."""
+    """Return [{key, a, b}] of the facts that are not the same, by path; a fact that one of them lacks is null there."""
     left, right = dict(_leaves(first)), dict(_leaves(second))
     keys = sorted(left.keys() | right.keys())
     return [{"key": key, "a": left.get(key), "b": right.get(key)} for key in keys if left.get(key) != right.get(key)]
 
 
 def rates(first: Json, second: Json) -> list[Json]:
-    """[{what, a, b, b_over_a}] of the rates that the probes measured on both: matrix products, copies in memory, writing."""
+    """Return [{what, a, b, b_over_a}] of the rates that the probes measured on both: matrix products, copies in memory, writing."""
     left, right = ({key: value for key, value in _leaves(facts.get("probes") or {}) if _is_rate(key, value)} for facts in (first, second))
     return [{"what": key, "a": left[key], "b": right[key], "b_over_a": round(right[key] / left[key], 3)} for key in left if key in right]
 
@@ -41,6 +41,6 @@ def _nested(value: Any) -> bool:
 
 
 def only_in(these: list[Finding], others: list[Finding]) -> list[Finding]:
-    """Findings that the other machine does not have."""
+    """Return the findings that the other machine does not have."""
     known = {(finding.id, finding.message) for finding in others}
     return [finding for finding in these if (finding.id, finding.message) not in known]

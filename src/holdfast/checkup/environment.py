@@ -13,20 +13,20 @@ from holdfast.machine.machine_file import read
 
 
 def profile(facts: Json) -> list[Advice]:
-    """What is advised for a machine, confirmed or reported, one entry a variable."""
+    """Return what is advised for a machine, confirmed or reported, one entry a variable."""
     case = Case(read(facts))
     advised = [advice for card in cards("variables").values() for advice in card.advice(case)]
     return list({advice.name: advice for advice in reversed(advised)}.values())[::-1]
 
 
 def confirmed(facts: Json) -> list[Advice]:
-    """The part of the profile that is set for training: confirmed, and not set by the user in the environment of `facts`."""
+    """Return the part of the profile that is set for training: confirmed, and not set by the user in the environment of `facts`."""
     taken = read(facts).env
     return [advice for advice in profile(facts) if advice.standing == "confirmed" and advice.name not in taken]
 
 
 def as_file(advised: list[Advice], title: str) -> str:
-    """A file for `source` and docker's --env-file alike; the reason stands behind each line, what is only reported is commented out."""
+    """Format a file for `source` and docker's --env-file alike: the reason stands behind each line, what is only reported in a comment."""
     lines = [
         f"# {_on_one_line(title)}",
         "# `set -a; source FILE; set +a` in a shell. Lines behind a # are reported, not confirmed: try them one at a time.",
@@ -43,5 +43,5 @@ def as_file(advised: list[Advice], title: str) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """Text of a machine file in a comment of a file that is sourced: a line break in it would begin a command."""
+    """Join the lines of a machine file's text: in a comment of a file that is sourced a line break would begin a command."""
     return inert(" ".join(text.split()))

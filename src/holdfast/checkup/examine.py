@@ -21,7 +21,7 @@ SHELVES = ("checks", "variables")
 
 
 def examine(facts: Json, config: Config | None = None, plan: Plan | None = None) -> list[Finding]:
-    """Findings on a machine, and with `config` and `plan` on that run on it, the blocking ones first."""
+    """List findings on a machine, and with `config` and `plan` on that run on it, the blocking ones first."""
     case = Case(read(facts), config, plan)
     found = [finding for shelf in SHELVES for card in cards(shelf).values() for finding in _told(card, case)]
     return sorted(found, key=lambda finding: ORDER[finding.severity])
@@ -29,7 +29,7 @@ def examine(facts: Json, config: Config | None = None, plan: Plan | None = None)
 
 @cache
 def cards(shelf: str) -> dict[str, Any]:
-    """The cards of a shelf, read once a process."""
+    """Return the cards of a shelf, read once a process."""
     return cards_of(shelf)
 
 

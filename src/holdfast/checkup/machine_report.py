@@ -14,7 +14,7 @@ _FACTS = re.compile(r"^```json\n(.*?)^```$", re.M | re.S)
 
 
 def machine_report(answer: Json, paths: dict[str, str], version: str) -> str:
-    """What the doctor saw, found and tried, which paths a run takes here, and the facts themselves. `answer`: as `doctor --json` gives."""
+    """Format the doctor's report: facts, findings, trials, and which paths a run takes here. `answer`: as `doctor --json` gives."""
     facts = answer["machine"]
     lines = [
         "# What holdfast's doctor saw",
@@ -50,7 +50,7 @@ def machine_report(answer: Json, paths: dict[str, str], version: str) -> str:
 
 
 def facts_in(report: str) -> Json | None:
-    """The facts of a report that was written here; None where it holds none."""
+    """Return the facts of a report that was written here; None where it holds none."""
     found = _FACTS.search(report)
     try:
         facts = orjson.loads(found[1]) if found else None
@@ -66,7 +66,7 @@ def _finding(finding: Json) -> str:
 
 
 def _probes(probes: object) -> list[str]:
-    """A line a probe; what it measured stands in the facts."""
+    """Describe each probe in a line; what it measured stands in the facts."""
     if not isinstance(probes, dict) or not probes:
         return ["not run"]
     told = ((name, probe if isinstance(probe, dict) else {}) for name, probe in probes.items())

@@ -15,7 +15,7 @@ _MOST_CARDS, _MOST_ENTRIES = 1 << 10, 1 << 14
 
 
 def recorded(file: Path) -> Json:
-    """The machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
+    """Read the machine in a file: a machine file, what doctor --json printed, or a report. Raises Stop(2)."""
     hint = "record one with: holdfast doctor --json > machine.json"
     try:
         text = read_small(file, LARGEST_JSON)

@@ -102,10 +102,10 @@ def _json(answer: Json) -> str:
 
 
 def _untold(code: int, error: str, hint: str) -> Json:
-    """What --json prints of a command that did not come to its answer: like any other, it has a status."""
+    """Return what --json prints of a command that did not come to its answer: like any other, it has a status."""
     return {"status": COMMAND_STATUS.get(code, "failed"), "error": error, "hint": hint, "code": code}
 
 
 def entry() -> None:
-    """What the console script calls."""
+    """Run `main` for the console script."""
     raise SystemExit(main())

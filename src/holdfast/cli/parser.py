@@ -47,14 +47,14 @@ class Parser(argparse.ArgumentParser):
         raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, but words nobody takes are told by the verb they were given to."""
+        """Parse as argparse does, but words nobody takes are told by the verb they were given to."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
             found.parser.error(f"unrecognized arguments: {' '.join(rest)}")
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, after filling it; words that come after an option belong to the list that was begun before it."""
+        """Parse as argparse does, after filling it; words that come after an option belong to the list that was begun before it."""
         fill, self.fill = self.fill, None
         if fill:
             fill()
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _as_setting(words: str) -> str:
-    """What was given as an option with its value, as KEY=VALUE; empty where no key is called so."""
+    """Return an option given with its value as KEY=VALUE; empty where no key is called so."""
     from holdfast.config.load import key_named  # pydantic is imported only where something is wrong
 
     option, _, value = words.replace("=", " ", 1).partition(" ")

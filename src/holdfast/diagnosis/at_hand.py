@@ -17,7 +17,7 @@ _UNFIT = ("tokenizer_or_template", "no_learning_signal")
 
 
 def at_hand(run: RunFolder, found: Diagnosis, summary: Json) -> Json:
-    """What of a diagnosis the run's own model corrects, as keys of the answer; nothing where there is nothing to correct."""
+    """Return the diagnosis's keys that the run's own model corrects; empty where there is nothing to correct."""
     if found.cause not in _UNFIT or found.cards:
         return {}
     model = _model(run)
@@ -59,7 +59,7 @@ def _remedy(name: str, what: str, command: str) -> Json:
 
 
 def _model(run: RunFolder) -> Path | None:
-    """The folder of a run's model, where it is here."""
+    """Return the folder of a run's model; None where it is not here."""
     try:
         name = value_of((run.path / "config.yaml").read_text(encoding="utf-8"))["model"]
     except (OSError, *WRONG_VALUES):
@@ -69,7 +69,7 @@ def _model(run: RunFolder) -> Path | None:
 
 
 def _template_of(folder: Path) -> str:
-    """The file that holds a model's chat template; empty where it has none."""
+    """Return the file that holds a model's chat template; empty where it has none."""
     if (folder / "chat_template.jinja").exists():
         return "chat_template.jinja"
     for name in ("tokenizer_config.json", "chat_template.json"):

@@ -78,7 +78,7 @@ class _Fired:
 
 
 def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure], log: tuple[Line, ...] = ()) -> Diagnosis:
-    """The cause of one ended attempt of holdfast's own trainer, whose account of itself comes before its output.
+    """Diagnose one ended attempt of holdfast's own trainer, whose account of itself comes before its output.
 
     `log`: its whole log, where there is more of it than the failure report's last lines.
     """
@@ -134,7 +134,7 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
 
 
 def _of_a_device(failure_report: FailureReport, cards: Mapping[str, Failure]) -> Diagnosis:
-    """Why there is no device: what the kernel's log and the trainer's own say, where that names one of the causes it can have."""
+    """Explain why there is no device by the kernel's log and the trainer's own, where they name one of the possible causes."""
     texts = (*_kernels_words(failure_report), *failure_report.lines)
     found = _by_cards(Evidence(tuple(line for text in texts if (line := clean(text)).text)), cards)
     if found.cause in _OF_DEVICES and found.confidence >= ENOUGH_TO_ACT:
@@ -143,13 +143,13 @@ def _of_a_device(failure_report: FailureReport, cards: Mapping[str, Failure]) ->
 
 
 def _kernels_words(failure_report: FailureReport) -> list[str]:
-    """The kernel's messages, without those about another process."""
+    """Return the kernel's messages, without those about another process."""
     pid = re.compile(rf"\b{failure_report.pid}\b")
     return [text for text in failure_report.kernel_messages or () if not _OF_A_PROCESS.search(text) or pid.search(text)]
 
 
 def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
-    """The likeliest cause in any log. `confidence` is meant as a frequency: benchmarks/diagnosis.py measures it."""
+    """Return the likeliest cause in any log. `confidence` is meant as a frequency: benchmarks/diagnosis.py measures it."""
     serious, beyond_doubt = without_passing(evidence.lines)
     troubled = bool(evidence.exit_code) or _is_trouble(beyond_doubt)
     found = _by_cards(replace(evidence, lines=tuple(serious if troubled else beyond_doubt)), cards)
@@ -172,7 +172,7 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
 
 
 def _cut_short(cut: CutShort, code: int | None) -> Diagnosis:
-    """Losses that look well say nothing about how a program ended."""
+    """Return the verdict on a log that is cut short: unknown, since losses that look well say nothing about how a program ended."""
     where = f"the log ends at {cut.done} of {cut.total}, without any closing words"
     clues = (Clue(None, where), Clue(cut.line.number, cut.line.text.strip()[-LONGEST_CLUE:]))
     asked = "How did the program end? Tell it with --exit-code N: 137 (or SIGKILL) where it was killed, 0 where it ended by itself."
@@ -186,7 +186,7 @@ def _is_trouble(lines: Sequence[Line]) -> bool:
 
 
 def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
-    """What the cards that fire say together."""
+    """Combine the cards that fire into a diagnosis."""
     fired = _fire(evidence, cards.values())
     warned: list[_Fired] = []
     if any(_CRASH.search(one.line.text) for one in fired):
@@ -209,24 +209,24 @@ def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
 
 
 def lines_as_seen(evidence: Evidence) -> tuple[list[Line], str]:
-    """What cards are held against: the log without its advice, frames in Python's form, then the readings; as lines and as one text."""
+    """Return what cards are matched against, as lines and as one text: the log without advice, frames in Python's form, then readings."""
     lines = [*sift(evidence.lines), *readings(evidence)]
     return lines, _text(lines)
 
 
 def _text(lines: Sequence[Line]) -> str:
-    """Lines as cards meet them; of the source that tracebacks quote nothing is left."""
+    """Join the lines as cards meet them, without the source that tracebacks quote."""
     quoted = tracebacks([line for line in lines if not line.text.startswith(READING)]).quoted  # readings come last
     return "\n".join("" if at in quoted else _plain(line) for at, line in enumerate(lines))
 
 
 def _plain(line: Line) -> str:
-    """A line without advice, and without the frame that rich draws around a traceback."""
+    """Return a line without advice, and without the frame that rich draws around a traceback."""
     return _BOXED.sub(r'  File "\1", line \2, in \3', _SOURCE.sub(r"    \1", _ADVICE.sub("", line.text)))
 
 
 def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
-    """The cards that fire, each with the first line it fires on."""
+    """Return the cards that fire, each with the first line it fires on."""
     lines, text = lines_as_seen(evidence)
     starts = list(accumulate((len(part) + 1 for part in text.split("\n")), initial=0))
     found = ((card, card.place(text)) for card in cards)
@@ -235,14 +235,14 @@ def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
 
 
 def _without_warnings(fired: list[_Fired], evidence: Evidence, cards: Iterable[Failure]) -> tuple[list[_Fired], list[_Fired]]:
-    """What fires without the lines that call themselves warnings, and what fires on nothing but them."""
+    """Split the fired cards into those that fire without lines that call themselves warnings, and those that fire on warnings alone."""
     kept = _fire(replace(evidence, lines=tuple(line for line in evidence.lines if not _WARNING.search(line.text))), cards)
     ids = {one.card.id for one in kept}
     return kept, [one for one in fired if one.card.id not in ids]
 
 
 def _scores(fired: list[_Fired], warned: Sequence[_Fired] = ()) -> dict[str, float]:
-    """Per cause: how sure its cards are together, an echo's voice lowered beside a root, a later error's beside the first.
+    """Return by cause how sure its cards are together, an echo's weight lowered beside a root, a later error's beside the first.
 
     warned: those that fired on warnings alone, in a program that crashed.
     """
@@ -268,7 +268,7 @@ def _scores(fired: list[_Fired], warned: Sequence[_Fired] = ()) -> dict[str, flo
 
 
 def _was_survived(one: _Fired, fired: list[_Fired]) -> bool:
-    """Whether training went on in good health after the line."""
+    """Return whether training went on in good health after the line."""
     went_on = max((other.line.number or 0 for other in fired if other.line.text.startswith(HEALTHY)), default=0)
     number = one.line.number
     return number is not None and number < went_on and not one.line.text.startswith(READING)
@@ -281,12 +281,12 @@ def _confidence(scores: dict[str, float], cause: str) -> float:
 
 
 def _own_lines(evidence: Evidence) -> list[Line]:
-    """What exceptions say themselves, in order."""
+    """Return the exceptions' own lines, in order."""
     return [evidence.lines[at] for at in tracebacks(evidence.lines).own]
 
 
 def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
-    """What a person would look at first: lines that cards fired on, the first trouble, the last line."""
+    """Return what a person would look at first: lines that cards fired on, the first trouble, the last line."""
     lines = _own_lines(evidence)[-2:]
     lines += [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]
     quoted = tracebacks(evidence.lines).quoted
@@ -297,12 +297,12 @@ def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
 
 
 def _behind_a_bar(text: str) -> str:
-    """A line without the progress bar that it was printed behind; a bar alone stays."""
+    """Strip the progress bar that a line was printed behind; a bar alone stays."""
     return _BAR.sub("", text, count=1) or text
 
 
 def _clues(line: Line, evidence: Evidence) -> list[Clue]:
-    """A line as it stands in the log; before it the sentence that was read from it, where it is one."""
+    """Return a line as it stands in the log; before it the reading that was made from it, where it is one."""
     sentence = line.text.removeprefix(READING)
     if sentence == line.text:
         return [Clue(line.number, _behind_a_bar(line.text.strip())[:LONGEST_CLUE])]

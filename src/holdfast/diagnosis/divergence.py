@@ -45,7 +45,7 @@ class Trouble:
 
 
 def trouble(steps: Sequence[Json]) -> Trouble | None:
-    """What is wrong with the course of the loss in these rows of steps.jsonl; None where nothing is, or too few are known."""
+    """Return what is wrong with the course of the loss in these rows of steps.jsonl; None where nothing is, or too few are known."""
     rows = [row for row in steps if row.get("loss") is not None]
     losses = [float(row["loss"]) for row in rows]
     levels = [median(losses[at : at + WIDTH]) for at in range(0, len(losses) - WIDTH - _SHORT + 1, _SHORT)]
@@ -68,7 +68,7 @@ def trouble(steps: Sequence[Json]) -> Trouble | None:
 
 
 def _from_the_start(rows: list[Json], losses: list[float], patience: int) -> Trouble | None:
-    """Trouble in a run that was never long at the loss it began with. One step tells little, so only what lasts counts; but whether it
+    """Find trouble in a run that never stayed at the loss it began with. One step tells little, so only what lasts counts; but whether it
     falls does not: what was learned before is lost, and trials show whether a lower rate keeps it."""
     limit = _limit(losses[0])
     onset = 1 + max(at for at, loss in enumerate(losses) if loss <= limit)
@@ -79,13 +79,13 @@ def _from_the_start(rows: list[Json], losses: list[float], patience: int) -> Tro
 
 
 def _dead(rows: list[Json]) -> bool:
-    """Whether the newest steps had no gradient at all, and earlier ones had."""
+    """Return whether the newest steps had no gradient at all, and earlier ones had."""
     norms = [row.get("grad_norm") for row in rows]
     return len(norms) >= DEAD and all(norm == 0 for norm in norms[-DEAD:]) and any(norms)
 
 
 def left_level(losses: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
-    """(first step, limit) where the newest losses are all above the limit of the best level before; None where they are not.
+    """Return (first step, limit) where the newest losses are all above the limit of the best level before; None where they are not.
 
     For a step that failed, in a course that may be too short and too young for `trouble`. losses: (step, loss), in order.
     """
@@ -98,17 +98,17 @@ def left_level(losses: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
 
 
 def above_start(losses: Sequence[float]) -> bool:
-    """Whether the newest losses are far above the first one."""
+    """Return whether the newest losses are far above the first one."""
     return median(losses[-_SHORT:]) > _limit(losses[0])
 
 
 def _limit(level: float) -> float:
-    """Above it the loss has left this level."""
+    """Return the loss above which a run has left this level."""
     return max(_TIMES * level, level + _BY)
 
 
 def _onset(losses: list[float], calm: float, limit: float) -> int:
-    """Where the loss left its level for the last time: the first value above the limit since, or above calm where it climbs slowly."""
+    """Find where the loss left its level for the last time: first value above the limit since, or above `calm` where it climbs slowly."""
     last = next((at for at in range(len(losses) - 1, _SHORT - 2, -1) if median(losses[at - _SHORT + 1 : at + 1]) <= calm), _SHORT - 1)
     since = range(max(0, last - _SHORT // 2), len(losses))
     left = next((at for at in since if losses[at] > limit), since[0])

@@ -15,7 +15,7 @@ _UNKNOWN = "No card of the book fits well enough to be believed. The lines above
 
 
 def answer(found: Diagnosis, cards: Mapping[str, Failure]) -> Json:
-    """The diagnosis as JSON."""
+    """Return the diagnosis as JSON."""
     speaking = [cards[name] for name in found.cards]
     known = sorted((card for card in cards.values() if card.cause == found.cause), key=lambda card: -card.sure)
     guessed = not speaking and found.confidence <= GUESSED

@@ -12,13 +12,13 @@ FIRST_WORD_AT = 10  # steps after which a run is called healthy, or not
 
 
 def odd(steps: Sequence[Json], signs: Iterable[Sign]) -> dict[str, str]:
-    """What the signs say about the newest rows, by sign."""
+    """Return what the signs say about the newest rows, by sign."""
     found = {sign.id: sign.look(steps[-sign.newest :]) for sign in signs}
     return {name: words for name, words in found.items() if words is not None}
 
 
 def at_the_end(steps: Sequence[Json], told: Iterable[Json], signs: Iterable[Sign]) -> list[Json]:
-    """[{sign, step, says, cause, lasts}]: what was told of a run, and what is odd about its last steps. lasts: at its end it still is so.
+    """Return [{sign, step, says, cause, lasts}] of events told of a run and signs in its last steps. lasts: it still holds at the end.
 
     told: the events of signs. For summary, report, terminal and `diagnose` alike.
     """
@@ -31,12 +31,12 @@ def at_the_end(steps: Sequence[Json], told: Iterable[Json], signs: Iterable[Sign
 
 
 def ills(summary: Json) -> list[Json]:
-    """Of a summary's `health` what a run still suffers from at its end, though nothing ended it: its result may be worth nothing."""
+    """Return the entries of a summary's `health` that hold at the run's end, though nothing ended it: its result may be worth nothing."""
     return [one for one in summary.get("health") or () if one["cause"] and one["lasts"]]
 
 
 def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
-    """One sentence after the first steps."""
+    """Judge the first steps in one sentence."""
     if oddities:
         return f"after {len(steps)} steps: {'; '.join(oddities.values())}"
     losses, norms = column(steps, "loss"), column(steps, "grad_norm")

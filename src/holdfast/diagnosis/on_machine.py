@@ -95,7 +95,7 @@ _SHARE = {"confirmed": 1.0, "reported": 0.9, "folk": 0.7, "refuted": 0.0}
 
 
 def on_this_machine(found: Json, findings: Sequence[Finding], text: str, machine: Json) -> Json:
-    """A diagnosis as JSON, with the findings that explain it first. found: as diagnosis/explain.py gives it; text: of the log."""
+    """Return a diagnosis as JSON, with the findings that explain it first. found: as diagnosis/explain.py gives it; text: of the log."""
     explaining = sorted(
         (one for one in findings if _explains(one, found, text)), key=lambda one: (one.severity != "block", -_fit(one, found))
     )
@@ -124,7 +124,7 @@ def on_this_machine(found: Json, findings: Sequence[Finding], text: str, machine
 
 
 def _doubted(found: Json, fact: str) -> Json:
-    """A diagnosis that the machine speaks against: less sure, and another cause first where there is one that is surer now."""
+    """Return a diagnosis with less confidence, because a fact of the machine speaks against it."""
     sure = round(found["confidence"] * _AGAINST_MACHINE, 3)
     clues = [*found["clues"], {"line": None, "text": f"this machine: {fact}"}]
     return found | {"confidence": sure, "clues": clues, "explanation": f"{found['explanation']} But on this machine {fact}."}
@@ -145,7 +145,7 @@ def _explains(finding: Finding, found: Json, text: str) -> bool:
 
 
 def _fit(finding: Finding, found: Json) -> float:
-    """How near a finding is to what the log says: the same cause, one of the others, or merely one that it can lead to."""
+    """Score how near a finding is to what the log says: the same cause, one of the others, or merely one that it can lead to."""
     known = _EXPLAINS[finding.id]
     if known.says:
         return 3.0
@@ -155,7 +155,7 @@ def _fit(finding: Finding, found: Json) -> float:
 
 
 def _cleared(findings: Sequence[Finding], machine: Json) -> dict[str, str]:
-    """Causes that the machine's facts speak against, and which facts."""
+    """Return the causes that the machine's facts speak against, and which facts."""
     wrong = {_EXPLAINS[one.id].cause for one in findings if one.id in _EXPLAINS and one.severity in _SURE}
     cleared: dict[str, str] = {}
     if isinstance(machine.get("env"), dict) and "wrong_gfx_override" not in wrong:
@@ -168,7 +168,7 @@ def _cleared(findings: Sequence[Finding], machine: Json) -> dict[str, str]:
 
 
 def _remedy(finding: Finding) -> Json:
-    """The doctor's fix as a remedy. A fix that begins with a command is that command."""
+    """Convert the doctor's fix to a remedy; one that begins with a command is that command."""
     is_command = re.match(r"(?:unset|export|pip|sudo|apt|usermod|modprobe)\b", finding.fix)
     what = finding.fix if is_command else finding.fix[:1].upper() + finding.fix[1:]
     first = re.split(r" \(|; |, (?:and|or|then) ", finding.fix)[0] if is_command else ""

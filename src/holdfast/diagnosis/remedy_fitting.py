@@ -57,7 +57,7 @@ _DOWNLOAD = {
 
 
 def fitted(remedies: list[Json], text: str, of_holdfast: bool) -> list[Json]:
-    """The remedies as they fit a log of this text; `of_holdfast`: of a run of ours."""
+    """Fit the remedies to a log of this text; `of_holdfast`: of a run of ours."""
     found = []
     for remedy in remedies:
         if remedy["patch"] == {"train.precision": "fp32"} and _IS_FP32.search(text) and not _IS_HALF.search(text):
@@ -71,7 +71,7 @@ def fitted(remedies: list[Json], text: str, of_holdfast: bool) -> list[Json]:
 
 
 def package_in(text: str) -> str:
-    """The package whose module a log misses, or that it says to install; empty where it names none."""
+    """Return the package whose module a log misses, or that it says to install; empty where it names none."""
     if module := _MODULE.search(text):
         name = module[1] or module[2]
         return _PACKAGES.get(name) or _PACKAGES.get(name.partition(".")[0]) or name.partition(".")[0].replace("_", "-")
@@ -80,7 +80,7 @@ def package_in(text: str) -> str:
 
 
 def _of_another(remedy: Json) -> Json:
-    """A remedy for a program that is not ours: no command of ours, and nothing that only a run of ours does."""
+    """Convert a remedy to a program that is not ours: no command of ours, and nothing that only a run of ours does."""
     remedy = remedy | {"what": remedy["what"].replace(GOES_ON, _GOES_ON_ELSEWHERE)}
     if remedy["command"].startswith("holdfast train"):
         what = re.sub(r"[;,][^;,]*\bholdfast\b[^;,]*", "", remedy["what"])
@@ -89,11 +89,11 @@ def _of_another(remedy: Json) -> Json:
 
 
 def elsewhere(patch: Json) -> list[str]:
-    """What other programs call what a patch of ours sets; nothing where they have no such setting."""
+    """Return what other programs call the settings of a patch of ours; empty where they have none."""
     said = [(_ELSEWHERE.get(key, ""), value) for key, value in patch.items()]
     return [found for one, value in said if (found := one if isinstance(one, str) else one.get(str(value), ""))]
 
 
 def program_of(text: str) -> str:
-    """Whose log this is: "ours", "another's", or "" where neither shows."""
+    """Return whose log this is: "ours", "another's", or "" where neither shows."""
     return "ours" if "holdfast" in text else "another's" if _OF_A_PROGRAM.search(text) else ""

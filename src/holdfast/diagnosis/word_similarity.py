@@ -30,18 +30,18 @@ CLEARLY, HARDLY = 0.5, 0.38  # how often such a guess was right (benchmarks/resu
 
 
 def words_of(text: str) -> set[str]:
-    """The words of a text in lower case, those made of several also in parts."""
+    """Split a text into its words in lower case, compound ones also in parts."""
     return set().union(*map(_forms, set(_WORD.findall(text))))
 
 
 @lru_cache(1 << 13)
 def _forms(word: str) -> frozenset[str]:
-    """A word and its parts; the cards' texts have the same few thousand words over and over."""
+    """Return a word and its parts, cached: the cards' texts repeat a few thousand words."""
     return frozenset(form.lower() for form in (word, *_PART.findall(word)) if len(form) > 2)
 
 
 def guess(text: str, cards: Iterable[Failure]) -> list[tuple[str, float]]:
-    """The likeliest causes with how often such a guess is right, the best first; empty where too little is shared."""
+    """Return the likeliest causes with how often such a guess is right, the best first; empty where too little is shared."""
     known: dict[str, Counter[str]] = defaultdict(Counter)
     texts = Counter[str]()
     for card in cards:
@@ -64,7 +64,7 @@ def guess(text: str, cards: Iterable[Failure]) -> list[tuple[str, float]]:
 
 
 def _texts(card: Failure) -> Iterable[set[str]]:
-    """What a card says, each piece as its words."""
+    """Return the words of each piece of a card's text."""
     hits = (str(hit.get("log", "")) if isinstance(hit, dict) else str(hit) for hit in card.hits)
     patterns = (_SYNTAX.sub(" ", pattern.pattern) for pattern in card.patterns)
     return (words_of(text) for text in (*(_BOILERPLATE.sub(" ", hit) for hit in hits), *patterns, card.title, card.why))

@@ -28,7 +28,7 @@ _OF_THE_SEED = ("train.seed",)
 
 
 def facts_of(run: RunFolder) -> Json:
-    """What is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown.
+    """Return what is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown.
 
     row_keys: a hash of each row's tokens, in their order, int64 [rows]. order: the samples of the last steps.
     """
@@ -84,14 +84,14 @@ def _rows_differ(one: Json, other: Json) -> str:
 
 
 def compared(names: dict[Path, str]) -> Json:
-    """`compare` of run folders by their names, or `compare_commands` where all are of watched commands. Raises Stop."""
+    """Run `compare` on run folders by their names, or `compare_commands` where all are of watched commands. Raises Stop."""
     if all(RunFolder(path).command_file.exists() for path in names):
         return compare_commands(names)
     return compare([(name, read_run(RunFolder(path))) for path, name in names.items()])
 
 
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:
-    """{runs, differences: [{what, values}], likely: [{cause, evidence}], unknown}: values by the runs' names."""
+    """Return {runs, differences: [{what, values}], likely: [{cause, evidence}], unknown}: values by the runs' names."""
     differences = list(_differences(runs))
     named = {one["what"] for one in differences}
     likely = [cause for pair in combinations(runs, 2) for cause in _likely(*pair)]
@@ -105,7 +105,7 @@ def compare(runs: Sequence[tuple[str, Json]]) -> Json:
 
 
 def compare_commands(names: dict[Path, str]) -> Json:
-    """`compare` of watched commands by the fingerprints of their steps: each run beside the first one."""
+    """Compare watched commands by the fingerprints of their steps: each run with the first one."""
     (first, name), *others = names.items()
     looks = {path: read_fingerprints(RunFolder(path)) for path in names}
     answer: Json = {"runs": list(names.values()), "differences": [], "band": None, "likely": [], "unknown": []}
@@ -149,7 +149,7 @@ def _files(files: Json | None) -> list[str] | None:
 
 
 def seed_band(runs: Sequence[tuple[str, Json]]) -> Json | None:
-    """How far the end losses of runs that differ by their seed alone lie apart; None where there are no two such runs."""
+    """Measure the spread of end losses between runs that differ by their seed alone; None where no two do."""
     alike = [(one, other) for one, other in combinations(runs, 2) if set(changed(one[1], other[1])) == set(_OF_THE_SEED)]
     if not alike:
         return None
@@ -158,7 +158,7 @@ def seed_band(runs: Sequence[tuple[str, Json]]) -> Json | None:
 
 
 def changed(one: Json, other: Json) -> list[str]:
-    """What a person or a machine changed between two runs: keys of config, settings that do not follow from them, data, model, machine."""
+    """List what a person or a machine changed between two runs: keys of config, settings not derived from them, data, model, machine."""
     found = [key for key in {**one["config"], **other["config"]} if one["config"].get(key) != other["config"].get(key)]
     told = any(key.startswith("data.") or key == "train.max_tokens" for key in found)
     if one["data"]["sha256"] != other["data"]["sha256"] and not told and (rows := _rows_differ(one, other)):
@@ -173,7 +173,7 @@ def changed(one: Json, other: Json) -> list[str]:
 
 
 def level(facts: Json) -> tuple[float, float]:
-    """(mean loss of the last steps, its standard error)"""
+    """Return (mean loss of the last steps, its standard error)."""
     last = facts["losses"][-_ENDS:]
     if not last:
         return math.nan, math.inf
@@ -181,7 +181,7 @@ def level(facts: Json) -> tuple[float, float]:
 
 
 def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
-    """What the differences of two runs most likely come from."""
+    """Yield the likeliest causes of the differences between two runs."""
     (first, a), (second, b) = one, other
     what = changed(a, b)
     pair = f"{first} and {second}"
@@ -206,7 +206,7 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
 
 
 def _apart(a: Json, b: Json) -> str:
-    """In words by how much the end losses differ; empty where noise could do that."""
+    """Say by how much the end losses differ; empty where noise could explain it."""
     if min(len(a["losses"]), len(b["losses"])) < _FEWEST:
         return ""
     if a["quarantined"] != b["quarantined"]:
@@ -230,7 +230,7 @@ def _named(what: list[str], a: Json, b: Json) -> str:
 
 
 def _one(keys: list[str]) -> str:
-    """The only key that differs; several cannot be told apart."""
+    """Name the only key that differs; several cannot be told apart."""
     if not keys:
         return "cannot be told"
     return keys[0] if len(keys) == 1 else f"cannot be told between {', '.join(keys[:6])}" + (" and more" if len(keys) > 6 else "")
@@ -254,7 +254,7 @@ def _once(likely: list[Json]) -> list[Json]:
 
 
 def _untold(runs: Sequence[tuple[str, Json]], named: set[str]) -> list[str]:
-    """What cannot be told from these folders."""
+    """List what cannot be told from these folders."""
     found = []
     if seed_band(runs) is None:
         found.append("how far a seed alone moves the loss: no two of these runs differ by train.seed alone")
@@ -264,7 +264,7 @@ def _untold(runs: Sequence[tuple[str, Json]], named: set[str]) -> list[str]:
 
 
 def read_run(run: RunFolder) -> Json:
-    """`facts_of` of a folder that holds a run. Raises Stop."""
+    """Read `facts_of` a folder that holds a run. Raises Stop."""
     run.existing()
     run.refuse_foreign()
     if not run.plan_file.exists():

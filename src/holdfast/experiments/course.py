@@ -21,7 +21,7 @@ _NEAR = 1.1  # times the loss at the next lower rate: the samples are the same, 
 
 
 def state_before(run: RunFolder, trouble: Trouble) -> int | None:
-    """The newest step before the trouble whose state is on disk and whole; 0 is the beginning, None: it would cost too much."""
+    """Return the newest step before the trouble whose state is on disk and whole; 0 is the beginning, None: it would cost too much."""
     checkpoint, _ = next_valid(run, [step for step in checkpoint_steps(run) if step <= trouble.onset - BEFORE])
     if checkpoint is not None:
         return checkpoint.step
@@ -29,12 +29,12 @@ def state_before(run: RunFolder, trouble: Trouble) -> int | None:
 
 
 def span(trouble: Trouble) -> int:
-    """The last step that is trained again."""
+    """Return the last step that is trained again."""
     return min(trouble.step, trouble.onset + _BEYOND)
 
 
 def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Verdict:
-    """What keeps a spike from coming: nothing at all (transient), samples left out (rows), a lower rate (setting); or uncertain.
+    """Find what keeps a spike from coming: nothing at all (transient), samples left out (rows), a lower rate (setting); or uncertain.
 
     `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step.
     """
@@ -75,7 +75,7 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
 
 
 def _rate_that_holds(level: Callable[[float], float], limit: float) -> float | None:
-    """The largest share of the rate at which the level is below the limit and near that of the next lower one; None: none is."""
+    """Find the largest share of the rate whose level is below the limit and near that of the next lower one; None: none is."""
     held: tuple[float, float] | None = None
     for share in RATES:
         now = level(share)
@@ -86,7 +86,7 @@ def _rate_that_holds(level: Callable[[float], float], limit: float) -> float | N
 
 
 def _smallest(suspects: list[int], without: Any) -> list[int]:
-    """The fewest samples without which the loss stays at its level."""
+    """Find the fewest samples without which the loss stays at its level."""
 
     def fails(some: Any) -> bool:
         return not without(list(some))  # the search looks for a set that does it: here, that cures it

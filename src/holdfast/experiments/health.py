@@ -35,7 +35,7 @@ class HealthWatch:
         self._looked = -_LOOK_EVERY_S
 
     def look(self, at_once: bool = False) -> None:
-        """Called all the while; reads the journal every two seconds, or `at_once`, where it has grown."""
+        """Look at the journal every two seconds, or `at_once`, where it has grown. Called all the while."""
         if not at_once and self.clock.monotonic() - self._looked < _LOOK_EVERY_S:
             return
         self._looked = self.clock.monotonic()
@@ -54,7 +54,7 @@ class HealthWatch:
             self._look_at_remedies(rows[-1]["step"])
 
     def settled(self, trouble_goes_on: bool) -> None:
-        """The trouble was dealt with; `trouble_goes_on`: it cannot be, and is not to be looked at again."""
+        """Forget the trouble that was dealt with; `trouble_goes_on`: it cannot be, and is not to be looked at again."""
         self.trouble = None
         self.acts = self.acts and not trouble_goes_on
 
@@ -68,7 +68,7 @@ class HealthWatch:
                 self._tell(name, rows[-1]["step"], words)
 
     def _with_evaluations(self, rows: list[Json]) -> list[Json]:
-        """The rows, with the held-out loss where one was measured after the step."""
+        """Return the rows, with the held-out loss where one was measured after the step."""
         new, replaced = self._evaluations.new()
         self._measured = ({} if replaced else self._measured) | {row["step"]: row["loss"] for row in new}
         return [row | {"held_out_loss": self._measured[row["step"]]} if row["step"] in self._measured else row for row in rows]
@@ -88,7 +88,7 @@ class HealthWatch:
         self.remedied = any(event["event"] == "remedy_applied" and step < event["step"] + WATCHED for event in self._past)
 
     def _remedies(self) -> list[Json]:
-        """The events that say what became of remedies, so far."""
+        """Return the events so far that say what became of remedies."""
         new, replaced = self._events.new()
         self._past = [*([] if replaced else self._past), *(event for event in new if event["event"] in OF_REMEDIES)]
         return self._past

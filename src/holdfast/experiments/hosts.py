@@ -65,7 +65,7 @@ class Host:
         return ending
 
     def close(self) -> None:
-        """Raises Stuck."""
+        """End the child and close its input. Raises Stuck."""
         end(self.child, "a trial's process")
         if self.child.stdin is not None:
             with contextlib.suppress(OSError):  # what it was asked last may lie there still
@@ -107,7 +107,7 @@ class Hosts:
         return result | {"waited_s": waited_s}
 
     def _on_a_disk_with_room(self, change: TrialChange) -> Json | None:
-        """The outcome of a trial; None where it failed and the run's disk is full: that says nothing about the step."""
+        """Run a trial and return its outcome; None where it failed and the run's disk is full: that says nothing about the step."""
         began, first = time.monotonic(), change.since or self.step
         steps = 1 if change.until is None else change.until - first + 1
         folder = None
@@ -140,7 +140,7 @@ class Hosts:
         return time.monotonic() - began
 
     def _asked(self, folder: Path, change: TrialChange, deadline_s: float) -> str:
-        """How a trial ended. Its process may be gone before it begins, for a reason of its own: then it is asked once more.
+        """Return how a trial ended. Its process may be gone before it begins, for a reason of its own: then it is asked once more.
 
         Where that finds no GPU it is asked again and again.
         """
@@ -154,7 +154,7 @@ class Hosts:
         return Pauses(self.run, self.tell).until_found(ask, DEVICE_GONE, "a trial found no GPU", self.stop)
 
     def _of(self, env: dict[str, str | None]) -> Host:
-        """The living child of this environment; one of another is let go, because a device has room for one."""
+        """Return the living child of this environment; end those of others, because a device has room for one."""
         key = str(sorted(env.items()))
         for other in [name for name, host in self.living.items() if name != key or not host.alive()]:
             self.living.pop(other).close()

@@ -25,7 +25,7 @@ _BLOCKS = ((1, 1), (4, 3), (5, 5), (5, 5))  # trials with a change and without i
 
 
 def in_order(cards: Iterable[RemedyCard], cause: str, machine: Json, refuted: set[str], allow_cpu: bool) -> list[RemedyCard]:
-    """The remedies worth a trial: likely cures of the cause first, the cheaper before the dearer.
+    """Sort the remedies worth a trial: likely cures of the cause first, the cheaper before the dearer.
 
     Those of another vendor's GPU than this machine's are left out: each would cost the start of a process. Those of a
     GPU come late where there is none. The last resort comes last, where it is allowed and there is a GPU to leave.
@@ -40,7 +40,7 @@ def in_order(cards: Iterable[RemedyCard], cause: str, machine: Json, refuted: se
 
 
 def investigate(lab: Lab, suspects: Sequence[int], failures: int, remedies: Iterable[RemedyCard]) -> Verdict:
-    """What is to blame and what was seen to help. `failures`: how often the step has failed already; `remedies` in the order to try.
+    """Find what is to blame and what helped. `failures`: how often the step has failed already; `remedies` in the order to try.
 
     `suspects`: the samples that were tried when it failed; nobody: those of the step.
     """
@@ -103,7 +103,7 @@ def _investigate(lab: Lab, suspects: list[int], failures: int, remedies: list[Re
 
 
 def _loss(lab: Lab, change: TrialChange) -> list[tuple[int, float]]:
-    """(step, loss) of a trial whose loss is finite though its gradients are not; nothing else."""
+    """Return (step, loss) of a trial whose loss is finite though its gradients are not; else an empty list."""
     loss = lab.outcome(change)["loss"]
     return [(lab.step, float(loss))] if loss is not None and isfinite(loss) else []
 
@@ -114,7 +114,7 @@ def _told(lab: Lab) -> str:
 
 
 def _passes(lab: Lab, suspects: list[int], change: TrialChange) -> int:
-    """In how many trials the step went through with `change`, where that is no accident; 0 where it fails or cannot be told.
+    """Count the trials in which the step went through with `change`, where that is no accident; 0 where it fails or cannot be told.
 
     Trials with the change and without it take turns, until so many failures on one side alone are rare (Fisher's exact test).
     """
@@ -133,12 +133,12 @@ def _passes(lab: Lab, suspects: list[int], change: TrialChange) -> int:
 
 
 def by_accident(failed: int, without: int, passes: int) -> float:
-    """The chance that `failed` failures among `without + passes` trials that are all alike fall on those without the change."""
+    """Compute the chance that `failed` failures among `without + passes` equal trials all fall on those without the change."""
     return comb(without, failed) / comb(without + passes, failed)
 
 
 def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
-    """The rows that are to blame, or None where the failure does not follow rows."""
+    """Find the rows that are to blame; None where the failure does not follow rows."""
     if _everything_fails(lab, suspects):
         return None
     blamed: list[list[int]] = []
@@ -172,12 +172,12 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
 
 
 def _are_the_longest(lab: Lab, rows: list[int], left: list[int]) -> bool:
-    """Whether several are accused that are longer than all others: their length is as good a reason, and costs no row."""
+    """Return whether several are accused that are longer than all others: their length is as good a reason, and costs no row."""
     return len(rows) > 1 and bool(left) and min(_length(lab, one) for one in rows) > max(_length(lab, one) for one in left)
 
 
 def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
-    """Whether the culprits fail again, each time, and what is left goes through, each time: what fails now and then accuses nobody."""
+    """Return whether the culprits fail again, each time, and the rest goes through, each time: an occasional failure accuses nobody."""
     rest = TrialChange(tuple(left))
     if left and (lab.fails(rest) or any(lab.fails(rest, anew=True) for _ in range(_AGAIN))):
         return False
@@ -187,19 +187,19 @@ def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
 
 
 def _traced(lab: Lab, samples: list[int], failed: Json) -> Json:
-    """A trial that looks for the first operation whose result is not finite; nothing where these samples failed otherwise."""
+    """Run a trial that looks for the first operation whose result is not finite; empty where these samples failed otherwise."""
     return lab.outcome(TrialChange(tuple(samples), trace=True)) if failed["ending"] == "finished" else {}
 
 
 def _where(first: Json | None) -> str:
-    """Where values stop being finite, and what the same operation gives in fp32 on the CPU, in words."""
+    """Say where values stop being finite, and what the same operation gives in fp32 on the CPU."""
     if first is None:
         return ""
     return f"; first not finite: {first['operation']} ({first['dtype']}) in {first['module']}, {first['says']}"
 
 
 def _everything_fails(lab: Lab, suspects: list[int]) -> bool:
-    """Whether samples as unlike as the shortest, the longest and some between them fail alone: then it is not a row that is to blame."""
+    """Return whether samples as unlike as the shortest, the longest and some between them each fail alone: then no row is to blame."""
     by_length = sorted(suspects, key=lambda one: _length(lab, one))
     last = len(by_length) - 1
     at = dict.fromkeys((0, last, last // 2, last // 4, 3 * last // 4))  # bad rows are often just the shortest and the longest
@@ -207,7 +207,7 @@ def _everything_fails(lab: Lab, suspects: list[int]) -> bool:
 
 
 def _company(lab: Lab, others: list[int]) -> list[int]:
-    """Those that were seen to go through, where any were."""
+    """Return the samples that were seen to go through, or all where none was."""
     innocent = {sample for outcome in lab.known.values() if outcome["finite"] for sample in outcome["samples"]}
     return [one for one in others if one in innocent] or others
 

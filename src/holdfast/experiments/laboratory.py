@@ -50,7 +50,7 @@ class Laboratory:
             host.close()
 
     def ask(self, kind: str, *, env: dict[str, str | None] | None = None, most_s: float | None = None, **request: Any) -> Json:
-        """What came of an experiment: `ending` is "finished", or says how it failed; `folder` holds what it kept. Raises Stuck."""
+        """Run an experiment and return its outcome: `ending` is "finished" or how it failed; `folder` holds what it kept. Raises Stuck."""
         folder = new_folder(self.run)
         self.asked += 1
         write_json(folder / "request.json", {"kind": kind, "attempt": 1, "faults": self.faults, "env": env or {}, **request})
@@ -74,7 +74,7 @@ class Laboratory:
 
 
 def last_words(log: Path, most: int = 3) -> list[str]:
-    """The last lines a child left that say something."""
+    """Return the last lines of a child's log that say something."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -83,11 +83,11 @@ def last_words(log: Path, most: int = 3) -> list[str]:
 
 
 def finished(outcome: Json) -> bool:
-    """Whether an experiment came to its end, whatever it found."""
+    """Return whether an experiment came to its end, whatever it found."""
     return bool(outcome["ending"] == "finished")
 
 
 def how(outcome: Json) -> str:
-    """How an experiment failed, in words."""
+    """Say how an experiment failed."""
     said = next((line for line in reversed(outcome.get("log") or []) if not line.startswith("Current thread")), "")
     return f"{outcome['ending']}{f' ({said})' if said and said not in outcome['ending'] else ''}"

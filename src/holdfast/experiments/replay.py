@@ -54,11 +54,11 @@ class TrialChange:
     deterministic: bool = False  # with kernels that give the same bits each time, whichever the run has
 
     def changes(self) -> bool:
-        """Whether anything but the kernels differs from the run."""
+        """Return whether anything but the kernels differs from the run."""
         return bool(self.samples or self.settings or self.env)
 
     def key(self) -> str:
-        """The same for changes that ask the same."""
+        """Return a text that is equal for changes that ask the same."""
         what = f"{sorted(self.samples)} {sorted(self.settings.items())} {sorted(self.env.items())}"
         return f"{what} {self.trace} {self.until} {self.since} {self.deterministic}"
 
@@ -77,7 +77,7 @@ def replay(run: RunFolder, step: int, change: TrialChange, environment: dict[str
 
 
 def new_trial(run: RunFolder, step: int, change: TrialChange) -> Path:
-    """A folder under RUN/trials with the request in it."""
+    """Make a folder under RUN/trials with the request in it."""
     folder, config = new_folder(run), run.config()
     request = {
         "step": step,
@@ -101,7 +101,7 @@ def new_trial(run: RunFolder, step: int, change: TrialChange) -> Path:
 
 
 def answered(folder: Path) -> bool:
-    """Whether the child has begun with the trial, or said why it cannot: else it was never asked."""
+    """Return whether the child has begun with the trial, or said why it cannot: else it was never asked."""
     return any((folder / name).exists() for name in ("running.json", "outcome.json"))
 
 
@@ -119,7 +119,7 @@ def conclude(folder: Path, step: int, change: TrialChange, ending: str, seconds:
 
 
 def ending_of_child(child: subprocess.Popen[bytes], folder: Path, start_s: float, deadline_s: float) -> str:
-    """How a trial ended, once it has, or that it takes too long."""
+    """Wait for a trial's end and return how it ended, or that it takes too long."""
     clock = Awake(_AWAKE_S).now
     since, sign = clock(), (False, 0)
     while not (folder / "outcome.json").exists():
@@ -137,7 +137,7 @@ def ending_of_child(child: subprocess.Popen[bytes], folder: Path, start_s: float
 
 
 def _sign_of_life(folder: Path) -> tuple[bool, int]:
-    """(whether the trial has begun, when its child last reached another of the steps before it)"""
+    """Return (whether the trial has begun, when its child last reached another of the steps before it)."""
     try:
         reached = (folder / "reached.json").stat().st_mtime_ns
     except FileNotFoundError:
@@ -166,7 +166,7 @@ _OF_STEP = {"loss": "loss", "grad_norm": "gradient norm"}
 
 
 def failure(outcome: Json) -> str:
-    """How a trial failed, in words."""
+    """Say how a trial failed."""
     if outcome["ending"] == "finished":
         named = [words for key, words in _OF_STEP.items() if (value := outcome.get(key)) is None or not math.isfinite(value)]
         return f"not finite: {outcome.get('damaged') or ' and '.join(named) or 'a trained weight'}"
@@ -174,7 +174,7 @@ def failure(outcome: Json) -> str:
 
 
 def new_folder(run: RunFolder) -> Path:
-    """A folder of its own under RUN/trials."""
+    """Make a new folder under RUN/trials."""
     run.trials.mkdir(exist_ok=True)
     number = max((int(entry.name) for entry in run.trials.iterdir() if entry.name.isdigit()), default=0) + 1
     while True:

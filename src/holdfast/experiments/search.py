@@ -10,7 +10,7 @@ _TRIPLES = 48  # samples of which sets of three are looked through
 
 
 def smallest_failing(samples: Sequence[int], fails: Fails) -> list[int]:
-    """A set that fails and of which no part that was tried does; log2(n) + 1 trials where one sample is to blame.
+    """Find a set that fails and of which no part that was tried does; log2(n) + 1 trials where one sample is to blame.
 
     First by halves, as if one sample were guilty alone; where that leads to a sample which is innocent alone, by ddmin (A. Zeller,
     R. Hildebrandt, IEEE TSE 28(2), 2002).
@@ -42,7 +42,7 @@ def _ddmin(samples: list[int], fails: Fails) -> list[int]:
 
 
 def same_size_sets(suspects: Sequence[int], others: Sequence[int], lengths: Mapping[int, int]) -> list[list[int]]:
-    """Up to two sets of `others` with about as many tokens as the suspects: the nearest total, and the nearest that is no smaller."""
+    """Choose up to two sets of `others` with about as many tokens as the suspects: the nearest total, and the nearest no smaller one."""
     wanted = sum(lengths[one] for one in suspects)
     sizes = (1, 2, 3) if len(others) <= _TRIPLES else (1, 2)
     sums = [(sum(lengths[one] for one in some) - wanted, list(some)) for some in chain(*(combinations(others, size) for size in sizes))]
@@ -53,7 +53,7 @@ def same_size_sets(suspects: Sequence[int], others: Sequence[int], lengths: Mapp
 
 
 def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails, alike: Sequence[Sequence[int]] = ()) -> tuple[list[int], str]:
-    """Which of the suspects fail whatever company they are in; nobody where the failure goes with the company, that is with the shape.
+    """Find the suspects that fail whatever company they are in; nobody where the failure goes with the company, that is with the shape.
 
     `suspects` fail together, `others` do not; they come by length. The shortest and the longest are tried as companions, so that sums of
     tokens differ, and the longest in the place of a suspect, so that a sum is told from a row; so are sets `alike`, which have as many

@@ -16,7 +16,7 @@ _NEAR = 1.4  # times the loss at the best of the rates: beyond it the weights ar
 
 
 def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
-    """What training to the step again from older states shows; None where it fails from there, too, at lower rates as well.
+    """Train to the step again from older states and judge; None where it fails from there, too, at lower rates as well.
 
     `failed` is the outcome of the step as it was; `rates`: try lower rates as well. A state is accused only where training gives another
     one, by far: rounding and chance accuse none.
@@ -36,7 +36,7 @@ def blame_the_state(lab: Lab, failed: Json, rates: bool) -> Verdict | None:
 
 
 def _comes_again(lab: Lab, to: int, differs: Json) -> bool:
-    """Whether training once more gives the value that the stored state should have, too: one computation accuses nobody.
+    """Return whether training once more gives the value that the stored state should have, too: one computation accuses nobody.
 
     Where bits are not always the same, the first updates of weights that hardly have a gradient go by the signs of rounding errors, so
     that two computations may differ by all there is.
@@ -50,7 +50,7 @@ def _comes_again(lab: Lab, to: int, differs: Json) -> bool:
 
 
 def blame_the_rate(lab: Lab, onset: int, limit: float) -> Verdict | None:
-    """Whether a lower rate from before step `onset`, since when the loss is above `limit`, keeps it below; None where none does.
+    """Try lower rates from before step `onset`, since when the loss is above `limit`; None where none keeps it below.
 
     The loss of step `onset` is that of weights which the step before it has made: the state before both is sound.
     """
@@ -68,7 +68,7 @@ def _first_rate(lab: Lab, states: list[int], limit: float = math.inf) -> Verdict
 
 
 def _rate_that_holds(lab: Lab, to: int, limit: float) -> float | None:
-    """The largest share of the learning rate at which the step goes through, twice, with a loss near the best of them; None: none does."""
+    """Find the largest share of the learning rate at which the step goes through, twice, with a loss near the best; None: none does."""
     tried = {factor: TrialChange(settings={"lr_factor": lab.settings.lr_factor * factor}, since=to + 1, until=lab.step) for factor in RATES}
     losses = {factor: float(outcome["loss"]) for factor, change in tried.items() if (outcome := lab.outcome(change))["finite"]}
     near = [factor for factor, loss in losses.items() if loss <= min(limit, _NEAR * min(losses.values()))]

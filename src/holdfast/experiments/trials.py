@@ -38,7 +38,7 @@ class Lab:
         stop: Callable[[], bool] = lambda: False,
         goes_back: bool = True,
     ) -> None:
-        """`replay` tries the step under a change; goes_back: whether committed steps may be trained again at a lower rate."""
+        """Take `replay`, which tries the step under a change; goes_back: whether committed steps may be trained again at a lower rate."""
         self.run, self.step, self.settings, self.replay, self.stop = run, step, settings, replay, stop
         self.trials, self.most_trials, self.goes_back = 0, most_trials, goes_back
         self.processes = 0  # that were started for the trials
@@ -52,7 +52,7 @@ class Lab:
         return self.settings.deterministic
 
     def fails(self, change: TrialChange, anew: bool = False) -> bool:
-        """Whether the step fails under `change`; asked once, or again with `anew`.
+        """Return whether the step fails under `change`; asked once, or again with `anew`.
 
         Raises Spent, NoAnswer, Stuck.
         """
@@ -64,7 +64,7 @@ class Lab:
         return self.unchanged[-1]
 
     def odds(self) -> tuple[int, int] | None:
-        """How often the step failed as it was, of how many trials; None where it was not tried."""
+        """Return (failures, trials) of the unchanged step; None where it was not tried."""
         return (sum(self.unchanged), len(self.unchanged)) if self.unchanged else None
 
     def outcome(self, change: TrialChange, anew: bool = False) -> Json:
@@ -74,7 +74,7 @@ class Lab:
         return self.known[key]
 
     def older_states(self, at: int) -> list[int]:
-        """Steps before `at` whose state is on disk and whole, newest first; last the beginning, where it is near."""
+        """List the steps before `at` whose state is on disk and whole, newest first; last the beginning, where it is near."""
         found: list[int] = []
         steps = [step for step in checkpoint_steps(self.run) if step < at]
         while steps and len(found) < _STATES:
@@ -86,15 +86,15 @@ class Lab:
         return [*found, *([0] if 0 < at <= FROM_THE_START else [])]
 
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of the steps committed before this one."""
+        """Return (step, loss) of the steps committed before this one."""
         return [(row["step"], row["loss"]) for row in self.run.steps() if row["step"] < self.step and row["loss"] is not None]
 
     def accused(self) -> int:
-        """Steps, among the last before this one, whose rows were put in quarantine."""
+        """Count the steps, among the last before this one, whose rows were put in quarantine."""
         return len({row["step"] for row in read_lines(self.run.quarantine_file) if self.step - WIDTH < row["step"] < self.step})
 
     def verdict(self, kind: str, evidence: str, **facts: Any) -> Verdict:
-        """What the trials so far have shown."""
+        """Return a verdict of this kind with the trials so far."""
         facts |= {"odds": self.odds(), "processes": self.processes}
         return Verdict(kind, self.trials, round(self.seconds(), 1), evidence, **facts)
 
@@ -113,17 +113,17 @@ class Lab:
         return result
 
     def sources(self, samples: Sequence[int]) -> tuple[str, ...]:
-        """The rows, as file:line, of samples that took part in a trial."""
+        """Return the rows, as file:line, of samples that took part in a trial."""
         return tuple(str(self.fact(one, "sources")) for one in samples)
 
     def fact(self, sample: int, name: str) -> Any:
-        """A fact about a sample from any trial it took part in."""
+        """Return a fact about a sample from any trial it took part in; None where there is none."""
         outcomes = (outcome for outcome in self.known.values() if name in outcome and sample in outcome["samples"])
         return next((outcome[name][outcome["samples"].index(sample)] for outcome in outcomes), None)
 
 
 def concluded(lab: Lab, hosts: Hosts, experiments: Callable[[], Verdict]) -> Verdict:
-    """What the experiments show, with every process of the lab gone; or that one of them cannot be ended."""
+    """Run the experiments and end the lab's processes; return a verdict of `stuck` where one of them cannot be ended."""
     try:
         with hosts:
             return experiments()
@@ -132,7 +132,7 @@ def concluded(lab: Lab, hosts: Hosts, experiments: Callable[[], Verdict]) -> Ver
 
 
 def trials_left(run: RunFolder, step: int) -> int:
-    """What is left of the trials of a step, which all its investigations share since the run was last given up or stopped."""
+    """Return the trials left for a step, which all its investigations share since the run was last given up or stopped."""
     spent = 0
     for _, end in closed_attempts(run):
         if not end.goes_on:

@@ -11,7 +11,7 @@ _PACKAGES = ("transformers", "peft", "bitsandbytes", "safetensors", "accelerate"
 
 
 def unlike(before: Json, now: Json) -> list[str]:
-    """Differences in words, "what: before -> now", those that change bits first. What one of them does not know is no difference."""
+    """List differences in words, "what: before -> now", those that change bits first; a fact unknown to one of them is no difference."""
     facts: list[tuple[str, Callable[[Json], object]]] = [
         ("GPUs", _gpus),
         ("torch", lambda one: (one.get("torch") or {}).get("version")),
@@ -28,7 +28,7 @@ def unlike(before: Json, now: Json) -> list[str]:
 
 
 def libraries(machine: Json) -> dict[str, str]:
-    """Version by name of the libraries of a machine that a run's bits follow from, as far as it knows them."""
+    """Return the version by name of a machine's libraries that a run's bits depend on, as far as it knows them."""
     packages = machine.get("packages") or {}
     versions = {"torch": (machine.get("torch") or {}).get("version")} | {name: packages.get(name) for name in _PACKAGES}
     return {name: version for name, version in versions.items() if isinstance(version, str)}

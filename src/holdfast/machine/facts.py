@@ -38,7 +38,7 @@ class Gpu:
 
 
 def has_bf16(arch: str | None) -> bool | None:
-    """Whether a GPU multiplies bf16 itself: NVIDIA's from sm_80 on, AMD's from MI100 and RDNA3 on. None: an unknown architecture."""
+    """Return whether a GPU multiplies bf16 itself: NVIDIA's from sm_80 on, AMD's from MI100 and RDNA3 on. None: an unknown architecture."""
     arch = arch or ""
     number = arch.removeprefix("sm_").rstrip("af")
     if arch.startswith("sm_") and number.isdecimal():
@@ -47,7 +47,7 @@ def has_bf16(arch: str | None) -> bool | None:
 
 
 def has_fast_fp16(arch: str | None) -> bool:
-    """Whether a GPU that multiplies no bf16 multiplies fp16 several times faster than fp32: Volta, Turing, MI50 and RDNA2."""
+    """Return whether a GPU without bf16 multiplies fp16 several times faster than fp32: Volta, Turing, MI50 and RDNA2."""
     return (arch or "").startswith(_FAST_FP16)
 
 
@@ -144,5 +144,5 @@ class Machine:
         return self.packages.get(name)
 
     def tritons(self) -> dict[str, str]:
-        """The Triton packages that are installed, with their versions: all of them bring the same module."""
+        """Return the installed Triton packages with their versions: all of them bring the same module."""
         return {name: version for name in _TRITONS if (version := self.package(name))}

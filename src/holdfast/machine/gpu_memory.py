@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 
 def gpu_memory(place: Place, deadline_s: float = _DEADLINE_S) -> Json | None:
-    """{cards: [{vendor, used_bytes, total_bytes}], processes: [{pid, bytes, command}]}, hungriest first; None where there is no card."""
+    """Return {cards: [{vendor, used_bytes, total_bytes}], processes: [{pid, bytes, command}]}, hungriest first; None without a card."""
     cards = _amd_cards(place)
     holders = _amd_holders(place)
     if place.exists("/dev/nvidiactl"):
@@ -27,7 +27,7 @@ def gpu_memory(place: Place, deadline_s: float = _DEADLINE_S) -> Json | None:
 
 
 def in_use(facts: Json) -> str:
-    """In words: what is in use, and by which processes."""
+    """Say how much GPU memory is in use, and by which processes."""
     used, total = (sum(card[name] for card in facts["cards"]) / 2**30 for name in ("used_bytes", "total_bytes"))
     text = f"{used:.1f} of {total:.1f} GiB of the cards' memory are in use"
     holders = [f"process {one['pid']} ({one['command'] or 'gone, or not to be seen'})" for one in facts["processes"]]
@@ -58,7 +58,7 @@ def _nvidia_cards(place: Place, deadline_s: float) -> list[Json]:
 
 
 def _rows(place: Place, question: str, deadline_s: float) -> list[tuple[int, int]]:
-    """The pairs of whole numbers that nvidia-smi answers with; lines that are none ("[N/A]") are left out."""
+    """Return the pairs of whole numbers that nvidia-smi answers with; other lines ("[N/A]") are left out."""
     state, text = ask_tool(place, "nvidia-smi", [question, "--format=csv,noheader,nounits"], deadline_s)
     pairs = [[part.strip() for part in line.split(",")] for line in text.splitlines()] if state == "ok" else []
     return [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(part.isdecimal() for part in pair)]

@@ -15,7 +15,7 @@ _FRAME_BUFFER_HEAPS = (1, 2)
 
 
 def read_gpus(place: Place, told: Json) -> list[Json]:
-    """All AMD and NVIDIA GPUs: AMD's in the order of the driver's nodes, NVIDIA's in its own, then those no driver has taken."""
+    """Read all AMD and NVIDIA GPUs: AMD's in the order of the driver's nodes, NVIDIA's in its own, then those no driver has taken."""
     amd, nvidia, seen = _kfd_cards(place), _nvidia_cards(place, told.get("nvidia", [])), _pci_cards(place)
     if not amd:
         amd = [_as_card("amd", None, agent) for agent in told.get("amd", [])]  # WSL has no such folder; rocminfo knows
@@ -68,7 +68,7 @@ def _bank_bytes(place: Place, node: Path) -> int | None:
 
 
 def _gfx(number: int) -> str:
-    """The driver's 110501 is gfx1151, 90010 is gfx90a: two decimal digits each, the last two written in hexadecimal."""
+    """Convert the driver's 110501 to gfx1151, 90010 to gfx90a: two decimal digits each, the last two written in hexadecimal."""
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
 
 
@@ -111,7 +111,7 @@ def _pci_name(place: Place, vendor: int, device: int) -> str | None:
 
 
 def read_drivers(place: Place, told: Json) -> Json:
-    """{rocm: {version, driver, firmware, repositories}, cuda: {driver}} as in a machine file."""
+    """Return {rocm: {version, driver, firmware, repositories}, cuda: {driver}} as in a machine file."""
     proc = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", place.text("/proc/driver/nvidia/version") or "")
     smi = next((card["driver"] for card in told.get("nvidia", []) if re.match(r"\d", card.get("driver") or "")), None)
     firmware: dict[str, str] = {}
@@ -130,14 +130,14 @@ def read_drivers(place: Place, told: Json) -> Json:
 
 
 def _repositories(place: Place) -> list[str]:
-    """ROCm's package sources that apt or dnf is told of: rocm/apt/6.2, amdgpu/6.2/ubuntu, ..."""
+    """List ROCm's package sources that apt or dnf is told of: rocm/apt/6.2, amdgpu/6.2/ubuntu, ..."""
     files = [*place.entries("/etc/apt/sources.list.d"), *place.entries("/etc/yum.repos.d")]
     texts = [line for file in files for line in (place.text(file) or "").splitlines() if not line.lstrip().startswith("#")]
     return sorted({match for line in texts for match in re.findall(r"repo\.radeon\.com/(rocm/[\w/.-]+|amdgpu/[\w/.-]+)", line)})
 
 
 def _rocm_version(place: Place) -> str | None:
-    """Of /opt/rocm (or ROCM_PATH); its patch number may carry a build number, which is cut off."""
+    """Read the version of /opt/rocm (or ROCM_PATH); a build number in its patch number is cut off."""
     folders = [place.path(folder) for folder in (place.environ.get("ROCM_PATH") or "", "/opt/rocm") if folder]
     folders += [entry for entry in reversed(place.entries("/opt")) if entry.name.startswith("rocm-")]
     for folder in folders:

@@ -11,12 +11,12 @@ _MAPPINGS = 1 << 15  # half of what Linux lets a process have; what is beyond co
 
 
 def is_tight(needed: float, capacity: int | None) -> bool:
-    """Whether a process that needs so many bytes should give back what it frees. capacity: of main memory; None is unknown."""
+    """Return whether a process that needs so many bytes should give back what it frees. capacity: of main memory; None is unknown."""
     return capacity is not None and needed > TIGHT * capacity
 
 
 def heap_environment(tight: bool) -> dict[str, str]:
-    """Variables that glibc reads when a process begins.
+    """Return the variables that glibc reads when a process begins.
 
     glibc gives big freed blocks back and pays for each page again: up to half of a step (benchmarks/allocator.py). So they are kept, unless
     memory is tight: a heap has gaps. Small freed blocks that it keeps at hand lie between big ones, which then do not join: a heap of three

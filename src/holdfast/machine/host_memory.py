@@ -9,7 +9,7 @@ _LINE = re.compile(r"^(\S+):\s*(\d{1,18}) kB$", re.M)
 
 
 def host_memory(file: Path = Path("/proc/meminfo")) -> dict[str, int]:
-    """/proc/meminfo in bytes by name (MemTotal, MemAvailable, SwapFree, ...); empty where there is none."""
+    """Read /proc/meminfo in bytes by name (MemTotal, MemAvailable, SwapFree, ...); empty where there is none."""
     try:
         text = file.read_text(errors="replace")
     except OSError:

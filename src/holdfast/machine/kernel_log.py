@@ -25,7 +25,7 @@ _MATTERS = re.compile(
 
 
 def oom_kills(place: Place) -> int | None:
-    """How many processes of this process's control group the kernel has ended for memory so far; None where it does not tell."""
+    """Count the processes of this process's control group that the kernel has ended for memory so far; None where it does not tell."""
     for line in (place.text("/proc/self/cgroup") or "").splitlines():
         number, controllers, name = line.split(":", 2)
         if number == "0" and not controllers:
@@ -42,7 +42,7 @@ def oom_kills(place: Place) -> int | None:
 
 
 def kernel_messages(since: float, device: Path = Path("/dev/kmsg")) -> tuple[str, ...] | None:
-    """The newest messages that matter since a time (seconds since the epoch), oldest first; None where nobody may read them."""
+    """Read the newest messages that matter since a time (seconds since the epoch), oldest first; None where nobody may read them."""
     found = _from_kmsg(device, since)
     if found is None:
         found = _from_journal(since)
@@ -62,7 +62,7 @@ def _from_kmsg(device: Path, since: float) -> list[str] | None:
 
 
 def records(read: Callable[[], bytes]) -> Iterator[tuple[float, str]]:
-    """(seconds since boot, text) of each record of the kernel's ring, oldest first. A `read` gives one, and fails after the last."""
+    """Yield (seconds since boot, text) of each record of the kernel's ring, oldest first. A `read` gives one, and fails after the last."""
     while True:
         try:
             record = read().decode(errors="replace")

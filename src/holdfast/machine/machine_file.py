@@ -11,7 +11,7 @@ from holdfast.machine.facts import INTEGRATED, VENDORS, Gpu, Machine, Node, Prob
 
 
 def training_devices(facts: Json) -> list[Json]:
-    """The GPUs a run will use: those torch sees, else those its build is for; the discrete ones, where there are any. Empty: the CPU.
+    """Return the GPUs a run will use: those torch sees, else those its build is for; discrete ones, where there are any. Empty: the CPU.
 
     An integrated GPU beside a card is hidden from the trainer (book/variables/rocr_visible_devices.py).
     """
@@ -34,7 +34,7 @@ def _discrete(entries: list[Any]) -> list[Json]:
 
 
 def read(facts: Mapping[str, Any]) -> Machine:
-    """A machine from the JSON of a machine file; never fails, whatever stands there."""
+    """Read a machine from the JSON of a machine file; never fails, whatever stands there."""
     at = _Reader(facts)
     torch = _torch(at) if at.section("torch") else None
     machine = Machine(
@@ -164,7 +164,7 @@ class _Reader:
         return found
 
     def packages(self, *path: str) -> dict[str, str | None]:
-        """Versions by name; null means not installed, a value that is no text means unknown."""
+        """Return versions by name; null means not installed, a value that is no text means unknown."""
         section, strange = (
             self.section(*path),
             [name for name, value in self.section(*path).items() if not isinstance(value, (str, type(None)))],

@@ -27,7 +27,7 @@ class Place:
         return self.root / name.lstrip("/")
 
     def text(self, name: str | Path) -> str | None:
-        """The text of a file without the space around it, its first mebibyte at most."""
+        """Read the text of a file without the space around it, its first mebibyte at most."""
         path = name if isinstance(name, Path) else self.path(name)
         try:
             with path.open("rb") as handle:
@@ -43,7 +43,7 @@ class Place:
             return None
 
     def entries(self, name: str | Path) -> list[Path]:
-        """What is in a folder, numbers in the order of numbers."""
+        """List the entries of a folder, numbers in the order of numbers."""
         path = name if isinstance(name, Path) else self.path(name)
         try:
             return sorted(

@@ -19,7 +19,7 @@ _CHILD_DEADLINE_S = 300
 
 
 def read_probes(facts: Json, folder: Path) -> Json:
-    """{name: {outcome, ...}} of all probes. `folder`: where runs are kept; its disk is measured."""
+    """Run all probes and return {name: {outcome, ...}}. `folder`: where runs are kept; its disk is measured."""
     while not folder.is_dir():
         folder = folder.parent
     kept = _kept(facts, folder)
@@ -34,7 +34,7 @@ def read_probes(facts: Json, folder: Path) -> Json:
 
 
 def kept_probes(facts: Json, folder: Path) -> Json:
-    """What earlier probes of this machine found; nothing where it was not asked, or has changed since."""
+    """Return what earlier probes of this machine found; empty where it was not probed, or has changed since."""
     while not folder.is_dir():
         folder = folder.parent
     kept = _kept(facts, folder)
@@ -42,7 +42,7 @@ def kept_probes(facts: Json, folder: Path) -> Json:
 
 
 def _kept(facts: Json, folder: Path) -> Path | None:
-    """By cards, drivers, kernel, torch, what steers them, and the disk."""
+    """Return the file of kept probes, by cards, drivers, kernel, torch, what steers them, and the disk."""
     steering = {name: value for name, value in facts.get("env", {}).items() if not name.startswith(("OMP_", "MKL_"))}
     parts = [facts.get(key) for key in ("gpus", "torch", "rocm", "cuda", "cpu")] + [facts["os"]["kernel"], steering, folder.stat().st_dev]
     cache = cache_folder(os.environ)

@@ -34,7 +34,7 @@ _FOR_ONE_GPU = ("rocm-sdk-device-", "amd-torch-device-")
 
 
 def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place | None = None, tool_deadline_s: float = DEADLINE_S) -> Json:
-    """Facts in the form of a machine file. A fact that cannot be read is null.
+    """Read the facts in the form of a machine file. A fact that cannot be read is null.
 
     `run`: the folder whose disk counts; `ask_torch`: import torch in a child, where no earlier answer is kept; `place`: a recorded tree.
     """
@@ -49,7 +49,7 @@ def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place |
 
 
 def read_packages() -> dict[str, str | None]:
-    """Versions of what training meets, None where it is not installed; packages of one GPU's kernels where they are."""
+    """Read the versions of packages that training meets, None where one is not installed; packages of one GPU's kernels where they are."""
     named: dict[str, str | None] = {name: _version(name) for name in _PACKAGES}
     if named["rocm-sdk-core"] is None:
         return named
@@ -57,7 +57,7 @@ def read_packages() -> dict[str, str | None]:
 
 
 def installed() -> dict[str, str]:
-    """Version by name, in small letters, of every package this Python would import. What has no name is left out."""
+    """Return version by name, in small letters, of every package this Python would import. What has no name is left out."""
     described = (found.metadata for found in importlib.metadata.distributions())  # parsed at each `.name` and `.version`: asked for once
     return {about["Name"].lower(): about["Version"] for about in described if about["Name"]}
 

@@ -16,7 +16,7 @@ _TRUTHS = ("integrated", "bf16")
 
 
 def sound_facts(facts: Json) -> Json:
-    """The facts with what is of a wrong kind left out: it is unknown then, as `machine_file.read` takes it."""
+    """Leave out the facts of a wrong kind: they are unknown then, as `machine_file.read` takes them."""
     found = _entry({name: value for name, value in facts.items() if name not in (*_SECTIONS, "torch", "gpus")})
     found |= {name: _entry(facts[name]) for name in _SECTIONS if isinstance(facts.get(name), dict)}
     if isinstance(facts.get("gpus"), list):

@@ -43,7 +43,7 @@ _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "_KEY", "CREDENTIAL")
 
 
 def read_system(place: Place, run: Path | None) -> Json:
-    """The keys os, python, memory_bytes, swap_bytes, shm_bytes, disk_free_bytes, cpu, devices and env of a machine file."""
+    """Read the keys os, python, memory_bytes, swap_bytes, shm_bytes, disk_free_bytes, cpu, devices and env of a machine file."""
     memory = host_memory(place.path("/proc/meminfo"))
     return {
         "os": _os(place),
@@ -59,7 +59,7 @@ def read_system(place: Place, run: Path | None) -> Json:
 
 
 def usable_threads() -> int:
-    """CPU threads this process may use: its affinity, cut by the cgroup's quota."""
+    """Count the CPU threads this process may use: its affinity, cut by the cgroup's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -69,7 +69,7 @@ def usable_threads() -> int:
 
 
 def steering(place: Place) -> dict[str, str]:
-    """The variables of the environment that steer drivers, runtimes and torch."""
+    """Return the variables of the environment that steer drivers, runtimes and torch."""
     return {
         name: value
         for name, value in sorted(place.environ.items())
@@ -96,13 +96,13 @@ def _os(place: Place) -> Json:
 
 
 def _command_line(place: Place) -> str | None:
-    """The kernel's parameters that concern GPUs; the others are nobody's business."""
+    """Read the kernel's parameters that concern GPUs; the others may be private."""
     text = place.text("/proc/cmdline")
     return None if text is None else " ".join(word for word in text.split() if word.startswith(_PARAMETERS))
 
 
 def _blacklisted(place: Place) -> list[str]:
-    """GPU drivers that modprobe is told not to load."""
+    """List the GPU drivers that modprobe is told not to load."""
     texts = [place.text(file) or "" for file in place.entries("/etc/modprobe.d") if file.suffix == ".conf"]
     return sorted({name for text in texts for name in re.findall(r"^\s*blacklist\s+(amdgpu|nvidia)\s*$", text, re.M)})
 
@@ -161,14 +161,14 @@ def _free(folder: Path) -> int | None:
 
 
 def _cpu(place: Place) -> Json:
-    """bf16: whether there are units that multiply it, None where the CPU does not say."""
+    """Read {threads, name, bf16}; bf16: whether there are units that multiply it, None where the CPU does not say."""
     flags = _cpu_line(place, "flags", "Features")
     name = _cpu_line(place, "model name") or platform.processor() or None
     return {"threads": usable_threads(), "name": name, "bf16": None if flags is None else not BF16_FLAGS.isdisjoint(flags.split())}
 
 
 def _cpu_line(place: Place, *names: str) -> str | None:
-    """The first processor's entry of one of these names."""
+    """Return the first processor's entry of one of these names; None where there is none."""
     lines = (place.text("/proc/cpuinfo") or "").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), None)
 

@@ -24,7 +24,7 @@ _NODES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dri/renderD*", "dxg")
 
 
 def read_torch(ask: bool) -> Json:
-    """{torch: build or null, torch_error?: why it cannot be imported}. `ask`: import it in a child, if no earlier answer is kept."""
+    """Return {torch: build or null, torch_error?: why it cannot be imported}. `ask`: import it in a child, if no earlier answer is kept."""
     build = torch_files(_torch_folder())
     if build is None:
         return {"torch": None}
@@ -41,7 +41,7 @@ def read_torch(ask: bool) -> Json:
 
 
 def _holds_until_reboot(answer: Json, build: Json) -> bool:
-    """Whether an answer may be kept: none that a container without its card, or a driver that is not loaded yet, would give as well."""
+    """Return whether an answer may be kept: no answer that a container without its card, or a driver not loaded yet, would give as well."""
     return bool(answer.get("torch", {}).get("devices")) or ("torch" in answer and not (build["cuda"] or build["hip"]))
 
 
@@ -54,7 +54,7 @@ def _torch_folder() -> Path | None:
 
 
 def torch_files(folder: Path | None) -> Json | None:
-    """Version, HIP and CUDA of a torch folder, and for ROCm the architectures its rocBLAS has files for; None when it is none."""
+    """Read version, HIP and CUDA of a torch folder, and for ROCm the architectures its rocBLAS has files for; None when it is none."""
     if folder is None:
         return None
     try:
@@ -74,7 +74,7 @@ def torch_files(folder: Path | None) -> Json | None:
 
 
 def _blas_archs(folder: Path) -> list[str] | None:
-    """Of the wheel's own rocBLAS, or of the ROCm packages beside it that AMD's wheels use; None when neither is there."""
+    """List the architectures of the wheel's own rocBLAS, or of AMD's ROCm packages beside it; None when neither is there."""
     places = [folder / "lib" / "rocblas" / "library", *folder.parent.glob("_rocm_sdk_*/lib/rocblas/library")]
     names = [file.name for place in places if place.is_dir() for file in place.iterdir()]
     return sorted({match for name in names for match in re.findall(r"gfx[0-9a-f]+", name)}) if names else None

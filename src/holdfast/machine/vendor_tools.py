@@ -22,7 +22,7 @@ _NVIDIA_FIELDS = "pci.bus_id,name,compute_cap,memory.total,driver_version"
 
 
 def ask_tools(place: Place, deadline_s: float = DEADLINE_S) -> tuple[dict[str, str], Json]:
-    """(state of each tool: ok, missing, hanging, failed: ... or rubbish; what they told: {nvidia: [...], amd: [...]})."""
+    """Ask the tools: (state of each: ok, missing, hanging, failed: ... or rubbish; what they told: {nvidia: [...], amd: [...]})."""
     questions: dict[str, tuple[list[str], Callable[[str], list[Json] | None]]] = {
         "nvidia-smi": ([f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader,nounits"], nvidia_cards),
         "rocminfo": ([], rocm_agents),
@@ -43,7 +43,7 @@ def ask_tools(place: Place, deadline_s: float = DEADLINE_S) -> tuple[dict[str, s
 
 
 def ask_libraries(deadline_s: float = DEADLINE_S) -> dict[str, str]:
-    """What becomes of importing each library of a vendor's management that is installed: {"import NAME": ok, hanging or failed: ...}."""
+    """Import each installed library of a vendor's management and return what becomes of it: {"import NAME": ok, hanging or failed: ...}."""
     found = {}
     for name in _LIBRARIES:
         if importlib.util.find_spec(name) is None:
@@ -65,7 +65,7 @@ def ask_libraries(deadline_s: float = DEADLINE_S) -> dict[str, str]:
 
 
 def ask_tool(place: Place, name: str, arguments: list[str], deadline_s: float) -> tuple[str, str]:
-    """(its state as `ask_tools` tells it, what it printed)."""
+    """Run a tool and return (its state as `ask_tools` tells it, what it printed)."""
     program = place.tool(name)
     if program is None:
         return "missing", ""
@@ -102,7 +102,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def nvidia_cards(text: str) -> list[Json] | None:
-    """The cards in nvidia-smi's comma-separated lines; None when a line is none."""
+    """Parse the cards in nvidia-smi's comma-separated lines; None when a line is none."""
     cards: list[Json] = []
     for line in text.strip().splitlines():
         parts = [part.strip() for part in line.split(",")]
@@ -123,7 +123,7 @@ def nvidia_cards(text: str) -> list[Json] | None:
 
 
 def rocm_agents(text: str) -> list[Json] | None:
-    """The GPU agents of rocminfo; None when it is not its output."""
+    """Parse the GPU agents in rocminfo's output; None when it is not its output."""
     if "Agent" not in text:
         return None
     found: list[Json] = []
@@ -135,5 +135,5 @@ def rocm_agents(text: str) -> list[Json] | None:
 
 
 def _before_isa(block: str) -> str:
-    """An agent's own lines: its ISAs have names too."""
+    """Return an agent's own lines: its ISAs have names too."""
     return re.split(r"^\s*ISA Info", block, maxsplit=1, flags=re.M)[0]

@@ -31,7 +31,7 @@ class Advice(NamedTuple):
 
 
 def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
-    """The peak learning rate that is usual. params: of the whole model; None: unknown, taken for a few billion."""
+    """Return the usual peak learning rate. params: of the whole model; None: unknown, taken for a few billion."""
     billions = (params or 3_000_000_000) / 1e9
     kind, rate = KINDS[adapter], OBJECTIVES[objective].lr
     if rate is not None:
@@ -44,7 +44,7 @@ def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
 
 
 def advise(params: int | None, rows: int | None, adapter: str = "lora", objective: str = "sft") -> Iterator[Advice]:
-    """What is usual. rows: to train on; None: unknown."""
+    """Yield the usual settings for such a run. params: of the whole model; rows: to train on; None: unknown."""
     size = f"{params / 1e9:.2g} billion parameters" if params else "a model of unknown size"
     kind = KINDS[adapter]
     what = f"{adapter} on" if not kind.own_weights else "layers of" if kind.frozen else "all weights"
@@ -75,7 +75,7 @@ def _by(count: int, table: tuple[tuple[int, int], ...], otherwise: int) -> int:
 
 
 def far_off(config: Config, params: int | None) -> Iterator[str]:
-    """What of a config of a language model is far from what is usual, in words."""
+    """Yield a sentence for each setting of a language model's config that is far from the usual one."""
     train, adapter = config.train, config.adapter
     usual = usual_lr(params, adapter.type, train.objective)
     if params and train.optimizer in ("adamw", "adamw8bit", "paged", "schedule_free"):

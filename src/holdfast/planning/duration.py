@@ -50,12 +50,12 @@ class Ahead:
 
 
 def work_of(params: Params) -> float:
-    """Operations a token: forward and the gradient of inputs through all weights, the gradient of weights where they are trained."""
+    """Return the operations a token takes: forward, and backward for all inputs, and for weights where they are trained."""
     return 4.0 * params.total + 2.0 * params.trainable
 
 
 def duration(ahead: Ahead, runs: Sequence[Past], probed: float | None) -> tuple[Seconds | None, str]:
-    """(wall time, what it rests on); None where nothing is known. probed: operations a second of products in this precision."""
+    """Estimate (wall time, what it rests on); None where nothing is known. probed: operations a second of products in this precision."""
     same = [run for run in runs if run.alike]
     others = [run for run in runs if not run.alike and run.precision == ahead.precision]
     known, range_ = _calm(same or others), 1.0
@@ -86,12 +86,12 @@ def duration(ahead: Ahead, runs: Sequence[Past], probed: float | None) -> tuple[
 
 
 def _calm(runs: Sequence[Past]) -> Sequence[Past]:
-    """Those without failures, where there are any: what a failure took blurs what loading took."""
+    """Return the runs without failures, or all where each had some: time lost to a failure blurs the time that loading took."""
     return [run for run in runs if not run.lost] or runs
 
 
 def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
-    """Seconds before the first step and after the last: least, likely, most. What few runs took is no range yet: half to twice as much."""
+    """Return seconds before the first step and after the last: (least, likely, most); half to twice as much where few runs were seen."""
     if not runs:
         return _UNTIMED
     took = [run.begin + run.end for run in runs]
@@ -100,7 +100,7 @@ def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
 
 
 def _failures(runs: Sequence[Past]) -> float:
-    """The share of wall time that failures are expected to take, as often as they came; 0 where too little was seen to tell.
+    """Return the expected share of wall time that failures take, from past runs; 0 where too little was seen to tell.
 
     A run or two that failed may have had a cause that was mended since, as a learning rate that was too high.
     """
@@ -111,7 +111,7 @@ def _failures(runs: Sequence[Past]) -> float:
 
 
 def remaining(seen: Sequence[tuple[int, float]], steps: int) -> Seconds | None:
-    """What is left of a run, from (step, time) of steps that were seen to be committed: what lay between them is counted, failures too.
+    """Estimate the time left of a run from (step, time) of committed steps; time between them counts, failures included.
 
     steps: still to come. The range is that of the pace over stretches of a tenth of what was seen. None before there is enough to tell.
     """

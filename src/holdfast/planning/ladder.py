@@ -52,7 +52,7 @@ class Proof(BaseModel):
 
 
 def fingerprint(machine: Json) -> dict[str, str]:
-    """What a proof depends on of a machine, as text by name."""
+    """Return the facts of a machine that a proof depends on, as text by name."""
     torch = machine.get("torch") or {}
     parts = {
         "devices": [[gpu.get("vendor"), gpu.get("arch"), gpu.get("name"), gpu.get("memory_bytes")] for gpu in training_devices(machine)],
@@ -65,7 +65,7 @@ def fingerprint(machine: Json) -> dict[str, str]:
 
 
 def shape_of(config: Config) -> str:
-    """The same for runs a proof is good for: model, adapter, lengths, what is trained and how."""
+    """Return a key that is equal for runs a proof holds for: of model, adapter, lengths, what is trained and how."""
     try:
         facts: Any = read_json(read_model(config.model).folder / "config.json") if config.model else None
     except Exception:  # noqa: BLE001  (a model that cannot be read is told of elsewhere)
@@ -94,7 +94,7 @@ def keep_proof(config: Config, proof: Proof) -> Path | None:
 
 
 def read_proof(config: Config, machine: Json) -> tuple[Proof | None, str]:
-    """The proof that holds here, else why there is none, with the next command."""
+    """Return the proof that holds here, or None and why there is none, with the next command."""
     file = proof_file(config)
     if file is None or not file.exists():
         return None, "nothing was proven for this shape of run on this machine; holdfast tune CONFIG does"
@@ -113,7 +113,7 @@ def read_proof(config: Config, machine: Json) -> tuple[Proof | None, str]:
 
 
 def ladder_entry(config: Config, machine: Json, settings: Settings) -> tuple[Entry | None, str]:
-    """What train.ladder puts on the timeline of a new run, and what is to be told of it."""
+    """Return the timeline entry that train.ladder adds to a new run, or None, and the sentence to print about it."""
     if config.train.ladder == "safe" or not kind_of(config).base_model:
         return None, ""
     if config.train.ladder == "off":

@@ -79,7 +79,7 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
 
 
 def _took(run: RunFolder, summary: Json) -> Json | None:
-    """Where the run's seconds went; None where it has no pace of its own."""
+    """Return where the run's seconds went; None where it has no pace of its own."""
     rows = [row for row in run.steps() if row["tokens"] and row["seconds"]]
     wall = summary.get("wall_seconds")
     if len(rows) < 10 or not wall:
@@ -105,7 +105,7 @@ def _took(run: RunFolder, summary: Json) -> Json | None:
 
 
 def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
-    """The plan, with what runs of its shape took on this machine beyond it: told, and counted as the process's own.
+    """Return the plan with what past runs of its shape took on this machine beyond it: told, and counted as the process's own.
 
     Settings stay as they were chosen: they follow from config and capacity alone, so that a run can be made again.
     """
@@ -127,7 +127,7 @@ def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
 
 
 def with_duration(config: Config, machine: Json, plan: Plan, tokens: float, checked: float) -> Plan:
-    """The plan with its wall time, and what that rests on. tokens, checked: as in Ahead."""
+    """Return the plan with its wall time, and what that rests on. tokens, checked: as in Ahead."""
     ahead = Ahead(tokens, checked, work_of(plan.params), plan.precision)
     runs = [row.as_past(_shape(config, plan)) for row in _kept(machine)]
     probed = _probed(machine, plan.precision)
@@ -139,7 +139,7 @@ def with_duration(config: Config, machine: Json, plan: Plan, tokens: float, chec
 
 
 def _probed(machine: Json, precision: str) -> float | None:
-    """Operations a second of products of matrices, where the machine file brings the doctor's probe of speed."""
+    """Return the operations a second of matrix products, where the machine file holds the doctor's speed probe."""
     probe = (machine.get("probes") or {}).get("speed")
     rates = probe.get("flops_per_second") if isinstance(probe, dict) else None
     rate = rates.get(_NAMES.get(precision)) if isinstance(rates, dict) else None
@@ -147,12 +147,12 @@ def _probed(machine: Json, precision: str) -> float | None:
 
 
 def _planned(machine: Json, plan: Plan) -> int:
-    """Of the plan's bytes, those that a run's own peak counts."""
+    """Return the bytes of the plan that a run's own peak counts."""
     return sum(getattr(plan.bytes, kind) for kind in _ON_A_CARD) if training_devices(machine) else plan.peak_bytes
 
 
 def _kept(machine: Json) -> list[_Row]:
-    """Runs that ended on this machine, the oldest first; what is no such row is left out."""
+    """Read the runs that ended on this machine, the oldest first; malformed rows are left out."""
     folder, here, found = cache_folder(os.environ), _machine(machine), []
     for row in _lines(folder / _FILE)[-_LAST:] if folder else []:
         with contextlib.suppress(ValidationError):

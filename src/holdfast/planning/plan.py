@@ -41,7 +41,7 @@ CARD_CONTEXT = 600 << 20  # of a process on a card: driver, kernels, products' w
 
 
 def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, fused_attention: bool = True, least: bool = False) -> Plan:
-    """Memory by kind in bytes, tokens per micro-batch, layers computed again in backward, and whether the run fits into the capacity.
+    """Plan memory by kind in bytes, tokens per micro-batch, recomputed layers, and whether the run fits into the capacity.
 
     `lengths` in tokens: {max, mean, rows} of the training rows, `step`: all of the largest step. The capacity is the device's, never what
     happens to be free. fused_attention: a GPU's torch has kernels of attention that hold no matrix of scores. least: choose the step that
@@ -94,7 +94,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
 
 
 def quick_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) -> Plan:
-    """The closed form's plan, judged by the limit that `holdfast plan` judges by. lengths as make_plan takes them.
+    """Make the closed form's plan, judged by the limit that `holdfast plan` judges by. lengths as make_plan takes them.
 
     fits: None where the capacity is unknown, and where the least that the run needs is so near the limit that only a trace tells; unless it
     fits, the plan is of the step that needs the least.
@@ -114,7 +114,7 @@ def quick_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) 
 
 
 def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, fused: bool) -> Attends:
-    """How samples will attend on a GPU, as far as a plan can know; where it cannot, what needs more."""
+    """Predict how samples will attend on a GPU; where a plan cannot know, take the way that needs more."""
     if not fused:
         return "plainly"
     facts = read(machine)
@@ -125,12 +125,12 @@ def _attends(config: Config, model: ModelFacts, machine: Json, precision: str, f
 
 
 def begins_fused(config: Config, precision: str, machine: Json) -> bool:
-    """Whether a run begins with the kernels of LoRA layers; its start proves them, or leaves them out."""
+    """Return whether a run begins with fused kernels of LoRA layers; its start proves them, or leaves them out."""
     return bool(training_devices(machine) and read(machine).tritons()) and config.fusable(precision)
 
 
 def reserve(machine: Json) -> float:
-    """The share of the device that a plan leaves to others: the system, other processes, a card's driver."""
+    """Return the share of the device that a plan leaves to others: the system, other processes, a card's driver."""
     gpus = training_devices(machine)
     if not gpus:
         return 1 - USABLE_SHARE
@@ -138,13 +138,13 @@ def reserve(machine: Json) -> float:
 
 
 def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:
-    """Tokens of a micro-batch where memory is no question: as the config says, else a step's, as far as more of them gain anything."""
+    """Return the tokens of a micro-batch if memory were no limit: as the config says, else a step's, as far as more of them gain speed."""
     largest = _LARGEST_MICRO_BATCH["gpu" if training_devices(machine) else "cpu"]
     return config.train.micro_batch_tokens or max(int(lengths["max"]), min(int(lengths["step"]), largest))
 
 
 def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, machine: Json) -> tuple[int, int]:
-    """(tokens per micro-batch, layers computed again): as few such layers as let the longest row fit, then as many tokens as do."""
+    """Choose (tokens per micro-batch, recomputed layers): the fewest such layers that let the longest row fit, then the most tokens."""
     longest = int(lengths["max"])
     fixed, asked = config.train.micro_batch_tokens, config.train.checkpointed_layers
     wanted = wanted_tokens(config, machine, lengths)
@@ -159,7 +159,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
 
 
 def _snapshots(config: Config, machine: Json, trainable: int) -> int:
-    """Bytes of the capacity that snapshots take: none of a GPU's; of main memory, their file where it lies there."""
+    """Return the bytes of the capacity that snapshots take: 0 on a GPU; in main memory those of their file, where it lies there."""
     on_card, memory = bool(training_devices(machine)), machine.get("memory_bytes")
     size = trained_bytes(config, trainable, on_card).snapshots
     size //= ranks_of(config.train, machine) if config.cuts_trained else 1  # each rank's own part
@@ -168,7 +168,7 @@ def _snapshots(config: Config, machine: Json, trainable: int) -> int:
 
 
 def _capacity(machine: Json) -> int | None:
-    """Bytes of the device the run uses: the first GPU, else main memory."""
+    """Return the bytes of the device the run uses: the first GPU, else main memory; None: unknown."""
     gpus = training_devices(machine)
     value = gpus[0].get("memory_bytes") if gpus else machine.get("memory_bytes")
     return value if isinstance(value, int) else None
@@ -190,13 +190,13 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
 
 
 def about_rows(lengths: Json) -> str:
-    """The rows' lengths, in a sentence."""
+    """Describe the rows' lengths in a sentence."""
     about = f"longest row {lengths['max']} tokens, mean {lengths['mean']:.0f}, {lengths['rows']} training rows"
     return f"{about}; largest step {lengths['step']} tokens"
 
 
 def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
-    """What train.offload: layers comes to. away: bytes in main memory."""
+    """Describe the effect of train.offload: layers. away: bytes in main memory."""
     if config.train.offload != "layers":
         return []
     if not training_devices(machine):
@@ -212,12 +212,12 @@ MAPPED = "memory is tight, so what is freed goes back to the system at once: no 
 
 
 def about_pieces(ranks: int) -> list[str]:
-    """What a plan of one of `ranks` counts, where they cut frozen layers between them."""
+    """Describe what a plan counts for one of `ranks` that shard frozen layers."""
     return [f"train.fsdp: this is one of {ranks} ranks: its piece of each frozen layer and two layers whole"] if ranks > 1 else []
 
 
 def exactness(config: Config, machine: Json) -> list[str]:
-    """Whether a run that was killed ends with the bits of one that was not; unsaid where it does without further ado."""
+    """Say whether a killed run ends with the same bits as an undisturbed one; empty where it does without conditions."""
     if not training_devices(machine):
         return []
     if config.train.deterministic:
@@ -226,7 +226,7 @@ def exactness(config: Config, machine: Json) -> list[str]:
 
 
 def about_moments_away(config: Config, machine: Json, moments: int) -> list[str]:
-    """What train.offload: optimizer comes to. moments: bytes in main memory."""
+    """Describe the effect of train.offload: optimizer. moments: bytes in main memory."""
     if config.train.offload != "optimizer":
         return []
     if not training_devices(machine):
@@ -239,7 +239,7 @@ def _gib(value: float) -> str:
 
 
 def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps: int, samples: int, ranks: int = 1) -> Settings:
-    """The settings a run begins with: the first entry of its timeline.
+    """Return the settings a run begins with: the first entry of its timeline.
 
     `threads`: CPU threads this process may use; `steps`, `samples`: of the whole run;
     `ranks`: that it begins with.
@@ -268,7 +268,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
 
 
 def _memory_limit(machine: Json) -> int | None:
-    """Where running out of memory freezes the machine (no GPU, one that lives on main memory, RDNA4), a limit below all of it."""
+    """Return a limit below all memory, in bytes, where running out freezes the machine (no GPU, unified memory, RDNA4); else None."""
     gpus = training_devices(machine)
     own = gpus[0].get("memory_bytes") if gpus else None
     if gpus and not gpus[0].get("integrated") and gpus[0].get("arch") in FREEZE_WHEN_FULL and isinstance(own, int):

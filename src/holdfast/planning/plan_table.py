@@ -12,7 +12,7 @@ _R, _ROW = 32, 2048
 
 
 def plan_table(models: list[str]) -> Json:
-    """{models: [{model, params, r, row, dtype, by_memory: [{memory_bytes, fits, peak_bytes, ...}]}]}, in bf16. Raises Stop."""
+    """Return {models: [{model, params, r, row, dtype, by_memory: [{memory_bytes, fits, peak_bytes, ...}]}]}, in bf16. Raises Stop."""
     return {"models": [_of(model) for model in models]}
 
 

@@ -90,7 +90,7 @@ class Rows:
 
 @contextlib.contextmanager
 def planner(config: Config, machine: Json, rows: Rows | None = None, known: ModelFacts | None = None) -> Iterator[Planner]:
-    """What plans runs of one config's model. rows: None plans for the largest the config allows; known: what was read of the model.
+    """Yield the planner of one config's model. rows: None plans for the largest the config allows; known: facts read of the model.
 
     Raises Stop where its model is none.
     """
@@ -108,7 +108,7 @@ def planner(config: Config, machine: Json, rows: Rows | None = None, known: Mode
 
 
 def with_card(machine: Json, card: Json) -> Json:
-    """This machine with another card in it, and with what a torch for such a card brings along."""
+    """Return this machine with another card in it, and with what a torch for such a card brings along."""
     version = str((machine.get("torch") or {}).get("version") or "2.13.0").partition("+")[0]
     amd = card["vendor"] == "amd"
     torch: Json = {"version": version + ("+rocm7.1" if amd else "+cu128"), "hip": "7.1" if amd else None, "cuda": None if amd else "12.8"}
@@ -137,7 +137,7 @@ class Planner:
         )
 
     def plan(self, limit: int | None, curve: bool) -> Planned:
-        """The plan and what else would do. limit: as in plan_run; curve: trace bytes over the step, too."""
+        """Plan the run and list its alternatives. limit: as in plan_run; curve: trace bytes over the step, too."""
         choice, room = self._choice(limit)
         if curve:
             choice = Choice(choice.shape, self.ask(choice.shape, curve=True))
@@ -149,7 +149,7 @@ class Planner:
         return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
 
     def _lighter(self) -> Iterator[str]:
-        """Other ways to hold what is trained, or what is not, of which the config says nothing."""
+        """Yield lighter ways to hold trained or frozen weights that the config leaves open."""
         train, kind = self.config.train, self.config.adapter.kind
         if self.config.cuts_trained:
             return
@@ -162,7 +162,7 @@ class Planner:
             yield IN_HALVES
 
     def _could_be_cut(self) -> bool:
-        """Whether the run could be one of several cards' that cut frozen layers between them, and is not yet."""
+        """Return whether the run could be one of several cards' that shard frozen layers, and is not yet."""
         train = self.config.train
         if self.gpu is None or train.ranks != 1 or train.reduction_parts is not None or self.config.adapter.kind.fsdp != "frozen":
             return False
@@ -174,12 +174,12 @@ class Planner:
         return True
 
     def _pieces(self) -> int:
-        """Ranks that cut frozen layers between them; 1: each holds them whole, as on a CPU it does anyway."""
+        """Return the number of ranks that shard frozen layers; 1: each holds them whole, as on a CPU."""
         cut = self.gpu is not None and self.config.train.fsdp and self.config.adapter.kind.fsdp == "frozen"
         return ranks_of(self.config.train, self.machine) if cut else 1
 
     def chosen(self) -> Planned:
-        """The plan alone, in as few traces as it takes."""
+        """Plan the run without alternatives, in as few traces as possible."""
         return self._planned(*self._choice(None))
 
     def _planned(self, choice: Choice, room: Room) -> Planned:
@@ -195,7 +195,7 @@ class Planner:
         return choice, room
 
     def wanted(self) -> Shape:
-        """The step where memory is no question."""
+        """Return the shape of the step if memory were no limit."""
         away = self.gpu is not None and self.config.train.offload == "layers"
         train = self.config.train
         again, branches = train.checkpointed_layers or 0, branches_of(train)
@@ -209,7 +209,7 @@ class Planner:
         return max(1, wanted_tokens(self.config, self.machine, lengths) // self.rows.longest)
 
     def room(self, need: Demand, capacity: int | None) -> Room:
-        """What lies beside a step: the interpreter and its libraries, the snapshots that are kept in main memory; on a card a context."""
+        """Return what lies beside a step: interpreter and libraries, snapshots kept in main memory; on a card a context."""
         beside = CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
         return Room(capacity, int((capacity or 0) * reserve(self.machine)), beside, heap=self.gpu is None)
 
@@ -232,7 +232,7 @@ class Planner:
         return settings.model_copy(update={"liger": False, "varlen": settings.varlen and self.fused_attention})
 
     def _halves_speed(self) -> float | None:
-        """How many times faster products in 16 bits are here, where the doctor measured it."""
+        """Return how many times faster 16-bit products are here, where the doctor measured it; else None."""
         probe = read(self.machine).probes.get("matmul")
         return probe.bf16_speed if probe else None
 
@@ -250,7 +250,7 @@ class Planner:
         return self.sweep.layers > _TRACED_WHOLE and _least(self.config.adapter, self.sweep.layers) < self.sweep.layers
 
     def ask(self, shape: Shape, curve: bool = False) -> Demand:
-        """What a step needs, traced; of a model of very many layers by the closed form."""
+        """Trace the demand of a step; of a model of very many layers compute it by the closed form."""
         if shape.layers is None and self._too_deep:
             return self.sweep(shape)
         settings = self._settings(shape)
@@ -270,7 +270,7 @@ class Planner:
         return self.config.model_copy(update={"train": self.config.train.model_copy(update={"weights": "bf16"})})
 
     def _away(self, choice: Choice) -> int:
-        """Bytes of layers in main memory: a copy for each rank."""
+        """Return the bytes of layers in main memory: a copy for each rank."""
         if not choice.shape.away:
             return 0
         return int(away_bytes(choice.demand, self.sweep.layer(choice.shape))) * ranks_of(self.config.train, self.machine)
@@ -315,7 +315,7 @@ class Planner:
         )
 
     def _frozen(self, dtype: Dtype) -> Frozen:
-        """How weights that are not trained are held."""
+        """Return the form in which frozen weights are held."""
         asked = self.config.train.frozen
         return asked if asked != "auto" else "half" if dtype != "fp32" or self.model.stored in ("BF16", "F16") else "fp32"
 
@@ -358,7 +358,7 @@ def _where(demand: Demand, loading: bool) -> str:
 
 
 def _least(adapter: Adapter, layers: int) -> int:
-    """Fewest layers of a model in which what a config names is there: all of them, where single ones may be named."""
+    """Return the fewest layers of a model that contain what a config names: all of them, where single ones may be named."""
     if isinstance(adapter.layers, int):
         return adapter.layers
     patterns = isinstance(adapter.layers, str) or (isinstance(adapter.targets, str) and adapter.targets != "all-linear")
@@ -367,7 +367,7 @@ def _least(adapter: Adapter, layers: int) -> int:
 
 
 def _period(config: Json) -> int:
-    """Layers after which their kinds repeat."""
+    """Return the number of layers after which their kinds repeat."""
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and len(set(kinds)) > 1:
         return next(size for size in range(1, len(kinds) + 1) if all(kind == kinds[at % size] for at, kind in enumerate(kinds)))

@@ -14,7 +14,7 @@ _FASTER = 1.2
 
 
 def choose_precision(config: Config, model: ModelFacts, machine: Json) -> tuple[Dtype, str]:
-    """(what, why): bf16 where the device has units for it, fp16 where it has those alone; no probe speaks against it, no tiny model."""
+    """Choose (dtype, why): bf16 where the device computes it, fp16 where it has that alone; fp32 for a tiny model or a failed probe."""
     asked = config.train.precision
     if asked != "auto":
         return asked, f"{asked} as the config says"
@@ -38,7 +38,7 @@ def choose_precision(config: Config, model: ModelFacts, machine: Json) -> tuple[
 
 
 def _not_in_fp16(config: Config, arch: str | None, probe: Probe | None) -> str:
-    """What speaks against fp16 on a card that multiplies no bf16, to be said after that; empty where nothing does."""
+    """Return what speaks against fp16 on a card that multiplies no bf16, as the end of a sentence; empty where nothing does."""
     if not has_fast_fp16(arch):
         return "; train.precision=fp16 takes its units for 16 bits"
     if config.train.weights == "bf16" or config.train.fsdp:

@@ -13,12 +13,12 @@ PARTS = 8  # of a step, where there are several ranks
 
 
 def ranks_on(train: Train, machine: Json) -> int:
-    """How many ranks to start. Raises Stop(1) where there are fewer devices than ranks asked for."""
+    """Return how many ranks to start. Raises Stop(1) where there are fewer devices than ranks asked for."""
     return len(devices_for(train, machine))
 
 
 def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The device of each rank, by its number on the machine; where shards are on, a power of two of them.
+    """Choose the device of each rank, by its number on the machine; where shards are on, a power of two of them.
 
     known: those that are not gone; where they are fewer than train.ranks_min, all are tried. Raises Stop(1) where there are fewer devices
     than ranks asked for.
@@ -37,24 +37,24 @@ def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None)
 
 
 def devices_alike(machine: Json) -> int:
-    """GPUs of the first one's kind; 0 where the run goes on the CPU."""
+    """Count the GPUs of the first one's kind; 0 where the run goes on the CPU."""
     gpus = training_devices(machine)
     kinds = [(gpu.get("arch"), gpu.get("memory_bytes")) for gpu in gpus]
     return sum(kind == kinds[0] for kind in kinds)
 
 
 def ranks_of(train: Train, machine: Json) -> int:
-    """How many ranks are asked for, whether or not there are devices for them."""
+    """Return how many ranks are asked for, whether or not there are devices for them."""
     return max(1, devices_alike(machine)) if train.ranks == "auto" else train.ranks
 
 
 def parts_per_step(train: Train, ranks: int) -> int:
-    """Parts of a step; 1: it is not cut."""
+    """Return the number of parts of a step; 1: it is not cut."""
     if train.reduction_parts == "off" or (train.reduction_parts is None and ranks == 1):
         return 1
     return train.reduction_parts or max(PARTS, ranks)
 
 
 def branches_of(train: Train) -> int:
-    """Sums of gradients that a step cut into shards holds at a time, at most; the same on any number of ranks, so that plans are."""
+    """Return the most sums of gradients that a sharded step holds at a time; the same on any number of ranks, so that plans are."""
     return parts_per_step(train, 1 if train.ranks == 1 else 2).bit_length() - 1

@@ -20,7 +20,7 @@ _BY_PEFT = "holdfast export does not merge it, PEFT's merge_and_unload does"
 
 
 def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
-    """A sentence for each limit. model: the base, whose parts some programs leave out; None: not known."""
+    """List the serving programs' limits, a sentence each. model: the base, whose parts some programs leave out; None: not known."""
     adapter, kind = config.adapter, config.adapter.kind
     if config.train.objective_kind.scores:
         return ["vLLM, llama.cpp and Ollama serve no adapter with a scalar head; transformers and PEFT do (docs/how-to/preferences.md)"]
@@ -52,5 +52,5 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
 
 
 def _power(rank: int) -> int:
-    """The smallest rank that can be asked for."""
+    """Return the smallest rank a server can be told that is at least `rank`."""
     return next(size for size in (32, 64, 128, 256, 320, 512) if size >= rank)

@@ -29,7 +29,7 @@ _MARGIN = 1.05  # by which an estimate may be too low
 
 
 def largest_sibling(model: str, plan: Plan) -> str:
-    """A sentence naming the largest smaller model of the family that fits by its size; empty where there is none, or nothing to fit."""
+    """Name the largest smaller model of the family that fits, in a sentence; empty where there is none, or nothing to fit."""
     name = model.rstrip("/").rpartition("/")[2]
     family = next((one for one in sorted(_FAMILIES, key=len, reverse=True) if re.search(rf"(?i){re.escape(one)}", name)), None)
     if family is None or plan.capacity_bytes is None:

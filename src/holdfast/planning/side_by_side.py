@@ -31,7 +31,7 @@ class StepSize:
 
 
 def side_by_side(config: Config, settings: Settings, size: StepSize) -> tuple[PartialSettings, str]:
-    """What to change in a new run's settings, and why. Nothing where a step is computed as one; why, where the config asked for more."""
+    """Return the changes to a new run's settings, and why. Empty where a step is computed whole; a reason where more was asked for."""
     train, threads = config.train, settings.threads
     asked = train.parts_at_once if isinstance(train.parts_at_once, int) else None
     if train.parts_at_once == "off":
@@ -54,14 +54,14 @@ def side_by_side(config: Config, settings: Settings, size: StepSize) -> tuple[Pa
 
 
 def _gains(config: Config, settings: Settings, size: StepSize) -> bool:
-    """Whether it was measured that such a run becomes faster; others do so where they are asked to."""
+    """Return whether such a run was measured to become faster; others do so where they are asked to."""
     train, adapter = config.train, config.adapter
     measured = train.objective == "sft" and adapter.type in ("lora", "rslora") and settings.frozen in ("auto", "half", "fp32")
     return measured and settings.threads > 1 and size.mean * size.parameters >= _HEAVY and train.micro_batch_tokens is None
 
 
 def _against(config: Config, settings: Settings) -> str:
-    """Why parts cannot be computed at the same time; empty where they can."""
+    """Return why parts cannot be computed at the same time; empty where they can."""
     train, adapter = config.train, config.adapter
     if settings.device != "cpu":
         return "that is for runs on a CPU"
@@ -74,11 +74,11 @@ def _against(config: Config, settings: Settings) -> str:
 
 
 def _budget(whole: int, size: StepSize, parts: int) -> int | None:
-    """Tokens of a part's micro-batches, so that no more than `whole` go through the model at once; None where that cannot be."""
+    """Return the tokens of a part's micro-batches, so that at most `whole` go through the model at once; None where that cannot be."""
     each = whole if size.largest <= whole else max(size.longest, whole // parts)
     return each if parts == 1 or min(parts * each, size.largest) <= whole else None
 
 
 def _power_below(most: int) -> int:
-    """The largest power of two that is at most this."""
+    """Return the largest power of two that is at most `most`."""
     return 1 << max(1, most).bit_length() - 1

@@ -14,7 +14,7 @@ _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")
 
 
 def standby_mode(config: Config, plan: Plan, machine: Json) -> Literal["off", "imports", "model"]:
-    """model: imports done and the model built; imports: on a GPU's host, or where memory is short of that; off: unwanted, or no room.
+    """Choose `model`: imports done and model built; `imports`: on a GPU's host, or where memory is short; `off`: unwanted, or no room.
 
     Goes by the host's capacity in bytes, never by what happens to be free. A run that asks for a standby gets one.
     """

@@ -45,7 +45,7 @@ class Tracer:
         self._child: subprocess.Popen[bytes] | None = None
 
     def shapes(self, config: Config, model: ModelFacts) -> dict[str, tuple[int, ...]]:
-        """Shapes of all weights of the model that its config describes. Raises Stop(1) where there is no such model."""
+        """Return the shapes of all weights of the model that its config describes. Raises Stop(1) where there is no such model."""
         answer = self._known({"config": _plain(config), "model": _about(model), "shapes": True})
         return {name: tuple(shape) for name, shape in answer["shapes"].items()}
 
@@ -55,7 +55,7 @@ class Tracer:
         return tuple(answer) if answer else None
 
     def demand(self, config: Config, model: ModelFacts, settings: Settings, lengths: list[int], labels: int, how: Json) -> Demand:
-        """What a step of these rows needs. how: {layers: of a model cut down to so many, curve, plain_attention}. Raises Stop(1)."""
+        """Trace the demand of a step of these rows. how: {layers: keep only so many, curve, plain_attention}. Raises Stop(1)."""
         case = {"settings": settings.as_json(), "lengths": lengths, "labels": labels}
         return Demand.model_validate(self._known({"config": _plain(config), "model": _about(model)} | case | how))
 
@@ -65,7 +65,7 @@ class Tracer:
             self._child.communicate()
 
     def _known(self, case: Json) -> Json:
-        """The answer of an earlier time, else the child's."""
+        """Return the cached answer, else ask the child."""
         place = self._kept / f"{_key(case)}.json" if self._kept and not case.get("curve") else None
         if place and (answer := read_json(place)):
             return answer
@@ -98,7 +98,7 @@ class Tracer:
 
 @contextlib.contextmanager
 def tracer() -> Iterator[Tracer]:
-    """What answers, as long as it is asked."""
+    """Yield a tracer; its child process ends with the context."""
     folder = cache_folder(os.environ)
     asked = Tracer(folder / "traces" / _made_with() if folder else None)
     try:
@@ -119,7 +119,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _made_with() -> str:
-    """A name for all that an answer follows from beside the question: our trainer's code and the libraries' versions."""
+    """Return a hash of what an answer depends on beside the question: our trainer's code and the libraries' versions."""
     root = Path(__file__).parents[1] / "trainer"
     code = sorted((str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in root.rglob("*.py"))
     versions = []
@@ -130,7 +130,7 @@ def _made_with() -> str:
 
 
 def _key(case: Json) -> str:
-    """A name for a question: what a step's bytes follow from, and nothing of the rows, the rate or the run's length."""
+    """Return the cache key of a question: of what a step's bytes depend on, and nothing of the rows, the rate or the run's length."""
     config = {name: case["config"][name] for name in ("adapter", "preference")}
     train = {name: value for name, value in case["config"]["train"].items() if name not in _NOT_OF_A_STEP}
     model = {name: case["model"][name] for name in ("config", "stored")}
@@ -139,7 +139,7 @@ def _key(case: Json) -> str:
 
 
 def _line(answers: Any, deadline: float) -> bytes:
-    """The child's next line; an empty one where it ended, or nothing came in time."""
+    """Read the child's next line; empty where it ended, or nothing came until the deadline."""
     with selectors.DefaultSelector() as waiting:
         waiting.register(answers, selectors.EVENT_READ)
         if not waiting.select(max(0.0, deadline - time.monotonic())):
@@ -148,7 +148,7 @@ def _line(answers: Any, deadline: float) -> bytes:
 
 
 def _last(child: subprocess.Popen[bytes]) -> str:
-    """The last thing it said."""
+    """End the child and return the last line it printed, or that it gave no answer in time."""
     child.kill()
     _, said = child.communicate()
     lines = said.decode(errors="replace").strip().splitlines()

@@ -34,19 +34,19 @@ class Workload:
         return self.samples * self.row
 
     def checked(self, config: Config) -> float:
-        """Tokens of evaluations: on the way, and of base and tuned model at the end."""
+        """Return the tokens of evaluations: those on the way, and of base and tuned model at the end."""
         return checked_tokens(config, self.steps, self.held_out, self.row)
 
 
 def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> float:
-    """Tokens of held-out rows that go through the model: on the way, and for base and tuned model at the end."""
+    """Return the held-out tokens that go through the model: on the way, and for base and tuned model at the end."""
     evaluate = config.evaluate
     on_the_way = steps // evaluate.every * min(evaluate.rows or held_out, held_out) if evaluate.every else 0
     return (on_the_way + 2 * held_out) * row
 
 
 def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
-    """What a run has before it; a sentence where that cannot be told."""
+    """Return what a run has before it; a sentence where that cannot be told."""
     try:
         codec, rules = codec_of(config, model.folder), rules_of(config, longest)
         found = [_file(name, codec, rules) for name in config.data.files]
@@ -64,7 +64,7 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
 
 
 def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float]:
-    """(rows that are trained on, their tokens) of a file. Raises OSError, Stop."""
+    """Return (rows that are trained on, their tokens) of a file. Raises OSError, Stop."""
     looked = iter(blocks(name))
     first = next(looked, None)
     if first is None:
@@ -75,7 +75,7 @@ def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float]:
 
 
 def _rows(name: str, first: Block, others: Iterator[Block]) -> float:
-    """Rows of a file: counted, or of a long one judged by its size."""
+    """Return the number of rows of a file: counted, or of a long one estimated from its size."""
     seen = [first, *islice(others, _LOOKED_AT - 1)]
     count, size = sum(len(block.rows) for block in seen), sum(len(row.raw) + 1 for block in seen for row in block.rows)
     if (following := next(others, None)) is None:

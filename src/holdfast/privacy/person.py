@@ -14,7 +14,7 @@ from holdfast.privacy.scrub import Person, hosts_in, names_in, secrets_of
 def person(
     texts: Iterable[str], environment: Mapping[str, str], paths: Mapping[str, str] | None = None, hosts: Iterable[str] = ()
 ) -> Person:
-    """This user and this machine, and the users whose home folders stand in `texts`. `paths`: folders by what is to stand for each."""
+    """Collect the traces of this user and machine, and the users whose home folders stand in `texts`. `paths`: placeholder by folder."""
     texts = list(texts)
     users, named = set(names_in(texts)), {}
     with contextlib.suppress(OSError, KeyError, RuntimeError):  # a container's user without a name or a home

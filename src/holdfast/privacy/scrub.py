@@ -82,19 +82,19 @@ class Person:
 
 
 def secrets_of(environment: Mapping[str, str]) -> frozenset[str]:
-    """The values of variables whose names say that they open something."""
+    """Return the values of variables whose names say that they open something."""
     telling = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "_KEY", "APIKEY", "CREDENTIAL", "_PWD")
     values = (value.strip() for name, value in environment.items() if any(word in name.upper() for word in telling))
     return frozenset(value for value in values if len(value) >= SHORTEST_SECRET and not value.replace(".", "").isdigit())
 
 
 def names_in(texts: Iterable[str]) -> frozenset[str]:
-    """Names of users, as the home folders in these texts tell them."""
+    """Return the names of users, as the home folders in these texts tell them."""
     return frozenset(name for text in texts for name in _HOMES.findall(text) if not name.startswith(("[", "<", "~", "$", "*")))
 
 
 def hosts_in(texts: Iterable[str]) -> frozenset[str]:
-    """Names of machines, as fields of these texts tell them; of other machines, too, on which a run was."""
+    """Return the names of machines in fields of these texts; of other machines, too, on which a run was."""
     return frozenset(match[3] for text in texts for match in _HOST_FIELD.finditer(text) if not _stock(match[3]))
 
 
@@ -112,7 +112,7 @@ class Scrubber:
         self._user = _any_of(_worth(person.users), whole=True)
 
     def text(self, text: str) -> str:
-        """The text without them."""
+        """Return the text without secrets, names and addresses."""
         text = _KEY_COMMENT.sub(self._comment, self.secrets(text))
         text = self._replace("email", _EMAIL, text, "[email]")
         text = self._replace("email", _MAILBOX, text, "[email]")
@@ -124,7 +124,7 @@ class Scrubber:
         return self._replace("address", _ADDRESS, text, "[address]")
 
     def secrets(self, text: str) -> str:
-        """The text without what opens something; names and addresses stay."""
+        """Return the text without secrets; names and addresses stay."""
         text = self._replace("secret", _PRIVATE_KEY, text, "[secret]")
         text = self._replace("secret", self._secrets, text, "[secret]")
         for pattern in BLOCK_FORMS:
@@ -145,14 +145,14 @@ class Scrubber:
         return text
 
     def _host_field(self, match: re.Match[str]) -> str:
-        """A field that holds the name of a machine, however short that is."""
+        """Replace the name of a machine in a field of its own, however short it is."""
         if _stock(match[3]):
             return match[0]
         self.taken["host"] += 1
         return f"{match[1]}[host]"
 
     def _value(self, match: re.Match[str]) -> str:
-        """A value behind a telling name, in the quotes it stood in; what is plainly no secret stays."""
+        """Replace the value behind a telling name, within its quotes; what is plainly no secret stays."""
         value = match[2]
         if _NOTHING.fullmatch(value):
             return match[0]
@@ -161,7 +161,7 @@ class Scrubber:
         return f"{match[1]}{quote}[secret]{quote}"
 
     def _placed(self, match: re.Match[str]) -> str:
-        """The match with its secret replaced; what is plainly none, or was taken already, stays."""
+        """Return the match with its secret replaced; what is plainly none, or was taken already, stays."""
         secret = match["it"]
         if "[secret]" in secret or _NOTHING.fullmatch(secret):
             return match[0]
@@ -179,17 +179,17 @@ class Scrubber:
 
 
 def _stock(host: str) -> bool:
-    """Whether a name is that of no machine, or of every one."""
+    """Return whether a name is that of no machine, or of every one."""
     return host.lower() in ("localhost", "none", "null") or host.startswith("127.") or host == "0.0.0.0"
 
 
 def _worth(names: Iterable[str]) -> list[str]:
-    """Names that tell a person or a machine: no stock name, and not so short that they are parts of everything."""
+    """Select the names that tell a person or a machine: no stock name, and not so short that they are parts of everything."""
     return [name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in _ORDINARY]
 
 
 def _forms_of(secret: str) -> set[str]:
-    """A secret as it is, as it stands in a URL, and in base64 at whatever place of a longer text."""
+    """Return a secret as it is, as it stands in a URL, and in base64 at whatever place of a longer text."""
     forms = {secret, quote(secret, safe="")}
     raw = secret.encode()
     for before, begin in ((0, 0), (1, 2), (2, 3)):
@@ -199,7 +199,7 @@ def _forms_of(secret: str) -> set[str]:
 
 
 def _below(domains: set[str]) -> re.Pattern[str] | None:
-    """Names of machines below these domains."""
+    """Return a pattern of the names of machines below these domains."""
     either = "|".join(map(re.escape, sorted(domains)))
     return re.compile(rf"(?<![\w.-])[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{0,5}}\.(?:{either})(?![\w-])", re.I) if domains else None
 

@@ -33,7 +33,7 @@ class Suspect(NamedTuple):
 
 
 def suspects(texts: Iterable[tuple[str, str]], most: int = 10) -> list[Suspect]:
-    """Of texts by file name the words most likely to be secrets, each once, the likeliest first."""
+    """List the words of texts, by file name, most likely to be secrets, each once, the likeliest first."""
     found: dict[str, tuple[float, Suspect]] = {}
     for file, text in texts:
         for number, line in enumerate(text.splitlines(), 1):
@@ -57,11 +57,11 @@ def _odd(line: str) -> Iterator[tuple[str, float]]:
 
 
 def _bits(word: str) -> float:
-    """Shannon's entropy of its characters."""
+    """Compute Shannon's entropy of a word's characters, in bits."""
     return -sum(count / len(word) * math.log2(count / len(word)) for count in Counter(word).values())
 
 
 def _changes(word: str) -> float:
-    """How often its characters change from one sort to another: seldom in names, all the time where they are drawn."""
+    """Return how often, per character, the sort of character changes: seldom in names, all the time where they are drawn."""
     sorts = [next((number for number, is_one in enumerate(_SORTS) if is_one(letter)), 3) for letter in word]
     return sum(one != other and 3 not in (one, other) for one, other in pairwise(sorts)) / len(word)

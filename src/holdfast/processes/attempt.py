@@ -21,7 +21,7 @@ class Attempt:
     stood_by: bool = False
 
     def pulse(self, rank: int = 0) -> Json | None:
-        """What the trainer, or another rank's, published last; None before its first beat."""
+        """Return the newest pulse of the trainer, or of another rank's; None before its first beat."""
         memory = self._memory(rank)
         if memory is None:
             return None
@@ -30,7 +30,7 @@ class Attempt:
         return pulse if pulse and pulse.get("attempt") == self.number else None
 
     def unwritten(self) -> int:
-        """Committed steps whose rows the disk has not taken, because it is full."""
+        """Count the committed steps whose rows the disk has not taken, because it is full."""
         memory = self._memory()
         if memory is None:
             return 0

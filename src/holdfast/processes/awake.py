@@ -18,7 +18,7 @@ class Awake:
         self._looked, self._lived = self._clock(), 0.0
 
     def now(self) -> float:
-        """Seconds since the first look, less those slept through."""
+        """Return the seconds since the first look, less those slept through."""
         looked = self._clock()
         self._lived += min(looked - self._looked, self.most_s)
         self._looked = looked

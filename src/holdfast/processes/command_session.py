@@ -46,7 +46,7 @@ class CommandSession:
         self.master, self.slave = _terminal(launch.get("terminal"))
 
     def streams(self) -> dict[str, Any]:
-        """How the command is started, for Popen."""
+        """Return Popen's arguments for the command: its streams, folder and session."""
         output = self.slave if self.slave is not None else self.output
 
         def own_terminal() -> None:
@@ -56,7 +56,7 @@ class CommandSession:
         return {"stdin": self._input(), "stdout": output, "stderr": output, "cwd": self.launch["folder"], **session}
 
     def _input(self) -> int:
-        """The file that was given as standard input, from where it stood; nothing where none was. Raises OSError."""
+        """Open the file that was given as standard input, from where it stood; /dev/null where none was. Raises OSError."""
         file, at = self.launch.get("stdin") or (None, 0)
         if file is None:
             return subprocess.DEVNULL
@@ -88,7 +88,7 @@ class CommandSession:
         _collect(*living)
 
     def end(self) -> dict[str, Any]:
-        """After its end: nothing that it started stays."""
+        """End what the command left behind after its own end, and cut the middle of its log."""
         before = self._output_bytes()
         _settle(self._output_bytes)
         printed = self._output_bytes() > before
@@ -98,7 +98,7 @@ class CommandSession:
         return {"left": left[:2], "left_printed": printed and bool(left)}
 
     def _output_bytes(self) -> int:
-        """Bytes of output so far, all that its terminal has included."""
+        """Return the bytes of output so far, all that its terminal holds included."""
         if self.master is not None:
             _pump(self.master, self.output)
         try:
@@ -108,7 +108,7 @@ class CommandSession:
 
 
 def _terminal(size: list[int] | None) -> tuple[int | None, int | None]:
-    """A pseudo-terminal of that many lines and columns; none where none is wanted, or there are no more."""
+    """Open a pseudo-terminal of that many lines and columns; (None, None) where none is wanted, or there are no more."""
     if not size:
         return None, None
     try:

@@ -12,7 +12,7 @@ class Stuck(Exception):
 
 
 def stuck(what: str) -> str:
-    """Of a process that should be gone, in words."""
+    """Say that a process that should be gone is stuck."""
     return f"{what} is stuck in the kernel: it is still there {STUCK_S:.0f} s after SIGKILL"
 
 

@@ -37,13 +37,13 @@ class Overdue:
 
 
 def allowed_s(seen: Sequence[float], floor_s: float, longest_times: int = _TIMES, first_s: float = FIRST_S) -> float:
-    """Seconds of silence that are no hang: 20 usual pauses, some longest ones, `first_s` before any was seen, `floor_s` at least."""
+    """Return seconds of silence that are no hang: 20 usual pauses, some longest ones, `first_s` before any was seen; at least `floor_s`."""
     learned = max(_TIMES * statistics.median(seen), longest_times * max(seen)) if seen else first_s
     return max(floor_s, learned)
 
 
 def _model_bytes(run: RunFolder) -> int:
-    """Of the weights that a start reads; 0 where it reads none, or none can be seen."""
+    """Return the bytes of the weights that a start reads; 0 where it reads none, or none can be seen."""
     try:
         return sum(file.stat().st_size for file in Path(run.config().model or "").glob("*.safetensors"))
     except (OSError, Stop):
@@ -72,7 +72,7 @@ class HangTimeout:
         self._stepped: float | None = None
 
     def look(self, stepped: bool = True, printed: bool = False, worked: bool = False) -> None:
-        """What was seen since the last look: another step, output, or a good part of the time spent computing."""
+        """Note what was seen since the last look: another step, output, or a good part of the time spent computing."""
         now = self._clock()
         if stepped:
             if self._stepped is not None:
@@ -84,7 +84,7 @@ class HangTimeout:
             self._work = now
 
     def overdue(self) -> Overdue | None:
-        """The silence that is too long by now; None where there is none."""
+        """Return the silence that is too long by now; None where there is none."""
         now, limit = self._clock(), allowed_s(self.gaps, self.floor_s, self.longest_times, self.first_s) * self.longer
         if now - self._work > limit:
             return Overdue("silence", now - self._work, limit)
@@ -115,9 +115,7 @@ class TrainerHangTimeout:
         self.starts = [took for took in (_start_s(run, before) for before in range(1, number)) if took is not None]
 
     def overdue(self, pulse: Json | None, read: int = 0) -> Overdue | None:
-        """What has been silent for too long by now, given the trainer's newest pulse and the bytes it has read from disks. To be asked all
-        the while.
-        """
+        """Return what is overdue by now, from the trainer's newest pulse and the bytes it has read from disks. Called all the while."""
         now = self._clock()
         if pulse != self._pulse:
             self._pulse, self._since = pulse, now
@@ -137,7 +135,7 @@ class TrainerHangTimeout:
         return self._judge("step", silent, self.steps)
 
     def limit_s(self) -> float:
-        """Seconds a step may be silent that is like the others."""
+        """Return the seconds that a step like the others may be silent."""
         return allowed_s(self.steps, self.floor_s, longest_times=0)
 
     def _judge(self, section: str, seconds: float, seen: list[float]) -> Overdue | None:
@@ -149,11 +147,11 @@ class TrainerHangTimeout:
         return allowed_s([min(took, most) for took in seen], self.floor_s)
 
     def _evaluations(self) -> list[float]:
-        """What whole evaluations took: no less than any of their parts, so that nothing longer than at first is allowed."""
+        """Return the seconds of whole evaluations: no less than any of their parts, so that nothing longer than at first is allowed."""
         return [min(row["seconds"], FIRST_S / _TIMES) for row in read_evaluations(self.run)]
 
     def _has_committed(self) -> bool:
-        """Whether this attempt has committed a step; the time of its newest one is remembered, once."""
+        """Return whether this attempt has committed a step; remember the seconds of its newest one, once."""
         row = last_line(self.run.steps_file)
         if row is None or row["attempt"] != self.number:
             return False
@@ -163,12 +161,12 @@ class TrainerHangTimeout:
 
 
 def _start_s(run: RunFolder, number: int) -> float | None:
-    """Seconds from the start of an attempt to its first pulse, as far as files tell."""
+    """Return the seconds from the start of an attempt to its first pulse; None where files do not tell."""
     orders, ready = read_launch_spec(run.attempt(number)), run.attempt(number) / "ready.json"
     return ready.stat().st_mtime - orders.started if orders and orders.started and ready.exists() else None
 
 
 def _first_step_s(run: RunFolder, number: int, committed: float) -> float | None:
-    """Seconds from an attempt's readiness to its first step, committed at that time."""
+    """Return the seconds from an attempt's readiness to its first step, committed at that time; None where files do not tell."""
     ready = run.attempt(number) / "ready.json"
     return committed - ready.stat().st_mtime if ready.exists() else None

@@ -47,7 +47,7 @@ def end_hanging(attempt: Attempt, trainers: Mapping[int, Identity], lock: Path, 
 
 
 def _asked_for_stacks(attempt: Attempt, living: Mapping[int, Identity], lock: Path, doing: Json | None) -> list[Identity]:
-    """The trainers that were sent the signal by which faulthandler writes their stacks, one after another. doing: of several ranks."""
+    """Send each trainer in turn the signal by which faulthandler writes its stacks; return those it was sent. doing: of several ranks."""
     ours = []
     for rank, trainer in living.items():
         if doing is not None:
@@ -60,13 +60,13 @@ def _asked_for_stacks(attempt: Attempt, living: Mapping[int, Identity], lock: Pa
 
 
 def _title(attempt: Attempt, text: str) -> None:
-    """A line in the log of all ranks, above what one of them writes next."""
+    """Write a line to the log of all ranks, above what one of them writes next."""
     with contextlib.suppress(OSError), open_log(attempt.folder / "output.log") as log:
         log.write(f"holdfast: {text}\n".encode())
 
 
 def _hanging(attempt: Attempt, text: str) -> Json:
-    """Which step hangs, and where there are several ranks, in which of them: the others wait for it."""
+    """Return which step hangs, and where there are several ranks, in which of them: the others wait for it."""
     orders = read_launch_spec(attempt.folder)
     size = orders.facts.get("ranks", 1) if orders else 1
     pulses = {rank: pulse for rank in range(size) if (pulse := attempt.pulse(rank))}
@@ -85,7 +85,7 @@ def _hanging(attempt: Attempt, text: str) -> Json:
 
 
 def _doing(pulse: Json) -> str:
-    """What a rank did last, by its pulse."""
+    """Say what a rank did last, by its pulse."""
     waits = pulse.get("waits")
     if not waits:
         return str(pulse["phase"])

@@ -34,7 +34,7 @@ class Pauses:
         self._gone: float | None = None
 
     def after(self, progressed: bool) -> None:
-        """An attempt has ended."""
+        """Set the next pause after an attempt's end: none where it progressed, else twice the last."""
         first, most = self.between if self._gone is None else (_FIRST_AWAY_S, _MOST_AWAY_S)
         self.seconds = 0.0 if progressed else min(most, max(first, self.seconds * 2))
 
@@ -59,7 +59,7 @@ class Pauses:
         return answer
 
     def missing(self, reason: str) -> float:
-        """What was started found no GPU: seconds since the first in a row that did not, 0 for that one."""
+        """Note that what was started found no GPU; return seconds since the first in a row that did not, 0 for that one."""
         if self._gone is not None:
             return self.clock.monotonic() - self._gone
         self._gone = self.clock.monotonic()
@@ -67,7 +67,7 @@ class Pauses:
         return 0.0
 
     def found(self) -> None:
-        """What was started computes, or got far enough to end otherwise: the GPU is there."""
+        """Note that what was started computes, or got far enough to end otherwise: the GPU is there."""
         if self._gone is not None:
             seconds, self._gone = self.clock.monotonic() - self._gone, None
             self.run.event("device_back", after_seconds=round(seconds, 1))

@@ -70,7 +70,7 @@ def start_shim(folder: Path, *options: str) -> subprocess.Popen[bytes]:
 
 
 def adopt(run: RunFolder) -> Attempt | None:
-    """The newest attempt whose end was not dealt with yet (no wreck.json), dead or alive; None when there is none."""
+    """Return the newest attempt whose end was not dealt with yet (no wreck.json), dead or alive; None when there is none."""
     numbers = run.attempts()
     if not numbers or is_closed(run.attempt(numbers[-1])):
         return None
@@ -95,21 +95,21 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
 
 
 def watched(attempt: Attempt) -> list[int]:
-    """The process whose end is the attempt's; a shim of our own is collected when it has died."""
+    """Return the process whose end is the attempt's; collect a shim of our own that has died."""
     if attempt.shim is not None and attempt.shim.poll() is None:
         return [attempt.shim.pid]
     return list(living_pids(attempt).values())[:1]
 
 
 def living_pids(attempt: Attempt) -> dict[str, int]:
-    """Pids of the attempt's processes that are alive, by role."""
+    """Return the pids of the attempt's processes that are alive, by role."""
     named = {f"rank {rank}" if rank else "trainer": trainer for rank, trainer in _trainers(attempt).items()}
     found = {"nurse": read_json(attempt.folder / "nurse.json"), **named}
     return {role: identity["pid"] for role, identity in found.items() if alive(identity)}
 
 
 def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
-    """What was seen of an attempt's end: {} where nobody saw it, None while it may still be alive.
+    """Return what was seen of an attempt's end: {} where nobody saw it, None while it may still be alive.
 
     One that was written down and never started is called off under the lock, so that a slow shim cannot start it afterwards.
     """
@@ -140,7 +140,7 @@ def _called_off(attempt: Attempt, file: Path) -> Json | None:
 
 
 def plain_ending(seen: Json, facts: Json) -> Ending:
-    """How an attempt ended, by what was seen of its end alone; facts: of one that ran."""
+    """Judge how an attempt ended, by what was seen of its end alone; facts: of one that ran."""
     if seen and seen.get("code") is None:
         return Ending("never_started")
     if not seen:
@@ -150,12 +150,12 @@ def plain_ending(seen: Json, facts: Json) -> Ending:
 
 
 def lived_s(seen: Json) -> float | None:
-    """Seconds between start and end; None where they are not known."""
+    """Return the seconds between start and end; None where they are not known."""
     return float(seen["ended"] - seen["began"]) if "began" in seen else None
 
 
 def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
-    """How the attempt ended, or None while it may still be alive."""
+    """Return how the attempt ended, or None while it may still be alive."""
     seen = end_seen(attempt, run)
     if seen is None:
         return None
@@ -180,7 +180,7 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
 
 
 def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> Ending | None:
-    """The end of a rank that another launcher started, which its own command wrote down; None where none did within a moment."""
+    """Return the end of a rank that another launcher started, which its own command wrote down; None where none did within a moment."""
     while True:
         told = [read_json(file) for file in sorted(attempt.folder.glob("ended*.json"))]
         first = next((one for one in told if one and kind_by_code(one["code"]) != "peer_lost"), None)
@@ -193,12 +193,12 @@ def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> End
 
 
 def _shim_was_there(attempt: Attempt) -> bool:
-    """Judged by what it started here: another machine's rank may be there before it."""
+    """Return whether this machine's shim was there, judged by what it started: another machine's rank may be there before it."""
     return (attempt.folder / "nurse.json").exists() or (attempt.folder / "rank0.json").exists()
 
 
 def _trainers(attempt: Attempt) -> dict[int, Identity]:
-    """Who trains, by rank, as far as they have told their names."""
+    """Return who trains, by rank, as far as they have told their names."""
     named = {file.stem.removeprefix("rank"): file for file in attempt.folder.glob("rank*.json")}
     entries = {int(rank): read_json(file) for rank, file in named.items() if rank.isdecimal()}
     return {rank: entry["identity"] for rank, entry in sorted(entries.items()) if entry}

@@ -13,12 +13,12 @@ STARTED_BY = "HOLDFAST_STARTED_BY"  # the process that started these ranks; with
 
 
 def listen() -> socket.socket:
-    """A socket of this machine alone, listening already; so nobody takes its port meanwhile. A child may inherit it."""
+    """Open a socket of this machine alone, already listening, so that nobody takes its port meanwhile. A child may inherit it."""
     return socket.create_server(("127.0.0.1", 0), backlog=2048)
 
 
 def rank_variables(number: int, device: int, size: int, meeting: socket.socket, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of rank `number` of `size` in one box, whose device is the `device`-th.
+    """Return the variables of rank `number` of `size` in one box, whose device is the `device`-th.
 
     The user's own choice of network interfaces wins.
     """
@@ -40,7 +40,7 @@ def rank_variables(number: int, device: int, size: int, meeting: socket.socket, 
 
 
 def recorder_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that have torch's flight recorder write each rank's last collectives into `folder` when one of them times out.
+    """Return variables that have torch's flight recorder write each rank's last collectives into `folder` when one of them times out.
 
     Old names and new ones: torch 2.8 renamed some. Nothing where the user has chosen anything of it.
     """
@@ -51,10 +51,10 @@ def recorder_variables(folder: Path, environment: Mapping[str, str]) -> dict[str
 
 
 def rank_of(environment: Mapping[str, str]) -> int:
-    """The number of the rank that this process is, as whoever started it says."""
+    """Return the number of the rank that this process is, as whoever started it says."""
     return int(environment.get("RANK", "0"))
 
 
 def device_number() -> int:
-    """Which of its machine's devices is this process's."""
+    """Return which of its machine's devices is this process's."""
     return int(os.environ.get("LOCAL_RANK", "0"))

@@ -24,7 +24,7 @@ class RankInfo:
     port: int
 
     def environment(self) -> dict[str, str | None]:
-        """The variables that torchrun sets."""
+        """Return the variables that torchrun sets."""
         found = (self.number, self.size, self.local, self.address, self.port)
         return {
             name: str(value) for name, value in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), found, strict=True)
@@ -32,7 +32,7 @@ class RankInfo:
 
 
 def rank_info_of(environment: Mapping[str, str]) -> RankInfo | None:
-    """This process's rank, None where it was started by itself. Raises Stop(2) where the variables cannot be right."""
+    """Read this process's rank, None where it was started by itself. Raises Stop(2) where the variables cannot be right."""
     size = environment.get("WORLD_SIZE", "1")
     if "RANK" in environment and size != "1":
         return _of_variables(environment)
@@ -66,7 +66,7 @@ def _of_variables(environment: Mapping[str, str]) -> RankInfo:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
-    """A task of srun, which names no meeting place: the step's first host, at a port that follows from job and step."""
+    """Read the rank of a task of srun, which names no meeting place: the step's first host, at a port derived from job and step."""
     number, size, local = (int(_number(environment, name)) for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
     job, step = (int(_number(environment, name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     first, count = _PORTS
@@ -76,7 +76,7 @@ def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
 
 
 def _of_skypilot(environment: Mapping[str, str]) -> RankInfo:
-    """SkyPilot starts a task once on each node: the one rank of a node with one GPU. Raises Stop(2) where there are more."""
+    """Read the rank of a SkyPilot task, started once on each node: one GPU a node. Raises Stop(2) where there are more."""
     number, size, cards = (
         int(_number(environment, name)) for name in ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "SKYPILOT_NUM_GPUS_PER_NODE")
     )
@@ -93,7 +93,7 @@ def _of_skypilot(environment: Mapping[str, str]) -> RankInfo:
 
 
 def first_host(nodes: str) -> str:
-    """The first of a list of hosts as Slurm writes it: node[03-07,12],other gives node03. Raises Stop(2) for an empty one."""
+    """Return the first of a list of hosts as Slurm writes it: node[03-07,12],other gives node03. Raises Stop(2) for an empty one."""
     found = re.fullmatch(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^\[,]*))?(?:,.*)?", nodes.strip())
     if found is None:
         raise Stop(USAGE, f"Slurm names no hosts of this step (SLURM_STEP_NODELIST is {nodes!r})", "set MASTER_ADDR to the first one")

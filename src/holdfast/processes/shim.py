@@ -177,7 +177,7 @@ class Writer:
             self._start()
 
     def end(self) -> dict[str, Any]:
-        """It ends by itself, after what it has to write."""
+        """Leave the writer to end by itself, after what it has to write."""
         return {}
 
 

@@ -27,7 +27,7 @@ class Standby:
     """At most one pair of waiting processes. It belongs to one launch; they end with the supervisor, whose pipe they read."""
 
     def __init__(self, run: RunFolder, mode: Mode, always: bool) -> None:
-        """`always`: from the first committed step on; else where the rest of the run is long enough for one to pay."""
+        """Take the run and how a standby waits. `always`: from the first committed step on; else where the rest is long enough to pay."""
         self.run, self.mode, self.always = run, mode, always
         self._looked = 0.0
         self.launch: Launch | None = None
@@ -40,7 +40,7 @@ class Standby:
         self.discard()
 
     def consider(self, launch: Launch) -> None:
-        """Called all the while an attempt trains: start one for `launch` where none waits and one is worth its start."""
+        """Start a standby for `launch` where none waits and one is worth its start. Called all the while an attempt trains."""
         now = time.monotonic()
         if self.mode == "off" or now - self._looked < _LOOK_EVERY_S:
             return

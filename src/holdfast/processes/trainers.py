@@ -50,7 +50,7 @@ class Trainers:
         return [process.pid for rank, process in enumerate(self.processes) if rank not in self.codes]
 
     def poll(self) -> int | None:
-        """The exit code of the attempt once all have ended, None before. A rank that died takes the others with it."""
+        """Return the exit code of the attempt once all have ended, None before. A rank that died takes the others with it."""
         for rank, process in enumerate(self.processes):
             before = children_s()
             if rank not in self.codes and (code := process.poll()) is not None:
@@ -94,6 +94,6 @@ class Trainers:
 
     @staticmethod
     def _grace_s(code: int) -> float | None:
-        """Seconds until the others are ended; None: they will end by themselves, after what they have to do."""
+        """Return the seconds until the others are ended; None: they will end by themselves, after what they have to do."""
         kind = kind_by_code(code)
         return None if kind in ("finished", "interrupted") else _GRACE_S.get(kind, _GRACE_DECIDED_S)

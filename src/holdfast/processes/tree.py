@@ -11,7 +11,7 @@ _PROC = Path("/proc")
 
 
 def below(pid: int) -> list[int]:
-    """Its living descendants, nearest first; zombies are dead. Empty where there is no /proc."""
+    """List its living descendants, nearest first; zombies are dead. Empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir(_PROC) if _PROC.is_dir() else ():  # noqa: PTH208  (a thousand paths, twice a second)
         if entry.isdigit() and (fields := _stat(int(entry))) and fields[0] not in ("Z", "X"):
@@ -24,7 +24,7 @@ def below(pid: int) -> list[int]:
 
 
 def bearing(name: str, value: str) -> list[int]:
-    """Processes that were started with NAME=VALUE in their environment, as far as that may be read; ours is none of them."""
+    """List the processes that were started with NAME=VALUE in their environment, as far as that may be read; ours is none of them."""
     wanted, found = f"{name}={value}".encode(), []
     for entry in os.listdir(_PROC) if _PROC.is_dir() else ():  # noqa: PTH208
         with contextlib.suppress(OSError):
@@ -34,13 +34,13 @@ def bearing(name: str, value: str) -> list[int]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """What these processes have computed so far, and children of theirs that ended and were collected."""
+    """Return the CPU seconds of these processes so far, and of their children that ended and were collected."""
     tick = os.sysconf("SC_CLK_TCK")
     return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / tick
 
 
 def bytes_read(pids: Iterable[int], from_disks: bool = False) -> int:
-    """What these processes have read so far, from files and elsewhere; from_disks: mapped files, too, but nothing that was in memory.
+    """Return the bytes these processes have read so far, from files and elsewhere; from_disks: mapped files, too, but nothing from memory.
 
     0 where that may not be known.
     """
@@ -52,7 +52,7 @@ def bytes_read(pids: Iterable[int], from_disks: bool = False) -> int:
 
 
 def waits_in(pid: int) -> dict[str, str]:
-    """The state of a process and where in the kernel it waits, as far as that may be read."""
+    """Read the state of a process and where in the kernel it waits, as far as that may be read."""
     found = {}
     if fields := _stat(pid):
         found["state"] = fields[0]
@@ -62,7 +62,7 @@ def waits_in(pid: int) -> dict[str, str]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where it is gone."""
+    """Read the fields of /proc/PID/stat from the state on; empty where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as handle:
             return handle.read().decode(errors="replace").rpartition(")")[2].split()

@@ -77,7 +77,7 @@ def main(run: RunFolder, attempt: int) -> int:
 
 
 def _mapped(place: Path, held: tuple[int, MemoryFile] | None) -> tuple[int, MemoryFile] | None:
-    """The snapshots' file and its inode: mapped once, until another file has its name."""
+    """Map the snapshots' file and return it with its inode: mapped once, until another file has its name."""
     try:
         inode = place.stat().st_ino
     except OSError:
@@ -133,7 +133,7 @@ def persist_newest(run: RunFolder, places: list[Path], artifact: Artifact, keep:
 
 
 def _locked(run: RunFolder) -> bool:
-    """Whether a trainer is there that has not written its name yet, or its shim."""
+    """Return whether a trainer is there that has not written its name yet, or its shim."""
     with hold(run.trainer_lock, wait=False) as free:
         return not free
 
@@ -174,7 +174,7 @@ def _break(faults: list[Fault], moment: Moment, staged: Path | None, artifact: A
 
 
 def _final(staged: Path | None) -> str:
-    """The name a checkpoint that is being written will have."""
+    """Return the name that a checkpoint being written will have."""
     return staged.name.split(".")[1] if staged else ""
 
 

@@ -36,7 +36,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def names_read(torch: str, rocm: bool) -> tuple[str, ...]:
-    """The names the allocator of GPU memory looks at, the one that wins first."""
+    """Return the names the GPU memory allocator looks at, the one that wins first."""
     if rocm and within(torch, "<2.8"):
         return ("PYTORCH_HIP_ALLOC_CONF",)
     names = ("PYTORCH_CUDA_ALLOC_CONF", *(("PYTORCH_HIP_ALLOC_CONF",) if rocm else ()))
@@ -48,7 +48,7 @@ def options(text: str) -> dict[str, str]:
 
 
 def _refused(name: str, chosen: dict[str, str]) -> Iterator[Finding]:
-    """What torch stops at when it first allocates: a small split size, and names that are nearly one of its own."""
+    """Yield what torch stops at when it first allocates: a small split size, and options that are nearly one of its own."""
     split = chosen.get("max_split_size_mb", "")
     if split.isdigit() and int(split) <= _SMALLEST_SPLIT:
         message = f"{name}: max_split_size_mb:{split} is refused by torch: it must be more than {_SMALLEST_SPLIT}"

@@ -11,7 +11,7 @@ _JOURNAL_BYTES, _WARN_BYTES = 1 << 20, 512 << 20
 
 
 def look(case: Case) -> Iterator[Finding]:
-    """Blocks when the checkpoints that are kept, one being written and the journals cannot fit."""
+    """Block when the checkpoints that are kept, one being written and the journals cannot fit."""
     free = case.machine.disk_free_bytes
     if free is None:
         return

@@ -59,7 +59,7 @@ def _one(case: Case, gpu: Gpu, value: str, target: str) -> Iterator[Finding]:
 
 
 def _family(arch: str) -> str:
-    """The instruction sets that are close enough to be mistaken for each other: gfx103x, gfx11xx, gfx120x, gfx90x, gfx94x."""
+    """Return the group of instruction sets close enough to be mistaken for each other: gfx103x, gfx11xx, gfx120x, gfx90x, gfx94x."""
     return "gfx11" if arch.startswith("gfx11") else arch[:-1]
 
 

@@ -28,7 +28,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _held(plan: Plan) -> int:
-    """Bytes that are there in every step, whatever the rows: the model, what is trained, the process."""
+    """Return the bytes that are held in every step, whatever the rows: the model, what is trained, the process."""
     own = plan.bytes
     return own.weights + own.adapter + own.gradients + own.optimizer + own.context
 

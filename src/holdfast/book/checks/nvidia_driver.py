@@ -19,7 +19,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 
 def _fitting(torch: str, driver: str, archs: list[str]) -> str:
-    """The official build of this release, else of the newest before it, that the driver serves and that has code for the cards."""
+    """Return the official build of this release, else of the newest before it, that the driver serves and that has code for the cards."""
     for row in reversed(table("cuda_wheels")["wheels"]):
         for cuda in reversed(row["cuda"]) if release(row["torch"]) <= release(torch) else ():
             made = cuda_archs(row["torch"], cuda)

@@ -4,7 +4,7 @@ from holdfast.book.kinds.data_check import Columns, DataCheck, RowView
 
 
 def sift(rows: Columns) -> list[int]:
-    """Where both begin with the same character, or one of them with white space."""
+    """Return the rows where both begin with the same character, or one of them with white space."""
     pairs = enumerate(zip(rows.prompts, rows.answers, strict=True))
     return [at for at, (one, two) in pairs if one[:1] == two[:1] or one[:1].isspace() or two[:1].isspace()]
 

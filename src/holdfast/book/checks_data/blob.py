@@ -11,7 +11,7 @@ _HALF = re.compile(rb"[A-Za-z0-9+/=_-]{200}")
 
 
 def _may_hold_one(text: str) -> bool:
-    """A run of 400 covers 200 bytes behind some multiple of 200, so only these need be looked at, where no white space stands in them."""
+    """Return whether the text needs a look: 400 characters of a blob cover 200 bytes from some multiple of 200 on, without white space."""
     data = text.encode("utf-8", "surrogatepass")
     parts = np.frombuffer(data, np.uint8, len(data) // 200 * 200).reshape(-1, 200)
     return any(_HALF.match(data, 200 * int(at)) for at in np.flatnonzero(~(parts <= 32).any(axis=1)))

@@ -49,19 +49,19 @@ class Card(BaseModel):
     remedies: list[SuggestedRemedy] = Field(default_factory=list, description="cheapest sensible first")
 
     def matches(self, evidence: Any) -> bool:
-        """Whether one piece of evidence (a line, a log, a machine's facts: the kind decides) speaks for this card."""
+        """Return whether one piece of evidence (a line, a log, a machine's facts: the kind decides) speaks for this card."""
         raise NotImplementedError
 
     def chapter(self) -> str:
-        """Under which heading the card stands in the book's pages."""
+        """Return the heading under which the card stands in the book's pages."""
         return "all"
 
     def details(self) -> Iterator[str]:
-        """What this kind adds to the card's page, as Markdown lines."""
+        """Yield what this kind adds to the card's page, as Markdown lines."""
         return iter(())
 
     def page(self) -> str:
-        """The card as Markdown."""
+        """Return the card as Markdown."""
         lines = [f"## {self.id}", "", f"**{self.title}.** {self.why}", ""]
         if self.remedies:
             lines += ["Remedies, in order:", ""]
@@ -73,12 +73,12 @@ class Card(BaseModel):
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """All fields, for --json."""
+        """Return all fields, for --json."""
         return self.model_dump(mode="json")
 
 
 def read_cards(folder: Path, kind: type[C], package: str = "") -> dict[str, C]:
-    """The cards of a folder and of the folders in it by id, in the order of their names.
+    """Read the cards of a folder and of the folders in it by id, in the order of their names.
 
     `package`: the dotted name the folder is importable under, if it is; its modules are then cards too.
     Raises Stop(2) naming the file and the field of a card that is not one, or two files of one name.

@@ -67,7 +67,7 @@ class Case:
         return tuple({gpu.arch: gpu for gpu in self.cards if gpu.arch}.values())
 
     def words(self, gpu: Gpu | None = None) -> dict[str, str]:
-        """What a message may name: {torch} {rocm} {kernel} {gpu} {arch} and packages by name."""
+        """Return what a message may name: {torch} {rocm} {kernel} {gpu} {arch} and packages by name."""
         machine, card = self.machine, gpu or (self.cards[0] if self.cards else Gpu())
         torch = machine.torch
         told: dict[str, str | None] = {
@@ -98,7 +98,7 @@ class When(BaseModel):
     firmware: dict[str, str] = Field(default_factory=dict, description="firmware and a pattern its version has")
 
     def gpu(self, case: Case) -> Gpu | None:
-        """The first GPU the condition is about; one without facts when it is about none; None when it does not hold."""
+        """Return the first GPU the condition is about; one without facts when it is about none; None when it does not hold."""
         if not (self._versions(case) and self._tables(case)):
             return None
         if self.arch is None and self.at_least is None:
@@ -165,7 +165,7 @@ class Check(Card):
         return self
 
     def findings(self, case: Case) -> Iterator[Finding]:
-        """What this check has to tell, with its own name and, where a finding has no better one, its source."""
+        """Yield the findings of this check, with its own name and, where a finding has no better one, its source."""
         if self.look:
             found = self.look(case)
         else:

@@ -80,7 +80,7 @@ class DataCheck(Card):
         return self.screen is not _anything
 
     def finds(self, row: RowView) -> str:
-        """What is wrong with this row, or an empty text."""
+        """Return what is wrong with this row, or an empty text."""
         if self.pairs_only and not row.worse:
             return ""
         if (self.conversations_only and not row.turns) or (self.beyond_ascii and row.text.isascii()):
@@ -90,11 +90,11 @@ class DataCheck(Card):
         return self.look(row)
 
     def sifted(self, prompts: Sequence[str], answers: Sequence[str], tokens: Sequence[int | None]) -> list[int]:
-        """The places of the rows that are worth a look."""
+        """Return the positions of the rows that are worth a look."""
         return [*(range(len(answers)) if self.sift is None else self.sift(Columns(prompts, answers, tokens)))]
 
     def matches(self, evidence: Any) -> bool:
-        """`evidence`: the fields of a RowView; turns as (role, content) or (role, content, calls)."""
+        """Return whether the check fires on a row. evidence: fields of a RowView; turns as (role, content) or (role, content, calls)."""
         turns = tuple(Turn(*turn) for turn in evidence.get("turns", ()))
         given = {"prompt": "", "answer": ""} | evidence
         return bool(self.finds(RowView(**given | {"turns": turns, "text": f"{given['prompt']}\n{given['answer']}"})))

@@ -23,7 +23,7 @@ Cause = Literal[CAUSES]  # type: ignore[valid-type]
 
 
 def _compile(pattern: object) -> object:
-    """`^` and `$` stand for the ends of a line."""
+    """Parse a regular expression in which `^` and `$` stand for the ends of a line. Raises ValueError."""
     try:
         return re.compile(pattern, re.M) if isinstance(pattern, str) else pattern
     except re.error as error:
@@ -49,22 +49,22 @@ class Failure(Card):
     unless: list[Pattern] = Field(default_factory=list)
 
     def matches(self, evidence: str) -> bool:
-        """Whether these lines hold the mechanism."""
+        """Return whether these lines hold the mechanism."""
         return self.place(evidence) is not None
 
     def place(self, lines: str) -> int | None:
-        """Where in the lines the card fires: the offset of the first match, None when it does not fire."""
+        """Return the offset of the first match in the lines; None when the card does not fire."""
         places = [match.start() for pattern in self.patterns if (match := pattern.search(lines))]
         if not places or not all(need.search(lines) for need in self.needs) or any(never.search(lines) for never in self.unless):
             return None
         return min(places)
 
     def chapter(self) -> str:
-        """Failures are told by cause."""
+        """Return the cause: failures are grouped by it."""
         return str(self.cause)
 
     def details(self) -> Iterator[str]:
-        """Cause and patterns, as Markdown."""
+        """Yield cause and patterns, as Markdown."""
         yield f"Cause: `{self.cause}`" + (" (an echo: counts when no root is found)" if self.role == "echo" else "")
         for name, patterns in (("One of", self.patterns), ("Needs", self.needs), ("Unless", self.unless)):
             if patterns:

@@ -55,7 +55,7 @@ class LauncherCard(Card):
     changes: dict[str, list[ArgumentChange]] = Field(default_factory=dict)
 
     def matches(self, evidence: str | Sequence[str]) -> bool:
-        """Whether a command, as one line or as words, is started this way."""
+        """Return whether a command, as one line or as words, is started this way."""
         words = shlex.split(evidence) if isinstance(evidence, str) else list(evidence)
         line = " ".join(words)
         starts = range(len(words)) if words and _STARTER.fullmatch(words[0].rpartition("/")[2]) else (0,)
@@ -70,12 +70,12 @@ class LauncherCard(Card):
 
 
 def _plain(name: str) -> str:
-    """A flag without dashes, and with underscores: --output-dir and output_dir are one."""
+    """Return a flag without dashes and with underscores: --output-dir and output_dir are one."""
     return name.lstrip("-").replace("-", "_")
 
 
 def place_of(words: Sequence[str], flag: str) -> tuple[int, int, str] | None:
-    """(first word, words, value) of the last place where a flag is given: `--x v`, `--x=v`, or `x=v` for a flag without dashes."""
+    """Find the last place where a flag is given (`--x v`, `--x=v`, or `x=v` for one without dashes): (first word, words, value)."""
     name, dashed = _plain(flag), flag.startswith("-")
     for at in range(len(words) - 1, -1, -1):
         head, equals, value = words[at].partition("=")
@@ -91,19 +91,19 @@ def place_of(words: Sequence[str], flag: str) -> tuple[int, int, str] | None:
 
 
 def given_with_dashes(words: Sequence[str], flag: str) -> bool:
-    """Whether a command gives a flag with dashes within its name: --output-dir for --output_dir."""
+    """Return whether a command gives a flag with dashes within its name: --output-dir for --output_dir."""
     found = place_of(words, flag)
     return found is not None and "-" in words[found[0]].partition("=")[0][2:]
 
 
 def given(words: Sequence[str], flag: str) -> str | None:
-    """The value a command gives a flag, empty where the flag stands alone; None where it does not stand there."""
+    """Return the value a command gives a flag, empty where the flag stands alone; None where it is not given."""
     found = place_of(words, flag)
     return None if found is None else found[2]
 
 
 def with_argument(words: Sequence[str], flag: str, value: str, style: str) -> tuple[str, ...]:
-    """The command with a flag set: in its place where it is given, else at the end."""
+    """Return the command with a flag set: in its place where it is given, else at the end."""
     found = place_of(words, flag)
     if found is None:
         return (*words, *([flag, value] if style == "space" else [f"{flag}={value}"]))

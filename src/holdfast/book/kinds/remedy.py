@@ -26,7 +26,7 @@ class RemedyCard(Card):
     last_resort: bool = False
 
     def matches(self, evidence: Cause) -> bool:
-        """Whether it is a likely cure for this cause."""
+        """Return whether it is a likely cure for this cause."""
         return evidence in self.hits
 
     @field_validator("settings")
@@ -36,7 +36,7 @@ class RemedyCard(Card):
         return change
 
     def change(self, settings: Settings) -> PartialSettings:
-        """The settings it stands for where `settings` are in force; nothing where they hold already."""
+        """Return the settings it changes where `settings` are in force; empty where they hold already."""
         now = {name: getattr(settings, name) for name in self.settings}
         wanted = {name: now[name] // 2 if value == "half" else value for name, value in self.settings.items()}
         return {name: value for name, value in wanted.items() if now[name] != value}

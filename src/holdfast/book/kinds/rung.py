@@ -25,11 +25,11 @@ class RungCard(Card):
     step_down: str = "the reference"
 
     def matches(self, evidence: str) -> bool:
-        """Whether it is for this device."""
+        """Return whether it is for this device."""
         return evidence in self.hits
 
     def details(self) -> Iterator[str]:
-        """Settings, risk and the way back."""
+        """Yield settings, risk and the way back, as Markdown."""
         changes = [f"`{name}: {value}`" for name, value in {**self.settings, **self.env}.items()]
         yield f"Changes {', '.join(changes)}. Risk: {self.risk}. Step down: {self.step_down}."
 
@@ -40,7 +40,7 @@ class RungCard(Card):
         return change
 
     def change(self, settings: PartialSettings) -> PartialSettings:
-        """The settings it stands for where `settings` are in force; nothing where they hold already."""
+        """Return the settings it changes where `settings` are in force; empty where they hold already."""
         now = Settings.model_validate(settings)
         wanted: dict[str, Any] = {}
         for name, value in self.settings.items():

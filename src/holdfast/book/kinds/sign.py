@@ -27,7 +27,7 @@ class Sign(Card):
 
 
 def rows(columns: Any) -> list[Json]:
-    """Rows of columns; rows as they are."""
+    """Convert columns to rows; return rows as they are."""
     if not isinstance(columns, dict):
         return list(columns)
     count = len(next(iter(columns.values())))
@@ -35,5 +35,5 @@ def rows(columns: Any) -> list[Json]:
 
 
 def column(steps: Sequence[Json], name: str) -> list[float]:
-    """The values that are there, in order."""
+    """Return the values of a column that are there, in order."""
     return [float(row[name]) for row in steps if row.get(name) is not None]

@@ -13,7 +13,7 @@ _RISES, _BY = 3, 1.02  # evaluations in a row that are worse, and how much worse
 
 
 def look(steps: Sequence[Json]) -> str | None:
-    """`held_out_loss` stands in the rows whose step was evaluated."""
+    """Judge the held-out losses: `held_out_loss` stands in the rows whose step was evaluated."""
     measured = [row for row in steps if row.get("held_out_loss") is not None]
     held_out, losses = column(measured, "held_out_loss"), column(steps, "loss")
     newest = held_out[-_RISES - 1 :]
@@ -29,7 +29,7 @@ def look(steps: Sequence[Json]) -> str | None:
 
 
 def _measured(*held_out: float) -> list[float | None]:
-    """A column in which every tenth step was evaluated."""
+    """Return a column in which every tenth step was evaluated."""
     return [value for loss in held_out for value in (*[None] * 9, loss)]
 
 

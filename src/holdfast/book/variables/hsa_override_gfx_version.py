@@ -10,7 +10,7 @@ _NAME = "HSA_OVERRIDE_GFX_VERSION"
 
 
 def advise(case: Case) -> Iterator[Advice]:
-    """For one kind of card without code of its own whose sibling has code: the override applies to every GPU of the process."""
+    """Propose the override for one kind of card without own code whose sibling has code: it applies to every GPU of the process."""
     torch = case.machine.torch
     archs = known_archs(torch)[0] if torch and torch.vendor == "amd" else None
     kinds = {gpu.arch for gpu in case.cards if gpu.arch}

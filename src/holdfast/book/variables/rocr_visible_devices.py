@@ -9,7 +9,7 @@ _CHOICES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 
 
 def advise(case: Case) -> Iterator[Advice]:
-    """The discrete cards, unless the user has chosen already: these numbers would shift what that choice means."""
+    """Propose the discrete cards, unless the user has chosen already: these numbers would shift what that choice means."""
     torch, cards = case.machine.torch, case.machine.of("amd")
     discrete = [str(index) for index, gpu in enumerate(cards) if not gpu.integrated]
     if torch and torch.vendor == "amd" and 0 < len(discrete) < len(cards) and not any(name in case.machine.env for name in _CHOICES):

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    """Reads only: a running run goes on undisturbed."""
+    """Write the bundle of a run, which is only read: a running run goes on undisturbed."""
     folder = RunFolder(arguments.run_folder.resolve())
     found = list(read_parts(folder.path, _relevant)) or list(read_parts(chosen(folder.path).path, _relevant))
     out = (arguments.out or Path(f"{folder.path.name}-bundle.zip")).resolve()
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _relevant(log: Path) -> tuple[str, str]:
-    """Of a log its ends and what stands around trouble, as `diagnose` reads it."""
+    """Return a log's ends and what stands around trouble, as `diagnose` reads it, and a note of what was left out."""
     with open_regular(log) as stream:
         lines = read_log(stream)
     kept = sift(lines)
@@ -91,7 +91,7 @@ def _relevant(log: Path) -> tuple[str, str]:
 
 
 def _made(folder: RunFolder) -> Iterator[BundlePart]:
-    """What is found out now: the state, the diagnosis, this machine."""
+    """Yield what is found out now: the state, the diagnosis, this machine."""
     yield _judged("status.json", "state of the run now", lambda: entry(look(folder)))
     yield _judged("diagnosis.json", "what `holdfast diagnose` says of the run", lambda: _diagnosis(folder))
     yield _judged("machine-now.json", "this machine now, without asking torch", lambda: read_machine(folder.path, ask_torch=False))
@@ -102,7 +102,7 @@ def _made(folder: RunFolder) -> Iterator[BundlePart]:
 
 
 def _judged(name: str, what: str, ask: Callable[[], Json]) -> BundlePart:
-    """One answer as JSON; of a folder that is too broken for it, why."""
+    """Return one answer as JSON; of a folder that is too broken for it, why."""
     try:
         return BundlePart(name, what, orjson.dumps(ask(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
     except (OSError, yaml.YAMLError, *WRONG_VALUES) as error:
@@ -116,7 +116,7 @@ def _diagnosis(folder: RunFolder) -> Json:
 
 
 def _person(folder: RunFolder, parts: list[BundlePart], environment: Mapping[str, str]) -> Person:
-    """Whose traces are to go: this user, this machine, and those the run's own files name, be they of another place."""
+    """Collect whose traces are to go: this user, this machine, and those the run's own files name, be they of another place."""
     holder = read_json(folder.supervisor_lock) or {}
     paths = {}
     for number in folder.attempts():

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _only(text: str | None) -> list[str]:
-    """The items asked for, in their order. Raises Stop(2)."""
+    """Parse the items asked for, in their order. Raises Stop(2)."""
     wanted = [part.strip() for part in text.split(",")] if text is not None else list(ITEMS)
     if unknown := [name for name in wanted if name not in ITEMS]:
         raise Stop(USAGE, f"--only {text}: there is no item {', '.join(map(repr, unknown))}", f"some of {', '.join(ITEMS)}")
@@ -92,7 +92,7 @@ def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: l
 
 
 def nothing_known() -> Json:
-    """`start` of a run that does not begin."""
+    """Return the `start` of a run that does not begin."""
     unknown = {"attention": None, "pad": None, "cudnn_attention": None, "blas": None}
     return unknown | {"dtype": {"frozen": None, "trained": None, "computed": None}, "learns": dict.fromkeys(PARTS)}
 
@@ -110,7 +110,7 @@ def _tell(item: Item, terminal: Terminal) -> None:
 
 
 def _last_run(config: Config, file: Path) -> Json | None:
-    """The speed of the run of this config in its default folder; None where there is none."""
+    """Read the speed of this config's run in its default folder; None where there is none."""
     folder = RunFolder((Path("runs") / (config.run.name or file.stem)).resolve())
     if not folder.steps_file.exists():
         return None

@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _names(paths: list[Path]) -> dict[Path, str]:
-    """A name for each folder: its last part, or the whole path where that is another's, too."""
+    """Choose a name for each folder: its last part, or the whole path where that is another's, too."""
     seen = Counter(path.name for path in paths)
     return {path: path.name if seen[path.name] == 1 else str(path) for path in paths}

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _words(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """What may follow each command: commands in it, else its options, and keys of a config where it takes settings."""
+    """Yield what may follow each command: its subcommands, else its options, and keys of a config where it takes settings."""
     fill = getattr(parser, "fill", None)
     if fill:
         parser.fill = None  # type: ignore[attr-defined]

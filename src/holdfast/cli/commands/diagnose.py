@@ -92,14 +92,14 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _dumps_at(path: Path) -> dict[int, Dump]:
-    """The flight recorder's dumps in a folder that is no run's, or beside one of them; none for anything else."""
+    """Read the flight recorder's dumps in a folder that is no run's, or beside one of them; empty for anything else."""
     if path.is_dir():
         return {} if is_run(path) else read_dumps(path)
     return read_dumps(path.parent) if path.is_file() and read_dump(path) else {}
 
 
 def exit_code(text: str) -> int:
-    """An exit code as people write it: 1, 137, -9, SIGKILL, 139 (SIGSEGV). Negative for a signal. Raises Stop(2)."""
+    """Parse an exit code as people write it: 1, 137, -9, SIGKILL, 139 (SIGSEGV). Negative for a signal. Raises Stop(2)."""
     name = re.match(r"SIG[A-Z]+", text.strip().upper())
     if name and name[0] in signal.Signals.__members__:
         return -signal.Signals[name[0]]
@@ -109,7 +109,7 @@ def exit_code(text: str) -> int:
 
 
 def read_machine_file(file: Path) -> Json:
-    """The facts in a machine file, or under `machine` in what the doctor printed. Raises Stop(2)."""
+    """Read the facts in a machine file, or under `machine` in what the doctor printed. Raises Stop(2)."""
     try:
         tree = orjson.loads(read_small(file, LARGEST_JSON))
     except (OSError, orjson.JSONDecodeError) as error:
@@ -124,7 +124,7 @@ def read_machine_file(file: Path) -> Json:
 
 
 def _of_a_command(result: Json, folder: RunFolder) -> Json:
-    """An answer about somebody else's command, which goes on only from what it has saved."""
+    """Return the answer for somebody else's command, which goes on only from what it has saved."""
     command, lost = read_command(folder), nothing_saved(folder)
     told = "" if command is None else rerun(lost, command)
     remedies = fitted(result["remedies"], "\n".join(clue["text"] for clue in result["clues"]), of_holdfast=False)
@@ -134,7 +134,7 @@ def _of_a_command(result: Json, folder: RunFolder) -> Json:
 
 
 def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
-    """What a run's last attempt said itself where it refused to begin: no card knows better."""
+    """Return what a run's last attempt said itself where it refused to begin: no card knows better; empty where it did not."""
     end = closed(folder.attempt(max(folder.attempts(), default=0)))
     failure_report = end.failure_report if end else None
     facts = failure_report.ending.facts if failure_report and failure_report.ending.kind == "refused" else {}
@@ -145,7 +145,7 @@ def _refusal(folder: RunFolder, found: Diagnosis) -> Json:
 
 
 def _told(result: Json, whose: str) -> list[str]:
-    """The answer for people. whose: the log is a run's of ours, another program's, or it does not show."""
+    """Format the answer for people. whose: the log is a run's of ours, another program's, or it does not show."""
     lines = [f"{result['cause']} ({result['confidence']:.0%})" if result["cause"] != "unknown" else "unknown"]
     lines += [
         f"  line {clue['line']}: {clue['text']}" if clue["line"] else f"  {clue['text']}"

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _config(arguments: argparse.Namespace) -> Config | None:
-    """The run's config with its overrides; None without one. Raises Stop(2)."""
+    """Load the run's config with its overrides; None without one. Raises Stop(2)."""
     file: Path | None = arguments.config
     if file is not None and "=" in file.name and not file.exists():
         raise Stop(USAGE, f"{file} is a setting, and there is no config to change", f"holdfast doctor CONFIG {file}")
@@ -102,7 +102,7 @@ def _config(arguments: argparse.Namespace) -> Config | None:
 
 
 def judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:
-    """The machine, and with a config the run on it. elsewhere: the machine is another one, and files that are not here may be there.
+    """Judge the machine, and with a config the run on it. elsewhere: the machine is another one, and files missing here may be there.
 
     What the run needs of it is then unknown where the model cannot be read here: no verdict of ready without it.
     """
@@ -114,7 +114,7 @@ def judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:
 
 
 def _milder(found: Finding) -> Finding:
-    """What a finding about files here comes to on another machine."""
+    """Lower a finding about files here to what it means on another machine."""
     if found.id != "model-folder":
         return replace(found, severity="info")
     unknown = f"{found.message}: what the run needs of the recorded machine is unknown"

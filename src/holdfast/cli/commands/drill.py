@@ -95,7 +95,7 @@ def _rows(arguments: argparse.Namespace, words: list[str], folder: Path, until: 
 
 
 def _folder(given: Path | None) -> Path:
-    """A new folder. Raises Stop(2) for one that holds something."""
+    """Return a new folder. Raises Stop(2) for one that holds something."""
     runs = Path("runs")
     names = [given] if given is not None else [runs / ("drill" if number == 1 else f"drill-{number}") for number in range(1, 10000)]
     for place in names:

@@ -57,7 +57,7 @@ def _find(name: str, cards: dict[str, Card]) -> list[Card]:
 
 
 def _about(words: str, cards: dict[str, Card]) -> list[Card]:
-    """Cards for what is no name of one: an abbreviation, words of a title, or a line that a failure prints. At most three."""
+    """Find cards for what is no name of one: an abbreviation, words of a title, or a line that a failure prints. At most three."""
     line = _MEANT.get(words.lower(), words)
     printed = [card for card in cards.values() if isinstance(card, Failure) and card.matches(line)]
     titled = [card for card in cards.values() if line.lower() in f"{card.id.replace('-', ' ')} {card.title}".lower()]

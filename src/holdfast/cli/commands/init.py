@@ -112,7 +112,7 @@ def _ask(arguments: argparse.Namespace) -> None:
 
 
 def _place(arguments: argparse.Namespace) -> Path:
-    """Where the config goes. Raises Stop(2) where something is missing or lies there already."""
+    """Return where the config goes. Raises Stop(2) where something is missing or lies there already."""
     if not arguments.source and not arguments.data:
         text = "rows are needed, or another trainer's file"
         raise Stop(
@@ -146,7 +146,7 @@ def _account(made: Made, out: Path) -> Json:
 
 
 def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
-    """The plan of the config, or why there is none."""
+    """Return the plan of the config, or None and why there is none."""
     try:
         config = load_config(out, need_rows=False)
         if task == "tabular":
@@ -160,7 +160,7 @@ def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
 
 
 def _tell_keys(made: Made, quiet: bool) -> None:
-    """The account for people: keys of one fate and reason in one line."""
+    """Print the account for people: keys of one fate and reason in one line."""
     if quiet or not made.keys:
         return
     for fate, words in _FATES.items():

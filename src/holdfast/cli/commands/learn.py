@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _forget(learner: Learner, arguments: argparse.Namespace, tell: Callable[[str], None]) -> tuple[int, Json]:
-    """The price first; with --yes the work."""
+    """Tell the price first; with --yes do the work."""
     answer = price(learner, arguments.forget)
     again = ", ".join(map(str, answer["rounds_again"])) or "none"
     steps, took = counted(answer["steps"], "step"), span(answer["seconds"])

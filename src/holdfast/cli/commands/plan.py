@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _with_rows(config: Config) -> Config:
-    """With the rows that are on the hub or at an address, where they can be had: a plan does without them, and why is said."""
+    """Fetch rows that are on the hub or at an address, where they can be had; else say why, and return the config as it is."""
     try:
         return with_rows_here(config)
     except Stop as stop:
@@ -88,12 +88,12 @@ def _with_rows(config: Config) -> Config:
 
 
 def _cost(seconds: Seconds | None, per_hour: float) -> Json | None:
-    """{low, likely, high} in what the price is in; None where the time is unknown."""
+    """Return {low, likely, high} in the currency of the price; None where the time is unknown."""
     return None if seconds is None else {name: round(value * per_hour / 3600, 4) for name, value in seconds.model_dump().items()}
 
 
 def _size(text: str | None) -> int | None:
-    """Bytes of --memory. Raises Stop(2)."""
+    """Parse --memory to bytes. Raises Stop(2)."""
     if text is None:
         return None
     try:
@@ -110,7 +110,7 @@ def _size(text: str | None) -> int | None:
 
 
 def _machine(arguments: argparse.Namespace) -> Json:
-    """The machine to plan for. Raises Stop(2)."""
+    """Return the machine to plan for. Raises Stop(2)."""
     cards = list(dict.fromkeys(arguments.card or []))
     if arguments.machine and cards:
         raise Stop(USAGE, "--machine and --card both say what to plan for", "give one of them")

@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _command(arguments: argparse.Namespace) -> Command:
-    """What is to be watched over. Raises Stop(2)."""
+    """Return the command to watch over. Raises Stop(2)."""
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not words:
         raise Stop(USAGE, "no command is given", "put it behind two dashes: holdfast run -- python train.py --output_dir out")
@@ -180,7 +180,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _config_in(words: Sequence[str], here: Path) -> Json:
-    """What the YAML file says that the command names; nothing where there is none, or it cannot be read."""
+    """Read the YAML file that the command names; empty where there is none, or it cannot be read."""
     for word in words[1:]:
         file = here / word
         if file.suffix in (".yaml", ".yml") and file.is_file():
@@ -206,7 +206,7 @@ def _path(arguments: argparse.Namespace, command: Command) -> Path:
 
 
 def _taken_up(folder: RunFolder, command: Command) -> Command:
-    """The command of this folder: a new one, or the one that was begun here, with the options of today. Raises Stop(2) for another."""
+    """Return the command of this folder: a new one, or the one begun here, with the options of today. Raises Stop(2) for another."""
     if folder.config_file.exists():
         raise Stop(USAGE, f"{folder.path} is a run of holdfast train", "another folder: --run DIR")
     begun = read_command(folder)
@@ -223,7 +223,7 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
 
 
 def known(command: Command) -> str:
-    """What is known of the command, for the first line."""
+    """Say what is known of the command, for the first line."""
     if command.checkpoints:
         where = f"checkpoints in {command.checkpoints}"
     elif command.callback:
@@ -238,7 +238,7 @@ def known(command: Command) -> str:
 
 
 def _found_in(command: Command, text: re.Pattern[bytes]) -> bool:
-    """Whether a script that the command names holds a text."""
+    """Return whether a script that the command names holds a text."""
     inside = commands_in(command.argv)
     scripts = (Path(command.folder, one.folder, word) for one in inside for word in one.words if word.endswith(".py"))
     return any(text.search(_text_of(script)) for script in scripts)

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _token(file: Path | None) -> str:
-    """The token of the file, which is made with a new one where it is not there, for its owner's eyes. Raises Stop(2)."""
+    """Read the token of the file, or write a new one, for its owner's eyes, where there is no file. Raises Stop(2)."""
     if file is None:
         return secrets.token_urlsafe(24)
     try:
@@ -107,7 +107,7 @@ def _token(file: Path | None) -> str:
 
 
 def _name(given: Path) -> str | None:
-    """The name of `holdfast models` that was given; None for a path. Raises Stop(2) for what is neither a folder here nor a known name."""
+    """Return the name of `holdfast models` that was given; None for a path. Raises Stop(2) for what is neither a folder here nor a known name."""
     if given.exists() or str(given) != given.name:
         return None
     file = registry_file(os.environ)
@@ -125,7 +125,7 @@ def _say(text: str) -> None:
 
 
 def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Path) -> Served:
-    """A loaded model. Raises Stop(2) where there is no adapter that could be switched on and off."""
+    """Load a model. Raises Stop(2) where there is no adapter that could be switched on and off."""
     if subject.whole is not None:
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
         raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {subject.tuned.parent} --to gguf for llama-server")
@@ -134,7 +134,7 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
 
 
 def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None]) -> Engine:
-    """llama.cpp where it is there and can take base and adapter; else transformers, and why."""
+    """Choose llama.cpp where it is there and can take base and adapter; else transformers, and say why."""
     environment = measuring_environment(subject.run)
     if arguments.engine != "transformers":
         lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
@@ -150,7 +150,7 @@ def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work:
 
 
 def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path | None) -> Path | None:
-    """The file of votes. shared: the folder of a name's, whose versions come and go."""
+    """Return the file of votes; None without --ab. shared: the folder of a name's, whose versions come and go. Raises Stop(2)."""
     if not arguments.ab:
         if arguments.preferences:
             raise Stop(USAGE, "--preferences is for --ab", "give both, or neither")
@@ -165,7 +165,7 @@ def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path |
 
 
 def _tell_preferred(file: Path) -> None:
-    """Which model was preferred: at the end, when no vote follows that could know it."""
+    """Print which model was preferred: at the end, when no vote follows that could know it."""
     counts = tally(file)
     if kept(counts):
         said = f"tuned preferred {counts['tuned']}, base {counts['base']}, no difference {counts['same']}"

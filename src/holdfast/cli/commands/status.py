@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _lines(one: Json, width: int) -> list[str]:
-    """One run on a line, and what there is to say of it below."""
+    """Describe one run on a line, and what there is to say of it below."""
     of = "?" if one["steps"] is None else f"{one['steps']:,}"
     share = f" ({one['step'] / one['steps']:.0%})" if one["steps"] else ""
     attempts = counted(one["attempts"], "attempt")
@@ -87,7 +87,7 @@ def _incident(one: Json) -> list[str]:
 
 
 def _next(one: Json) -> list[str]:
-    """Why an unfinished run is not running, and the command that goes on with it."""
+    """Return why an unfinished run is not running, and the command that goes on with it."""
     if one["state"] == "finished" or one["supervised"]:
         return []
     reason = [f"gave up: {one['reason']}"] if one["state"] == "gave_up" and one["reason"] else []

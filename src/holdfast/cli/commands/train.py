@@ -101,7 +101,7 @@ def _step_down(run: RunFolder, config: Config, summary: Json, terminal: Terminal
 
 
 def _again(arguments: argparse.Namespace, path: Path) -> list[str]:
-    """The arguments with which another process trains this prepared run."""
+    """Return the arguments with which another process trains this prepared run."""
     faults = ["--faults", str(arguments.faults)] if arguments.faults else []
     quiet = ["--quiet"] if arguments.quiet else []
     return ["train", str(arguments.config), *arguments.overrides, "--run", short(path), *faults, *quiet]

@@ -100,7 +100,7 @@ def _environment(pairs: list[str]) -> dict[str, str | None]:
 
 
 def _against_the_run(outcome: Json, row: Json | None) -> str:
-    """How a step replayed as it was compares with the run's own row of it."""
+    """Say how a step replayed as it was compares with the run's own row of it."""
     if row is None or row["loss"] is None or outcome["loss"] is None:
         return ""
     if (outcome["loss"], outcome["grad_norm"]) == (row["loss"], row["grad_norm"]):

@@ -83,7 +83,7 @@ def _climbed(arguments: argparse.Namespace, config: Config, place: Path, termina
 
 
 def device_of(machine: Json, settings: Json) -> str:
-    """cpu, cuda or amd."""
+    """Return cpu, cuda or amd."""
     if settings.get("device") == "cpu":
         return "cpu"
     vendors = Counter(gpu.get("vendor") for gpu in training_devices(machine))
@@ -91,7 +91,7 @@ def device_of(machine: Json, settings: Json) -> str:
 
 
 def _answer(way: Climb, config: Config, machine: Json, folder: RunFolder, terminal: Terminal) -> Json:
-    """The JSON object; what was chosen is kept as a proof."""
+    """Return the JSON object; keep what was chosen as a proof."""
     rungs = [rung.as_json() for rung in way.rungs]
     if not way.rungs[0].stable:
         terminal.tell("plain kernels in fp32 do not go through, so nothing is proven; holdfast check CONFIG says what is wrong")

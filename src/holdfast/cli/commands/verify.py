@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _other(path: Path, subject: Subject, base: str | None) -> Subject:
-    """The adapter to compare with. Raises Stop(2) where it is on another base: losses of other tokens cannot be compared."""
+    """Open the adapter to compare with. Raises Stop(2) where it is on another base: losses of other tokens cannot be compared."""
     other = read_subject(path, base)
     if other.hashes()["base_sha256"] != subject.hashes()["base_sha256"]:
         text = f"{other.name} is on {other.base_name}, {subject.name} on {subject.base_name}"

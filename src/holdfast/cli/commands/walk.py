@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _fold(arguments: argparse.Namespace, path: Path, fold: int, stop: StopSignals, terminal: Terminal) -> tuple[int, Json]:
-    """(exit code, what the fold's evaluation found), or its summary where it did not finish."""
+    """Train a fold: (exit code, what its evaluation found), or its summary where it did not finish."""
     config = load_config(arguments.config, [*arguments.overrides, f"table.folds={arguments.folds}", f"table.fold={fold}"])
     sweep(SHARED_MEMORY)
     path.parent.mkdir(parents=True, exist_ok=True)

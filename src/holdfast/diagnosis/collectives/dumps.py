@@ -60,7 +60,7 @@ class _Inert(pickle.Unpickler):
 
 
 def read_dumps(folder: Path) -> dict[int, Dump]:
-    """The dumps in a folder by rank; what is none, or is torn, is left out."""
+    """Read the dumps in a folder, by rank; files that are none, or are torn, are left out."""
     found: dict[int, Dump] = {}
     for file in _candidates(folder):
         if dump := read_dump(file):
@@ -71,7 +71,7 @@ def read_dumps(folder: Path) -> dict[int, Dump]:
 
 
 def read_dump(file: Path) -> Dump | None:
-    """A rank's dump, of the format with pickles or with JSON; None for anything else."""
+    """Read a rank's dump, pickled or JSON; None for anything else."""
     number = _NUMBER.search(file.name)
     if number is None:
         return None
@@ -89,7 +89,7 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 
 def _values(content: bytes) -> dict[str, Any]:
-    """The plain values of a dump: numbers, texts, lists and mappings. Raises what `_BROKEN` lists."""
+    """Load the plain values of a dump: numbers, texts, lists and mappings. Raises what `_BROKEN` lists."""
     found = json.loads(content) if content[:1] == b"{" else _Inert(io.BytesIO(content)).load()
     if not isinstance(found, dict) or not isinstance(found.get("entries"), list) or "pg_config" not in found:
         raise ValueError("not a dump of the flight recorder")

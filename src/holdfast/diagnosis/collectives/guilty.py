@@ -35,7 +35,7 @@ class Guilty:
 
 
 def find_guilty(dumps: Mapping[int, Dump]) -> Guilty | None:
-    """The ranks that keep the others waiting; None where nobody waits, or the dumps do not tell."""
+    """Find the ranks that keep the others waiting; None where nobody waits, or the dumps do not tell."""
     if not any(not entry.completed for dump in dumps.values() for entry in dump.entries):
         return None
     expected = {rank for dump in dumps.values() for members in dump.groups.values() for rank in members}
@@ -46,7 +46,7 @@ def find_guilty(dumps: Mapping[int, Dump]) -> Guilty | None:
 
 
 def with_dumps(found: Diagnosis, dumps: Mapping[int, Dump]) -> Diagnosis:
-    """A diagnosis, with the ranks that the dumps beside it name where the ranks waited for one another."""
+    """Return a diagnosis with the ranks that the dumps beside it name, where ranks waited for one another."""
     if found.cause not in _WAITED or find_guilty(dumps) is None:
         return found
     named = diagnose_dumps(dumps)
@@ -54,7 +54,7 @@ def with_dumps(found: Diagnosis, dumps: Mapping[int, Dump]) -> Diagnosis:
 
 
 def diagnose_dumps(dumps: Mapping[int, Dump]) -> Diagnosis:
-    """The diagnosis of a folder of dumps."""
+    """Diagnose a folder of dumps."""
     found = find_guilty(dumps)
     if found is None:
         return Diagnosis.plain("unknown", 0.0, f"dumps of {len(dumps)} ranks, in which no collective shows who keeps the others waiting")
@@ -63,7 +63,7 @@ def diagnose_dumps(dumps: Mapping[int, Dump]) -> Diagnosis:
 
 
 def _unfinished(dumps: Mapping[int, Dump]) -> Guilty | None:
-    """Ranks that entered a collective which another member has completed, and they have not."""
+    """Find the ranks that entered a collective which another member has completed, and they have not."""
     furthest: dict[str, int] = {}
     for dump in dumps.values():
         for group, number in dump.completed.items():
@@ -89,7 +89,7 @@ def _description(dumps: Mapping[int, Dump], rank: int, entry: Entry) -> str:
 
 
 def _absent(dumps: Mapping[int, Dump]) -> Guilty | None:
-    """Ranks that others wait for in a collective, and that wait for nobody."""
+    """Find the ranks that others wait for in a collective, and that wait for nobody."""
     awaited: dict[int, list[tuple[Entry, str, int]]] = defaultdict(list)
     for rank, dump in dumps.items():
         for entry in _waits(dump):
@@ -105,7 +105,7 @@ def _absent(dumps: Mapping[int, Dump]) -> Guilty | None:
 
 
 def _waits(dump: Dump) -> list[Entry]:
-    """The oldest collective that the rank has not completed, of each group."""
+    """Return the oldest collective of each group that the rank has not completed."""
     oldest: dict[str, Entry] = {}
     for entry in dump.entries:
         if not entry.completed and not entry.between_two:
@@ -114,7 +114,7 @@ def _waits(dump: Dump) -> list[Entry]:
 
 
 def _has_entered(dump: Dump, entry: Entry) -> bool:
-    """Also of a rank that entered nothing of the group since what it has completed."""
+    """Return whether a rank entered the collective; True where it entered nothing of the group since it completed that one."""
     numbers = (one.number for one in dump.entries if one.group == entry.group and not one.between_two)
     return max(numbers, default=dump.completed.get(entry.group, -1)) >= entry.number
 

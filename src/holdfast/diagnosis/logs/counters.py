@@ -55,14 +55,14 @@ class Counter:
             self._look(self._rest)
 
     def end(self) -> None:
-        """Nothing follows: look at a last line that was not ended, too."""
+        """Look at a last line that was not ended: nothing follows."""
         self._look(self._rest)
         self._rest = ""
         if not self._bars and self._told and self._told[2] == 0 and self.step is not None and self.step + 1 == self.total:
             self.step = self.total  # `step 0/5` to `step 4/5`
 
     def of(self, total: int) -> None:
-        """A better source says how many steps there are: what counts up to another number counts something else."""
+        """Take the number of steps from a better source: what counts up to another number counts something else."""
         if self.own is not None or total == self._certain:
             return
         self._certain = total
@@ -89,7 +89,7 @@ class Counter:
             self._take_word(*self._whole(line[: word.start()], int(word[1]), int(word[2] or 0)), int(word[2] or 0))
 
     def _fits(self, total: int, told: bool) -> bool:
-        """Whether a number beside a word may count steps: an evaluation's total is shorter, and a known one is the only one."""
+        """Return whether a number beside a word may count steps: an evaluation's total is shorter, and a known one is the only one."""
         return total >= self._longest_word and not (told and self._certain and total != self._certain)
 
     def _whole(self, name: str, step: int, total: int) -> tuple[int, int]:
@@ -125,12 +125,12 @@ class Counter:
 
 
 def _of_epochs(name: str, rate: str) -> bool:
-    """Whether a bar counts epochs, by its name or its unit."""
+    """Return whether a bar counts epochs, by its name or its unit."""
     return bool(_OF_EPOCHS.fullmatch(name.strip()) or re.search(r"epochs?/|/ *epoch", rate, re.I))
 
 
 def _counts_steps(name: str, rate: str) -> bool:
-    """Whether a bar may count steps, by its name and its unit. One of examples, bytes or files never does."""
+    """Return whether a bar may count steps, by its name and its unit; one of examples, bytes or files never does."""
     unit = next((found[1] for pattern in (_SLOW_UNIT, _UNIT) if (found := pattern.search(rate))), "")
     if unit and not _UNITS_OF_STEPS.fullmatch(unit):
         return False

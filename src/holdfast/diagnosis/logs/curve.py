@@ -80,7 +80,7 @@ def _without_summaries(found: list[Point], names: list[str]) -> list[Point]:
 
 
 def column_below(lines: Sequence[Line], head: re.Pattern[str]) -> list[tuple[Line, str, float]]:
-    """(line, head, value) of a table as notebooks and CSV files show it: numbers in the first column whose head is like `head`."""
+    """Return (line, head, value) of a table as in notebooks and CSV files: numbers in the first column whose head matches `head`."""
     found: list[tuple[Line, str, float]] = []
     column, name = -1, ""
     for line in lines:
@@ -106,7 +106,7 @@ def _value(pattern: re.Pattern[str], text: str) -> float | None:
 
 
 def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
-    """One sentence on the course of the loss, and one on what does not move, where there is a curve at all."""
+    """Yield a sentence on the course of the loss, and one on what does not move, where there is a curve at all."""
     course = points(lines)
     if not course:
         return
@@ -148,13 +148,13 @@ def _recovers(rest: list[Point]) -> bool:
 
 
 def _alive(point: Point) -> bool:
-    """Finite, and not 0, which the loss of a policy gradient may be while the gradient is not."""
+    """Return whether the loss is finite and not 0, which that of a policy gradient may be while the gradient is not."""
     policy = bool(point.norm) and "reward" in point.line.text
     return math.isfinite(point.loss) and (point.loss != 0 or policy)
 
 
 def _heals(course: list[Point]) -> bool:
-    """A gradient norm that was bad once or at the very start, as a loss scaler makes it, and is fine since."""
+    """Return whether a gradient norm was bad only once or at the very start, as with a loss scaler, and is fine since."""
     ill = [not math.isfinite(point.norm) for point in course if point.norm is not None]
     at_start_only = sum(ill) * 2 <= len(ill) and not any(ill[sum(ill) :])
     return (sum(ill) * 4 <= len(ill) or at_start_only) and not ill[-1]
@@ -175,7 +175,7 @@ def loss_stands(course: Sequence[Point], lines: Sequence[Line]) -> int:
 
 
 def _repeats(course: Sequence[Point], of_epochs: bool) -> bool:
-    """The same losses, to the last digit, in each epoch. of_epochs: the log announces epochs, so that steps may be counted anew in each.
+    """Return whether each epoch has the same losses, to the last digit. of_epochs: the log announces epochs, and may count steps anew.
 
     Steps of the same number without an epoch are two runs, or one log twice.
     """

@@ -41,7 +41,7 @@ class Doubt:
 
 
 def doubts(lines: Sequence[Line]) -> list[Doubt]:
-    """What speaks against calling the run of a log healthy."""
+    """List what speaks against calling the run of a log healthy."""
     course = points(lines)
     found = (
         *(_of_held_out(values, course) for values in _held_out(lines).values()),
@@ -52,7 +52,7 @@ def doubts(lines: Sequence[Line]) -> list[Doubt]:
 
 
 def doubted(against: Sequence[Doubt]) -> Diagnosis:
-    """A run that nothing ended, and that is not well: its course is told, and no cause."""
+    """Diagnose a run that nothing ended, and that is not well: tell its course, and no cause."""
     clues: list[Clue] = []
     for doubt in against:
         clues.append(Clue(None, doubt.seen))
@@ -63,7 +63,7 @@ def doubted(against: Sequence[Doubt]) -> Diagnosis:
 
 
 def lowest(held_out: Sequence[float]) -> int | None:
-    """Position of the lowest held-out loss, where those after it are worse beyond what evaluations differ by; else None."""
+    """Return the position of the lowest held-out loss, where later ones are worse beyond the noise of evaluations; else None."""
     held_out = [value if math.isfinite(value) else math.inf for value in held_out]
     if not held_out or min(held_out) == math.inf:
         return None
@@ -74,7 +74,7 @@ def lowest(held_out: Sequence[float]) -> int | None:
 
 
 def told(held_out: Sequence[float], at: int, before: Sequence[float], after: Sequence[float], name: str, where: str) -> Doubt:
-    """The doubt that follows from held-out losses, lowest at position `at`.
+    """Return the doubt that follows from held-out losses, lowest at position `at`.
 
     before, after: training losses up to the lowest and since, where they are known; where: what saves that state.
     """
@@ -89,7 +89,7 @@ def told(held_out: Sequence[float], at: int, before: Sequence[float], after: Seq
 
 
 def _held_out(lines: Sequence[Line]) -> dict[str, list[tuple[Line, float]]]:
-    """Held-out losses by their name; a value printed twice in a row counts once."""
+    """Return held-out losses by their name; a value printed twice in a row counts once."""
     found: dict[str, list[tuple[Line, float]]] = {}
     for line, name, value in column_below(lines, _HEAD):
         found.setdefault(name, []).append((line, value))
@@ -117,7 +117,7 @@ def _of_held_out(values: list[tuple[Line, float]], course: Sequence[Point]) -> D
 
 
 def _of_few_digits(lines: Sequence[Line], course: Sequence[Point]) -> Doubt | None:
-    """Losses that stay equal in too few digits to say that no weight is updated."""
+    """Return the doubt about losses that stay equal in too few digits to say that no weight is updated."""
     digits = loss_stands(course, lines)
     if not 0 < digits < SURE_DIGITS:
         return None
@@ -129,7 +129,7 @@ def _of_few_digits(lines: Sequence[Line], course: Sequence[Point]) -> Doubt | No
 
 
 def _at_a_resume(lines: Sequence[Line], course: Sequence[Point]) -> Doubt | None:
-    """The first resume that the loss does not go on from."""
+    """Return the doubt about the first resume after which the loss does not go on from where it was."""
     said = [line.number or 0 for line in lines if _RESUMED.search(line.text)]
     for at in range(1, len(course)):
         one, other = course[at - 1], course[at]

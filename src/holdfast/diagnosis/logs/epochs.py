@@ -22,7 +22,7 @@ class Epochs:
             self._take(int(found[1]), int(found[2]) if found[2] else None)
 
     def done(self, number: int, total: int) -> None:
-        """A bar of epochs says how many are done."""
+        """Take from a bar of epochs how many are done."""
         self._counted = True
         self._take(number, total)
 
@@ -55,7 +55,7 @@ class Rounds:
         self._lowest: int | None = None
 
     def take(self, step: int, total: int, epochs: Epochs, may_begin_anew: bool) -> tuple[int, int]:
-        """(step, total) over all rounds, of a step of this round; a total of 0 is not known.
+        """Convert a step of this round to (step, total) over all rounds; a total of 0 is not known.
 
         A count begins anew behind its last step, or with another epoch. may_begin_anew: False where the total is known to be of all steps.
         """

@@ -26,7 +26,7 @@ class _Piece:
 
 
 def read_log(stream: BinaryIO, whole: int = WHOLE, chunk: int = CHUNK) -> tuple[Line, ...]:
-    """What is worth judging of a log, in order."""
+    """Read the lines of a log that are worth judging, in order."""
     data = stream.read(whole + 1)
     if len(data) <= whole:
         return tuple(clean_lines(_decode(data)))
@@ -40,14 +40,14 @@ def read_log(stream: BinaryIO, whole: int = WHOLE, chunk: int = CHUNK) -> tuple[
 
 
 def _decode(data: bytes) -> str:
-    """UTF-8, or UTF-16 where a byte order mark says so (what PowerShell writes)."""
+    """Decode UTF-8, or UTF-16 where a byte order mark says so (what PowerShell writes)."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", errors="replace")
     return data.decode("utf-8", errors="replace")
 
 
 def _chunks(stream: BinaryIO, first: bytes, size: int) -> Iterator[list[_Piece]]:
-    """Head, hits and samples of each chunk as they come; the tail at the end."""
+    """Yield head, hits and samples of each chunk as they come; the tail at the end."""
     number, counts, data = 1, dict.fromkeys(MARKERS, 0), first
     yield [_Piece(1, first[: first.rfind(b"\n", 0, HEAD) + 1])]
     tail: list[_Piece] = []
@@ -81,7 +81,7 @@ def _last_bytes(tail: list[_Piece]) -> _Piece:
 
 
 def _windows(data: bytes, counts: dict[bytes, int]) -> list[tuple[int, int]]:
-    """Spans around markers, whole lines, merged and in order; and a sample from the start."""
+    """Return spans of whole lines around markers, merged and in order; and a sample from the start."""
     spans = [(0, min(SAMPLE, len(data)))]
     for marker in MARKERS:
         at = data.find(marker) if counts[marker] < HITS else -1
@@ -99,7 +99,7 @@ def _windows(data: bytes, counts: dict[bytes, int]) -> list[tuple[int, int]]:
 
 
 def _line_start(data: bytes, at: int) -> int:
-    """Where the line begins that `at` is in, or a place not far before it."""
+    """Find where the line begins that `at` is in, or a place not far before it."""
     return max(data.rfind(b"\n", max(0, at - SAMPLE), at) + 1, at - SAMPLE, 0)
 
 

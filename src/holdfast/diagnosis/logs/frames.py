@@ -32,7 +32,7 @@ _RAISED = re.compile(r"^\W*(?:E +)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exceptio
 
 
 def cut_traceback(lines: Sequence[Line]) -> Line | None:
-    """`reading: the traceback is cut in FILE, NAME: CODE`, where a log ends in frames and names no exception."""
+    """Return `reading: the traceback is cut in FILE, NAME: CODE`, where a log ends in frames and names no exception."""
     frames = [(at, found) for at, line in enumerate(lines) if (found := _frame(line.text))]
     if not frames:
         return _pointed_at_alone(lines)
@@ -53,7 +53,7 @@ def cut_traceback(lines: Sequence[Line]) -> Line | None:
 
 
 def raised_in(lines: Sequence[Line]) -> Line | None:
-    """`reading: raised in FILE, NAME, as KIND`, of the first exception that stands below a frame.
+    """Return `reading: raised in FILE, NAME, as KIND`, of the first exception that stands below a frame.
 
     A message often says less than the place it was raised in: who checks there is one part of one library.
     """
@@ -81,7 +81,7 @@ class Tracebacks:
 
 
 def tracebacks(lines: Sequence[Line]) -> Tracebacks:
-    """The exceptions' own lines, and what their tracebacks and warnings quote, which was there before anything failed.
+    """Find the exceptions' own lines, and what their tracebacks and warnings quote, which was there before anything failed.
 
     What no exception speaks below is not among it: in a traceback that is cut it is all there is.
     """
@@ -106,7 +106,7 @@ def tracebacks(lines: Sequence[Line]) -> Tracebacks:
 
 
 def _speaks(text: str, indent: int, depth: int | None, below_frame: bool) -> bool:
-    """Whether a line is an exception's own, of any name where it stands below frames.
+    """Return whether a line is an exception's own, of any name where it stands below frames.
 
     Python writes it further left than those; where their indentation was lost, its class and module tell it.
     """
@@ -120,7 +120,7 @@ def _speaks(text: str, indent: int, depth: int | None, below_frame: bool) -> boo
 
 
 def _pointed_at_alone(lines: Sequence[Line]) -> Line | None:
-    """The line of code that a notebook or rich points at, where the excerpt has not even the name of its file."""
+    """Return the line of code that a notebook or rich points at, where the excerpt lacks even the name of its file."""
     shown = [(at, found["code"]) for at, line in enumerate(lines) if (found := _SHOWN.match(line.text))]
     if not shown or any(_MESSAGE.match(line.text) for line in lines[shown[-1][0] + 1 :]):
         return None

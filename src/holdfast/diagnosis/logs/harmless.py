@@ -38,11 +38,11 @@ _NOUGHT = re.compile(  # counts of nothing, rates, settings, and words that only
 
 
 def without_passing(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
-    """The lines that may be evidence, and of those the ones that are so whatever stands beside them."""
+    """Return the lines that may be evidence, and of those the ones that are so whatever stands beside them."""
     serious = [line for line in lines if not _NEVER.search(line.text)]
     return serious, [line for line in serious if not _ALONE.search(line.text)]
 
 
 def of_weight(text: str) -> str:
-    """A text without its counts of nothing and its plain information."""
+    """Strip counts of nothing and plain information from a text."""
     return _NOUGHT.sub("", text)

@@ -14,7 +14,7 @@ TIMES = 20  # of a usual step
 
 
 def standing_bar(lines: Sequence[Line]) -> Line | None:
-    """`reading: the progress bar stands at N of M for S seconds`, where the log's only unfinished bar does."""
+    """Return `reading: the progress bar stands at N of M for S seconds`, where the log's only unfinished bar does."""
     bars = [(line, int(bar["done"]), int(bar["total"]), _seconds(bar["passed"])) for line in lines for bar in _BAR.finditer(line.text)]
     open_bars = [bar for bar in bars if bar[1] < bar[2]]
     if not open_bars or len({total for _, _, total, _ in open_bars}) > 1 or bars[-1] != open_bars[-1]:

@@ -54,7 +54,7 @@ _CAP = re.compile(rf"{_SIZE} allowed")
 
 
 def readings(evidence: Evidence) -> Iterator[Line]:
-    """All sentences, the surest first."""
+    """Yield all readings, the surest first."""
     if evidence.exit_code is not None:
         yield Line(None, f"reading: {_ending(evidence.exit_code)}")
     for line in evidence.lines:
@@ -73,7 +73,7 @@ def _ending(code: int) -> str:
 
 
 def _told_ending(line: Line) -> Iterator[Line]:
-    """An ending that the log tells itself: a launcher's exit code, a shell's "Killed"."""
+    """Yield an ending that the log itself tells: a launcher's exit code, a shell's "Killed"."""
     for pattern, kind in _ENDINGS:
         if match := pattern.search(line.text):
             number = _NAMES[match[1].lower()] if kind == "name" else int(match[1])
@@ -84,7 +84,7 @@ def _told_ending(line: Line) -> Iterator[Line]:
 
 
 def _memory(line: Line) -> Iterator[Line]:
-    """What an out-of-memory text says beside "out of memory"."""
+    """Yield what an out-of-memory text says beside "out of memory"."""
     asked = _bytes(_ASKED, line.text)
     if asked is None:
         return
@@ -115,7 +115,7 @@ def _unused(text: str, held: float, idle: float | None, total: float) -> bool:
 
 
 def _held_elsewhere(text: str, free: float | None, held: float | None, idle: float | None, total: float | None) -> float:
-    """Bytes that are neither free nor this process's where those are most of the card; else, or where the figures do not add up, 0."""
+    """Return the bytes of the card held by other processes where they are most of it; 0 else, or where the figures do not add up."""
     own = _bytes(_OWN, text)
     if own is None and held is not None and idle is not None:
         own = held + idle
@@ -140,7 +140,7 @@ def _gib(size: float) -> str:
 
 
 def machine_readings(machine: Json) -> Iterator[Line]:
-    """The facts of a machine file as sentences, and what follows from two of them."""
+    """Yield the facts of a machine file as sentences, and what follows from two of them."""
     for path, value in _leaves(machine, ""):
         yield Line(None, " ".join(f"reading: machine {path} = {value}".split("\n")))
     listed = machine.get("torch", {}).get("arch_list") if isinstance(machine.get("torch"), dict) else None

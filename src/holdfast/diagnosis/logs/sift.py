@@ -15,7 +15,7 @@ _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def sift(lines: Sequence[Line]) -> list[Line]:
-    """The lines worth matching, in order. Trouble that repeats with other numbers is kept once."""
+    """Select the lines worth matching, in order; trouble that repeats with other numbers is kept once."""
     if len(lines) <= SHORT:
         return list(lines)
     kept: dict[int, None] = {}

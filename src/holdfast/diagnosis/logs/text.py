@@ -46,7 +46,7 @@ class Evidence:
 
 
 def clean_lines(text: str, first_number: int = 1) -> list[Line]:
-    """The lines of a piece of a log. Of a progress bar that redraws itself the last state is kept, and whatever else stood there."""
+    """Split a piece of a log into clean lines; of a progress bar that redraws itself the last state is kept, and other text beside it."""
     lines = []
     for number, raw in enumerate(text.split("\n"), first_number):
         parts = [part for part in raw.split("\r") if part.strip()]
@@ -58,7 +58,7 @@ def clean_lines(text: str, first_number: int = 1) -> list[Line]:
 
 
 def clean(raw: str, number: int | None = None) -> Line:
-    """One line without colours, control characters and prefixes; with its rank where the prefix told it."""
+    """Clean one line of colours, control characters and prefixes; keep the rank that a prefix told."""
     text, rank = _CONTROLS.sub(" ", _ESCAPES.sub("", raw[:LONGEST])), None
     while match := _PREFIXES.match(text):
         found = match["a"] or match["b"]

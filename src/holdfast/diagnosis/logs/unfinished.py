@@ -35,7 +35,7 @@ class CutShort:
 
 
 def cut_short(lines: Sequence[Line]) -> CutShort | None:
-    """Where a log stands that does not come to its own end; None where it does, or does not say how long it is to be."""
+    """Return where a log stands that does not reach its own end; None where it does, or does not say how long it is to be."""
     newest: dict[str, tuple[int, int, int]] = {}
     for at, done, total, what in _progress(lines):
         newest[what] = at, done, total
@@ -47,7 +47,7 @@ def cut_short(lines: Sequence[Line]) -> CutShort | None:
 
 
 def _progress(lines: Sequence[Line]) -> Iterator[tuple[int, int, int, str]]:
-    """(position, done, total, which count this is) of all that counts up to a known total, in order."""
+    """Yield (position, done, total, counter) of all that counts up to a known total, in order."""
     for at, line in enumerate(lines):
         for kind, pattern in enumerate(_PROGRESS):
             for match in pattern.finditer(line.text):
@@ -57,7 +57,7 @@ def _progress(lines: Sequence[Line]) -> Iterator[tuple[int, int, int, str]]:
 
 
 def _between_epochs(lines: Sequence[Line]) -> CutShort | None:
-    """A trainer that says how many epochs there are, and ends at a fraction of them."""
+    """Return where a trainer stands that says how many epochs there are, and ends at a fraction of them."""
     told = [(at, next(filter(None, match.groups()))) for at, line in enumerate(lines) if (match := _EPOCHS.search(line.text))]
     seen = [(at, match[1]) for at, line in enumerate(lines) if (match := _EPOCH.search(line.text))]
     if not told or not seen or seen[-1][0] < told[-1][0]:

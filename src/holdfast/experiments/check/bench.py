@@ -69,20 +69,20 @@ class Bench:
         return MOST_TOKENS["cuda" if self.device == "cuda" else "cpu"]
 
     def course(self, settings: Json | None = None, **request: Any) -> Json:
-        """A few steps under the run's settings and these changes."""
+        """Train a few steps under the run's settings and these changes."""
         return self.lab.ask("course", settings=self.settings | (settings or {}), deterministic=True, **request)
 
     def command(self, *words: str) -> str:
-        """A command about this config."""
+        """Return a holdfast command about this config."""
         verb, *rest = words
         return " ".join(["holdfast", verb, shlex.quote(self.file), *rest])
 
 
 def not_done(name: str, outcome: Json, following: str) -> Item:
-    """An experiment that crashed, hung or was refused: the item failed, and how."""
+    """Return a failed item for an experiment that crashed, hung or was refused, and how."""
     return Item(name, "failed", {"ending": outcome["ending"]}, f"the experiment did not come to its end: {how(outcome)}", following)
 
 
 def losses(outcome: Json) -> list[float]:
-    """The losses of a course's steps, without those that are not finite."""
+    """Return the finite losses of a course's steps."""
     return [row["loss"] for row in outcome.get("rows", ()) if row["loss"] is not None]

@@ -10,7 +10,7 @@ _AT = 3  # the step that is looked at
 
 
 def order(bench: Bench) -> Item:
-    """One step, twice in one process and once in smaller micro-batches; and an order that sees each row once."""
+    """Compare a step run twice in one process and once in smaller micro-batches; check that the order sees each row once."""
     state = _before(bench)
     if not _went(state):
         return not_done("order", state, bench.command("check", "--only first"))
@@ -38,7 +38,7 @@ def order(bench: Bench) -> Item:
 
 
 def resume(bench: Bench) -> Item:
-    """A step after an undisturbed start, and the same step in a fresh process that begins from the state before it."""
+    """Compare a step after an undisturbed start with the same step in a fresh process that begins from the state before it."""
     whole = bench.course(steps=_AT, most_tokens=bench.most_tokens, bits=True)
     state = _before(bench)
     if not _went(whole) or not _went(state):

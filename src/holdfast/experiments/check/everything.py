@@ -26,7 +26,7 @@ _OF_TEXT = ("precision",)  # a network on tables computes in fp32 alone
 
 
 def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:
-    """The items asked for, each as soon as it is known. What the start refuses leaves the others unknown."""
+    """Yield the items asked for, each as soon as it is known. What the start refuses leaves the others unknown."""
     begun = start(bench)
     if "start" in only:
         yield begun

@@ -37,13 +37,13 @@ def first(bench: Bench) -> Item:
 
 
 def guessing(facts: Json) -> float | None:
-    """The loss of a guess among all tokens of the vocabulary; None where there is none."""
+    """Return the loss of a uniform guess over the vocabulary; None where there is none."""
     vocabulary = (facts.get("rows") or {}).get("vocabulary")
     return math.log(vocabulary) if vocabulary else None
 
 
 def _wrong(bench: Bench, rows: list[Json], found: list[float], norms: list[float], guess: float | None) -> tuple[str, str]:
-    """(what is wrong, what follows); empty where nothing is."""
+    """Return (what is wrong, what follows); empty where nothing is."""
     last = rows[-1]
     precision = bench.command("check", "--only", "precision")
     if not last["finite"]:

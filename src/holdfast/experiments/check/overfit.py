@@ -65,7 +65,7 @@ def overfit(bench: Bench) -> Item:
 
 
 def _own_course(bench: Bench, rate: float) -> Json:
-    """The course at the run's own rate; again without the estimate of what the output layer can say, where the model says more already."""
+    """Train at the run's own rate; again without the estimate of what the output layer can express, where the model beats it already."""
     outcome, rows = _course(bench, rate, {}), bench.facts["rows"]
     found = losses(outcome)
     if found and found[0] < (rows.get("expressible_loss") or 0.0):
@@ -75,7 +75,7 @@ def _own_course(bench: Bench, rate: float) -> Json:
 
 
 def _too_slow(bench: Bench, own: Try, numbers: Json) -> Item:
-    """Nothing can be said: what the steps that there was time for came to."""
+    """Return an unknown item with how far the steps got in the time there was."""
     seconds = sum(row["seconds"] for row in own.outcome["rows"])
     course = f"loss {own.first:.3f} to {own.last:.3f} in {own.steps} steps ({seconds:.0f} s) at {own.rate:g}, the run's own rate"
     tried = f"; {len(numbers['tried'])} rates were tried" if "tried" in numbers else ""
@@ -84,7 +84,7 @@ def _too_slow(bench: Bench, own: Try, numbers: Json) -> Item:
 
 
 def _course(bench: Bench, rate: float, changes: Json) -> Json:
-    """Steps on the ten rows until they are learned, or time is up. Raises _OutOfTimeError where it is up before the first."""
+    """Train on the ten rows until they are learned, or time is up. Raises _OutOfTimeError where it is up before the first step."""
     left = bench.until - time.monotonic()
     if left <= 0:
         raise _OutOfTimeError
@@ -93,13 +93,13 @@ def _course(bench: Bench, rate: float, changes: Json) -> Json:
 
 
 def least(bench: Bench) -> float:
-    """The loss that can be hoped for on the ten rows: what their contradictions and a frozen output layer leave of it."""
+    """Return the least loss to hope for on the ten rows: what their contradictions and a frozen output layer leave of it."""
     rows = bench.facts["rows"]
     return max(rows.get("least_loss") or 0.0, rows.get("expressible_loss") or 0.0)
 
 
 def _judged(bench: Bench, rate: float, outcome: Json) -> Try | None:
-    """What a course comes to; None where it is not finite."""
+    """Return what a course achieved; None where it is not finite."""
     found = losses(outcome)
     if not finished(outcome) or not outcome["finite"] or not found:
         return None
@@ -119,7 +119,7 @@ def _numbers(bench: Bench, found: Try | None) -> Json:
 
 
 def _of_rows(bench: Bench, found: Try) -> tuple[str, str, str] | None:
-    """(cause, why, next) where the rows or their tokens are what is in the way."""
+    """Return (cause, why, next) where the rows or their tokens are to blame; else None."""
     rows, guess = bench.facts["rows"], guessing(bench.facts)
     contradicting = rows.get("least_loss") or 0.0
     if bench.config.data.train_on == "assistant" and contradicting > _CONTRADICTS:
@@ -132,7 +132,7 @@ def _of_rows(bench: Bench, found: Try) -> tuple[str, str, str] | None:
 
 
 def _of_gradient(bench: Bench, outcome: Json, found: Try) -> tuple[str, str, str] | None:
-    """(cause, why, next) where nothing can move: no loss, no gradient, no update."""
+    """Return (cause, why, next) where nothing can move (no loss, no gradient, no update); else None."""
     norms = [row["grad_norm"] for row in outcome["rows"]]
     if found.first == 0 and not any(losses(outcome)):
         return "masks", "masks: the loss is 0 in every step, so no token counts", "holdfast data show FILE --row N shows what is learned"
@@ -146,7 +146,7 @@ def _of_gradient(bench: Bench, outcome: Json, found: Try) -> tuple[str, str, str
 
 
 def _search(bench: Bench, own: Try, numbers: Json) -> Item:
-    """The rate first, then all that may be in the way at once, then which of it."""
+    """Try the rate first, then all settings that may be to blame at once, then each of them."""
     usual = _USUAL_RATE[bench.config.adapter.kind.own_weights]
     rates = dict.fromkeys([usual, *(own.rate * factor for factor in _FACTORS)])
     tried = [own]
@@ -176,7 +176,7 @@ def _of_rate(bench: Bench, own: Try, best: Try, numbers: Json) -> Item:
 
 
 def _rate_or_numbers(bench: Bench, outcome: Json, numbers: Json, what: str) -> Item:
-    """A course that left the numbers: at once, or because its rate is too high."""
+    """Explain a course that became non-finite: at once, or because its rate is too high."""
     precision = bench.command("check", "--only precision")
     if outcome["rows"][-1]["step"] == 1:
         return Item(
@@ -193,7 +193,7 @@ def _rate_or_numbers(bench: Bench, outcome: Json, numbers: Json, what: str) -> I
 
 
 def _healthy(bench: Bench) -> Json:
-    """Keys that may be in the way and are not as usual, with usual values."""
+    """Return the usual values of the keys that may be to blame and differ from them."""
     train, adapter = bench.config.train, bench.config.adapter
     usual: dict[str, tuple[Any, Any]] = {
         "train.epsilon": (train.epsilon, 1e-8),
@@ -211,7 +211,7 @@ def _healthy(bench: Bench) -> Json:
 
 
 def _of_settings(bench: Bench, own: Try, best: Try, numbers: Json) -> Item:
-    """Which of the unusual settings is in the way: all of them as usual, then each of them alone put back."""
+    """Find which unusual setting is to blame: all of them as usual, then each of them alone put back."""
     if own.fell >= _SLOWLY:
         course = f"loss {own.first:.3f} to {own.last:.3f} in {own.steps} steps at {own.rate:g}"
         return Item("overfit", "passed", numbers, f"ten rows: {course}, the run's own rate: slowly")

@@ -31,12 +31,12 @@ def precision(bench: Bench) -> Item:
 
 
 def warm_state(bench: Bench, settings: Json) -> Json:
-    """A course of a few steps that leaves its state."""
+    """Train a few steps and keep their state."""
     return bench.course(settings, steps=_WARM, rate=bench.config.train.lr, most_tokens=bench.most_tokens, leave_state=True)
 
 
 def apart(dtype: str, reference: Json, outcome: Json) -> Json:
-    """How far a course is from the reference, step by step: {holds, ...}; holds: None where it could not be computed here."""
+    """Measure how far a course is from the reference, step by step: {holds, ...}; holds: None where it could not be computed here."""
     if not finished(outcome):
         return {"holds": None, "why": how(outcome)}
     limits, worst = TOLERANCES[dtype], {"loss": 0.0, "gradient": 0.0, "scale": 0.0}
@@ -68,7 +68,7 @@ def _gaps(theirs: Json, mine: Json) -> dict[str, float]:
 
 
 def first_apart(layers: list[Json], limit: float) -> str | None:
-    """The first layer whose output is further off than `limit`; None where none is."""
+    """Return the first layer whose output is further off than `limit`; None where none is."""
     return next((one["layer"] for one in layers if one["gap"] is None or one["gap"] > limit), None)
 
 
@@ -92,7 +92,7 @@ def _course(facts: Json) -> str:
 
 
 def _of_reference(bench: Bench, outcome: Json) -> Item:
-    """fp32 itself does not go through: no number format is to blame."""
+    """Return an item for fp32 itself failing: no number format is to blame."""
     if not finished(outcome):
         return not_done("precision", outcome, bench.command("check", "--only first"))
     step = outcome["rows"][-1]["step"]

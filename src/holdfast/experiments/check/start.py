@@ -26,7 +26,7 @@ def start(bench: Bench) -> Item:
 
 
 def started(begun: Json) -> str:
-    """The lines people look for at a start, as one."""
+    """Return what people look for at a start, in one line."""
     kinds = begun["dtype"]
     trained = {kind: facts for kind, facts in begun["learns"].items() if facts["parameters"]}
     total = sum(facts["parameters"] for facts in trained.values())
@@ -49,12 +49,12 @@ def _rows(bench: Bench) -> Json:
 
 
 def _overlap(report: Json) -> list[str]:
-    """What of the held-out rows stands in training, where something does."""
+    """List which held-out rows stand in training, where any do."""
     return [line[2:] for line in told_of_held_out(report["held_out"], True) if line.startswith("! ")] if report.get("held_out") else []
 
 
 def _masks(report: Json) -> str:
-    """Why most of the rows teach little; empty where they do not."""
+    """Return why most of the rows teach little; empty where they do not."""
     reasons, rows = report.get("by_reason") or {}, report.get("rows") or 0
     if rows and reasons.get("all_labels_masked", 0) > _LOST * rows:
         return f"masks: {reasons['all_labels_masked']} of {rows} rows have nothing to learn within train.max_tokens and were rejected"

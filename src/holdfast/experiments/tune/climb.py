@@ -113,7 +113,7 @@ class Climb:
         self._race(rung, settings, env)
 
     def _leaves_the_course(self, outcome: Json) -> str:
-        """Why a course of updates is not the reference's; empty where it is."""
+        """Return why a course of updates is not the reference's; empty where it is."""
         if not _went(outcome):
             return self._failure(outcome)
         for theirs, mine in zip(self.course["rows"], outcome["rows"], strict=False):
@@ -123,7 +123,7 @@ class Climb:
         return ""
 
     def _race(self, rung: Rung, settings: Json, env: dict[str, str | None]) -> None:
-        """Speed in alternation with the settings below: other work on the machine meets both."""
+        """Measure speed in alternation with the settings below: other work on the machine affects both."""
         below, above, peaks = 0.0, 0.0, []
         for _ in range(_ROUNDS):
             one, _ = self._speed(self.settings, self.env)
@@ -137,7 +137,7 @@ class Climb:
             rung.verdict, rung.why = "slower", f"{above / below:.2f} times the speed below" if below else "no speed was measured"
 
     def _speed(self, settings: Json, env: dict[str, str | None]) -> tuple[float | None, int | None]:
-        """(tokens/s, bytes) at the fullest step."""
+        """Measure (tokens/s, bytes) at the fullest step."""
         outcome = self._ask(settings, env, rows="fullest", steps=_TIMED, most_tokens=2 * self.bench.most_tokens, still=True)
         if not _went(outcome):
             return None, None
@@ -172,7 +172,7 @@ def _went(outcome: Json) -> bool:
 
 
 def climb(bench: Bench, base: Json, cards: Iterable[RungCard], device: str, tell: Callable[[Rung], None]) -> Climb:
-    """The whole way up, as far as each rung holds."""
+    """Try all rungs in order, as far as each holds."""
     way = Climb(bench, base, tell)
     if way.begin():
         for card in sorted(cards, key=lambda card: card.order):

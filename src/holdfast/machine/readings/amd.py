@@ -23,7 +23,7 @@ def amd_cards(place: Place) -> list[Json]:
 
 
 def _card(place: Place, device: Path) -> Json:
-    """By gpu_busy_percent, mem_info_*, gpu_metrics and hwmon, whose temperatures are in thousandths and powers in millionths."""
+    """Read gpu_busy_percent, mem_info_*, gpu_metrics and hwmon, whose temperatures are in thousandths and powers in millionths."""
     hwmon = next(iter(place.entries(device / "hwmon")), device / "hwmon")
     power = place.number(hwmon / "power1_average")
     hottest = "temp2" if place.text(hwmon / "temp2_label") == "junction" else "temp1"
@@ -60,7 +60,7 @@ def _slowed(table: Path) -> list[str] | None:
 
 
 def _holders(place: Place, device: Path) -> dict[str, int] | None:
-    """Bytes of the card's memory by process; None where the driver for computing does not know the card."""
+    """Return bytes of the card's memory by process; None where the driver for computing does not know the card."""
     render = {entry.name.removeprefix("renderD") for entry in place.entries(device / "drm") if entry.name.startswith("renderD")}
     for node in place.entries(f"{_KFD}/topology/nodes"):
         minor = re.search(r"^drm_render_minor (\d+)$", place.text(node / "properties") or "", re.M)

@@ -9,7 +9,7 @@ _FIELDS = (*NUMBERS, "watts_usual", "celsius_limit", "slowed", "holders")
 
 
 def card_of(name: str, **known: object) -> Json:
-    """busy, fan: shares; watts_usual: the limit the card comes with; slowed: by what (heat, power, brake); holders: {pid: bytes}."""
+    """Return a reading of a card. busy, fan: shares; watts_usual: the limit the card comes with; slowed: by what; holders: {pid: bytes}."""
     found: Json = {"name": name} | dict.fromkeys(_FIELDS) | known
     return found | {"throttled": None if found["slowed"] is None else bool({"heat", "brake"} & set(found["slowed"]))}
 

@@ -45,12 +45,12 @@ class Keeper:
 
 
 def kept(file: Path) -> list[Json]:
-    """What was kept, oldest first, lines that are none left out; nothing where there is no such file. Raises OSError."""
+    """Read what was kept, oldest first, broken lines left out; empty where there is no such file. Raises OSError."""
     return [one for one in read_sound_lines(file) if isinstance(one.get("time"), int | float) and isinstance(one.get("gpus"), list)]
 
 
 def newest(file: Path) -> list[Json]:
-    """The readings that signs are judged by; none where they cannot be read."""
+    """Read the readings that signs are judged by; empty where they cannot be read."""
     try:
         found = newest_lines(file, _NEWEST_BYTES)
     except (OSError, Damaged):
@@ -59,7 +59,7 @@ def newest(file: Path) -> list[Json]:
 
 
 def with_owners(reading: Json, place: Place, ours: set[int]) -> Json:
-    """The reading with `others` of each card in the place of its holders: {pid: {bytes, command}}; None where that cannot be known."""
+    """Return the reading with `others` of each card instead of its holders: {pid: {bytes, command}}; None where that cannot be known."""
     cards = []
     for card in reading["gpus"]:
         holders: dict[str, int] | None = card.pop("holders")
@@ -89,7 +89,7 @@ def _parent(place: Place, pid: int) -> int | None:
 
 
 def _ours(run: Path) -> set[int]:
-    """The supervisor, and what watches over the newest attempt, which may be older than it."""
+    """Return the pids of the supervisor and of what watches over the newest attempt, which may be older than it."""
     attempts = sorted(run.glob("attempts/[0-9]*"), key=lambda one: int(one.name) if one.name.isdecimal() else 0)
     nurse = read_json(attempts[-1] / "nurse.json") if attempts else None
     return {os.getppid(), *([nurse["pid"]] if nurse else [])}

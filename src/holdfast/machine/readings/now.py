@@ -51,7 +51,7 @@ class Sampler:
 
 
 def read_now(place: Place, before: tuple[int, int] | None, now: tuple[int, int] | None) -> Json:
-    """processors_busy: the share of the time between two counts in which processors worked; gpus: those of AMD's driver."""
+    """Read processors_busy, the share of time between two counts in which processors worked, and gpus, those of AMD's driver."""
     memory = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", place.text("/proc/meminfo") or "", re.M)}
     passed = now[1] - before[1] if before and now else 0
     return {
@@ -64,7 +64,7 @@ def read_now(place: Place, before: tuple[int, int] | None, now: tuple[int, int] 
 
 
 def processor_times(place: Place) -> tuple[int, int] | None:
-    """Ticks in which processors worked, and all ticks, since the machine started."""
+    """Read the ticks in which processors worked, and all ticks, since the machine started."""
     found = re.match(r"cpu +([\d ]+)", place.text("/proc/stat") or "")
     ticks = [int(value) for value in found[1].split()][:8] if found else []  # what follows, guests, is counted in these already
     return (sum(ticks) - sum(ticks[3:5]), sum(ticks)) if len(ticks) >= 5 else None

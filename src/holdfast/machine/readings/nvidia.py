@@ -20,7 +20,7 @@ _REASONS = {  # NVML's clock event reasons, as nvml.h numbers them
 
 
 def nvml_reader() -> Callable[[], list[Json]] | None:
-    """What reads NVIDIA's cards; None without the package or without a driver."""
+    """Return a function that reads NVIDIA's cards; None without the package or without a driver."""
     if importlib.util.find_spec("pynvml") is None:
         return None
     nvml: Any = importlib.import_module("pynvml")

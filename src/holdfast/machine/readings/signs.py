@@ -16,7 +16,7 @@ _GIB = 2**30
 
 
 def signs(readings: Sequence[Json]) -> list[Json]:
-    """[{sign, gpu, says}] of what held in nearly all of the newest readings in which steps were committed."""
+    """Return [{sign, gpu, says}] of what held in nearly all of the newest readings in which steps were committed."""
     newest = list(readings[-READINGS:])
     cards = min((len(one.get("gpus") or []) for one in newest), default=0)
     if len(newest) < _FEWEST:

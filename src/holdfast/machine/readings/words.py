@@ -12,7 +12,7 @@ _GIB = 2**30
 
 
 def told(reading: Json) -> list[str]:
-    """The machine in a line, and each card in one; what is unknown is left out."""
+    """Describe the machine in a line, and each card in one; what is unknown is left out."""
     facts = [_share(reading.get("processors_busy"), "processors {} busy"), _memory(reading, "memory")]
     swap, free = reading.get("swap_used_bytes"), reading.get("disk_free_bytes")
     facts += [f"swap {swap / _GIB:.1f} GiB" if swap else "", f"{free / _GIB:.1f} GiB of disk free" if free is not None else ""]
@@ -28,7 +28,7 @@ def told(reading: Json) -> list[str]:
 
 
 def figures(reading: Json) -> dict[str, float]:
-    """What can be drawn or tracked, by name: processors_busy, gpu0/celsius, ..."""
+    """Return the numbers that can be drawn or tracked, by name: processors_busy, gpu0/celsius, ..."""
     found = {name: reading.get(name) for name in ("processors_busy", "memory_used_bytes", "swap_used_bytes", "disk_free_bytes")}
     for number, card in enumerate(reading.get("gpus") or []):
         found |= {f"gpu{number}/{name}": card.get(name) for name in NUMBERS if not name.startswith("pcie")}
@@ -36,7 +36,7 @@ def figures(reading: Json) -> dict[str, float]:
 
 
 def seen_signs(readings: Sequence[Json]) -> list[str]:
-    """The signs of a whole run, and in how much of it they were seen."""
+    """Describe the signs of a whole run, and in how much of it each was seen."""
     windows = [readings[at : at + READINGS] for at in range(0, len(readings), READINGS)]
     seen: dict[tuple[str, int], list[str]] = {}
     for window in windows:
@@ -46,7 +46,7 @@ def seen_signs(readings: Sequence[Json]) -> list[str]:
 
 
 def summed(readings: Sequence[Json]) -> Iterator[tuple[str, str]]:
-    """(what, mean and most) of a whole run."""
+    """Yield (what, mean and most) of a whole run."""
     tables = [figures(one) for one in readings]
     for name in dict.fromkeys(key for table in tables for key in table):
         values = [table[name] for table in tables if name in table]

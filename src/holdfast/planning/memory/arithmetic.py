@@ -39,7 +39,7 @@ class TrainedBytes:
 
 
 def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
-    """What so many trained weights take."""
+    """Compute the bytes that `count` trained weights take."""
     train = config.train
     width, state = (2 if train.weights == "bf16" else 4), int(count * train.optimizer_kind.state_bytes)
     away = on_card and train.offload == "optimizer"
@@ -48,7 +48,7 @@ def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
 
 
 def visiting_bytes(count: int, state: float) -> float:
-    """What an update of so many weights needs on a card whose optimizer's state, of so many bytes, is in main memory."""
+    """Return the bytes an update of so many weights needs on a card whose optimizer keeps its state, `state` bytes, in main memory."""
     return _PLACES * state * min(1.0, STRETCH / max(1, count))
 
 
@@ -82,7 +82,7 @@ class Footprint:
     widened: int = 0
 
     def step(self, tokens: int, checkpointed: int) -> dict[str, int]:
-        """{activations, logits} of a micro-batch where they are the most: at its logits, or while a layer goes backward.
+        """Return {activations, logits} of a micro-batch in bytes at its peak: at its logits, or while a layer goes backward.
 
         On a CPU, whose heap keeps holes, they are counted together.
         """
@@ -94,19 +94,19 @@ class Footprint:
         return max(forward, backward, key=lambda one: sum(one.values()))
 
     def tokens(self, room: float, most: int, checkpointed: int) -> int:
-        """How many tokens, `most` at the most, fit into so many bytes beside what is fixed."""
+        """Return how many tokens, `most` at the most, fit into `room` bytes beside the fixed ones."""
         kept, again = self._kept(checkpointed)
         beside = self.logits(most)
         backward = (room - (self.scores if self.on_card else beside)) / max(1, kept + again + self.passing)
         return int(min(backward, (room - beside) / max(1, kept + self.labelled)) if self.on_card else backward)
 
     def _kept(self, checkpointed: int) -> tuple[int, int]:
-        """Bytes a token of all layers, and of the one that is computed again just then."""
+        """Return bytes a token of all layers, and of the layer that is being recomputed."""
         again = min(checkpointed, self.layers)
         return (self.layers - again) * self.kept + again * self.carried, (again > 0) * self.kept
 
     def logits(self, tokens: int) -> int:
-        """Of the largest chunk of logits: values, what is made of them, and what is left of the chunk before."""
+        """Return the bytes of the largest chunk of logits: values, what is computed from them, and what is left of the chunk before."""
         rows = max(1, LOGITS_AT_ONCE // self.vocabulary)
         return self.logit[tokens > rows] * self.vocabulary * min(tokens, rows) + self.widened
 
@@ -114,7 +114,7 @@ class Footprint:
 def footprint(
     config: Config, model: ModelFacts, precision: str, longest: int, on_card: Attends | None = None, fused: bool = False
 ) -> Footprint:
-    """The footprint of a LoRA run; `longest`: tokens of its longest row, which matters where attention matrices exist.
+    """Compute the footprint of a LoRA run. longest: tokens of its longest row, which matters where attention matrices exist.
 
     on_card: how samples attend on a GPU; None on a CPU. fused: kernels draw dropout's masks anew, which else lie there until backward.
     """
@@ -166,7 +166,7 @@ def footprint(
 
 
 def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | None) -> tuple[int, int]:
-    """Bytes of a score of a token with another: what is kept of it for backward, and what lies there while a sample's go backward."""
+    """Return bytes of one attention score: kept for backward, and live while one sample's scores go backward."""
     capped = on_card not in (None, "at once") and model.text.get("attn_logit_softcapping")
     if not (capped or config.train.attention == "eager"):
         return (4 if on_card == "plainly" else 0), 0
@@ -178,7 +178,7 @@ def _scores(config: Config, model: ModelFacts, mixed: bool, on_card: Attends | N
 
 
 def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[int, int]:
-    """Bytes of a logit, in the only chunk and in one of several, by torch's operations: a start may leave the loss's kernel out, which
+    """Return bytes of a logit, in the only chunk and in one of many, by torch's operations: a start may leave out the loss's kernel, which
     needs at most as much."""
     if model.text.get("final_logit_softcapping"):
         return 14, 16
@@ -188,14 +188,14 @@ def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[in
 
 
 def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
-    """The footprint of one of `ranks` that hold a piece of each layer: beside it two layers, one computed and one on its way."""
+    """Return the footprint of one of `ranks` that shard each layer: beside its shard two whole layers, one computed and one on its way."""
     weights = need.fixed["weights"]
     layers = weights * sum(map(math.prod, model.linear().values())) // max(1, model.parameters())
     return _with_pieces(need, layers, layers // ranks)
 
 
 def in_pieces(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
-    """The footprint of one of `ranks` that hold pieces of all weights, gradients and moments, and what is whole for a while beside them."""
+    """Return the footprint of one of `ranks` that shard all weights, gradients and moments, with what is gathered for a while."""
     own = {kind: need.fixed[kind] // ranks for kind in KINDS_IN_PIECES}
     whole, fixed = gathered_bytes(model), need.fixed
     loading = own["adapter"] + whole  # each piece is taken from files that are mapped
@@ -205,18 +205,18 @@ def in_pieces(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
 
 
 def gathered_bytes(model: ModelFacts) -> int:
-    """What of weights in pieces is whole at a time, in fp32: what is outside of the layers, and a layer."""
+    """Return the bytes of sharded weights that are whole at a time, in fp32: those outside of the layers, and one layer."""
     layers = sum(map(math.prod, model.linear().values()))
     return 4 * (model.parameters() - layers + layers // max(1, _layers(model)))
 
 
 def kept_away(need: Footprint, layers: int) -> Footprint:
-    """The footprint of a run whose frozen layers, of so many bytes, are in main memory: beside all else two of them."""
+    """Return the footprint of a run whose frozen layers, `layers` bytes in all, are in main memory: two of them stay on the device."""
     return _with_pieces(need, layers, 0)
 
 
 def layers_bytes(config: Config, model: ModelFacts, precision: str) -> int:
-    """Bytes of the frozen matrices of all layers, as they are held."""
+    """Return the bytes of the frozen matrices of all layers, in the form they are held in."""
     wide = 2 if config.train.frozen != "fp32" and (precision != "fp32" or model.stored in ("BF16", "F16")) else 4
     fewer = config.train.frozen_format.width
     width = fewer - NESTED_SAVES * config.train.double_quant if fewer else wide
@@ -224,14 +224,14 @@ def layers_bytes(config: Config, model: ModelFacts, precision: str) -> int:
 
 
 def _with_pieces(need: Footprint, layers: int, held: int) -> Footprint:
-    """With so many bytes of all the layers' in place of them, and the two layers that are computed and on their way."""
+    """Replace the frozen layers' bytes, `layers`, by `held`, and add two whole layers: one computed and one on its way."""
     weights = need.fixed["weights"]
     left = min(weights, max(0, weights - layers) + held + 2 * layers // max(1, need.layers))
     return replace(need, fixed=need.fixed | {"weights": left}, loading=left)
 
 
 def _sizes(model: ModelFacts) -> tuple[int, int, int]:
-    """(hidden, middle, heads)."""
+    """Return (hidden, middle, heads) of the model."""
     hidden = model.number("hidden_size", "n_embd", default=768)
     middle = model.number("intermediate_size", "n_inner", default=4 * hidden)
     return hidden, middle, model.number("num_attention_heads", "n_head", default=12)
@@ -242,7 +242,7 @@ def _layers(model: ModelFacts) -> int:
 
 
 def _kept_products(config: Config, model: ModelFacts, mixed: bool) -> int:
-    """Bytes a token that PEFT's DoRA keeps of a layer: both products of each matrix, and with dropout what it makes of them again."""
+    """Return the bytes a token that PEFT's DoRA keeps of a layer: both products of each matrix, and with dropout their copies."""
     if not config.adapter.kind.keeps_products:
         return 0
     features = sum(matrix.rows for matrix in adapted(model, config.adapter.targets)) // _layers(model)
@@ -250,7 +250,7 @@ def _kept_products(config: Config, model: ModelFacts, mixed: bool) -> int:
 
 
 def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: bool) -> int:
-    """Bytes a token that a layer keeps for backward on a GPU, scores and masks apart.
+    """Return the bytes a token that a layer keeps for backward on a GPU, without scores and masks.
 
     What each operation of such a layer keeps, added up; tests/trainer/test_step_on_pretended_card.py compares it with traced steps.
     """

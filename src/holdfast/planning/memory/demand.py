@@ -46,13 +46,13 @@ class Demand(BaseModel):
         return sum(self.bytes.values())
 
     def allocator(self, tight: bool = False) -> float:
-        """What the allocator holds beyond the blocks at their most. tight: large blocks are mappings of their own."""
+        """Return the bytes the allocator holds beyond the peak of blocks. tight: large blocks are mappings of their own."""
         held = self.mapped if tight and self.mapped is not None else self.held
         return max(0.0, held - self.peak)
 
 
 def between(low: Demand, high: Demand, share: float) -> Demand:
-    """What lies `share` of the way from `low` to `high`, or beyond: what grows evenly between them goes on doing so.
+    """Return the demand `share` of the way from `low` to `high`, or beyond: what grows linearly between them is extrapolated.
 
     Each phase and module grows at its own rate, so another one can have the peak.
     """
@@ -92,12 +92,12 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
 
 
 def kept_away(whole: Demand, layer: float) -> Demand:
-    """A step whose frozen layers, of so many bytes each, are in main memory but two: the one that computes, and the next."""
+    """Return the demand of a step whose frozen layers, of `layer` bytes each, are in main memory but the one that computes and the next."""
     return _without(whole, away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer)
 
 
 def cut_between(whole: Demand, layer: float, ranks: int) -> Demand:
-    """A step of one of `ranks` that hold a piece of each frozen layer, of so many bytes: beside its pieces two whole layers."""
+    """Return the demand of one of `ranks` that shard each frozen layer, of `layer` bytes: beside its shards two whole layers."""
     layers = away_bytes(whole, layer)
     return _without(whole, max(0.0, layers - layers / ranks - min(ON_CARD, whole.layers) * layer))
 
@@ -108,12 +108,12 @@ def _without(whole: Demand, gone: float) -> Demand:
 
 
 def with_branches(whole: Demand, branches: int) -> Demand:
-    """A step that holds so many sums of gradients beside the one that is added to, because it is cut into parts."""
+    """Return the demand of a step cut into parts, which holds `branches` sums of gradients beside the one that is added to."""
     return _with_more(whole, "gradients", branches * whole.bytes["gradients"]) if branches else whole
 
 
 def _with_more(whole: Demand, kind: str, more: float) -> Demand:
-    """A step that holds so much more of a kind all the time; in its picture, too."""
+    """Return the demand with `more` bytes of a kind held throughout the step, in its curve as well."""
     told = whole.bytes | {kind: max(0.0, whole.bytes[kind] + more)}
     curve = whole.curve
     if curve:
@@ -124,13 +124,13 @@ def _with_more(whole: Demand, kind: str, more: float) -> Demand:
 
 
 def _held(whole: Demand, more: float) -> dict[str, float]:
-    """What an allocator holds of a step that holds so much more all the time."""
+    """Return the bytes, held and mapped, that an allocator keeps of a step that holds `more` bytes throughout."""
     known = {"held": whole.held} | ({} if whole.mapped is None else {"mapped": whole.mapped})
     return {name: max(0.0, size + more) for name, size in known.items()}
 
 
 def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
-    """A step of one of `ranks` that hold pieces of all weights, gradients and moments, with so many bytes of weights whole at a time."""
+    """Return the demand of one of `ranks` that shard weights, gradients and moments, with `gathered` bytes of weights whole at a time."""
     own = {kind: whole.bytes[kind] / ranks for kind in KINDS_IN_PIECES}
     more = {"weights": whole.bytes["weights"] + gathered, "workspace": whole.bytes["workspace"] + GATHERED_BESIDE * gathered}
     told = whole.bytes | own | more
@@ -140,7 +140,7 @@ def in_pieces(whole: Demand, gathered: float, ranks: int) -> Demand:
 
 
 def moments_away(whole: Demand) -> Demand:
-    """A step whose optimizer keeps its state in main memory, but for the stretch that is updated."""
+    """Return the demand of a step whose optimizer keeps its state in main memory, except the stretch being updated."""
     gone = whole.bytes["optimizer"]
     beside = visiting_bytes(whole.params.trainable, gone)
     told = whole.bytes | {"optimizer": 0.0, "workspace": whole.bytes["workspace"] + beside}
@@ -149,12 +149,12 @@ def moments_away(whole: Demand) -> Demand:
 
 
 def away_bytes(whole: Demand, layer: float) -> float:
-    """Bytes of all layers."""
+    """Return the bytes of all layers, of `layer` bytes each."""
     return whole.layers * layer
 
 
 def with_some_again(none: Demand, every: Demand, again: int) -> Demand:
-    """A step of which `again` layers are computed again, from one of none and one of all layers.
+    """Estimate a step that recomputes `again` layers, from one that recomputes none and one that recomputes every layer.
 
     Each layer more takes as much from the peak at backward's begin, and adds its input to the peak of backward, where a layer is computed
     again. The higher of the two lies on or below the straight line between its ends, so this says too much at times, and never too little.

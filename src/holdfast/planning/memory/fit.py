@@ -51,19 +51,19 @@ class Room:
     heap: bool  # whether it is a heap's, whose gaps stay
 
     def tight(self, demand: Demand) -> bool:
-        """Whether a trainer gives back what it frees, because a heap's gaps may not fit."""
+        """Return whether a trainer gives back memory as it frees it, because a heap's gaps may not fit."""
         return self.heap and is_tight(demand.peak + self.beside, self.capacity)
 
     def allocator(self, demand: Demand) -> float:
-        """What an allocator holds beyond the step's blocks."""
+        """Return the bytes an allocator holds beyond the step's blocks."""
         return demand.allocator(self.tight(demand))
 
     def peak(self, demand: Demand) -> int:
-        """The most there is of it at any time, from the first byte of the weights on."""
+        """Return the peak in bytes over the whole run, from loading the weights on."""
         return int(max(demand.peak + self.allocator(demand), demand.building)) + self.beside
 
     def fits(self, demand: Demand) -> bool:
-        """Whether it fits; what is unknown is not held against it."""
+        """Return whether the demand fits; True where the capacity is unknown."""
         return self.capacity is None or self.peak(demand) <= self.capacity - self.reserve
 
 
@@ -89,7 +89,7 @@ class Sweep:
         self._known: dict[Shape, Demand] = {}
 
     def __call__(self, shape: Shape) -> Demand:
-        """The need of a shape of the whole model."""
+        """Return the demand of a shape, of the whole model."""
         if shape.moments_away:
             return moments_away(self(replace(shape, moments_away=False)))
         if shape.away:
@@ -102,14 +102,14 @@ class Sweep:
         return with_some_again(none, self._deep(replace(shape, again=self.layers)), shape.again) if shape.again else none
 
     def layer(self, shape: Shape) -> float:
-        """Bytes of a layer's frozen weights: what each layer more adds to them."""
+        """Return the bytes of a layer's frozen weights: how much each further layer adds."""
         few, more = (self._period, 2 * self._period) if self.layers > 2 * self._period else (1, 2)
         one = Shape(shape.row, 1, shape.dtype)
         low, high = (self._asked(replace(one, layers=count)).bytes["weights"] for count in (few, more))
         return (high - low) / (more - few)
 
     def piece(self, shape: Shape) -> float:
-        """Bytes of a layer that ranks cut between them: its frozen matrices, without the adapter's copies beside them."""
+        """Return the bytes of a layer that ranks shard: its frozen matrices, without the adapter's copies."""
         return self._frozen(shape.dtype) if self._frozen else self.layer(shape)
 
     def _deep(self, shape: Shape) -> Demand:
@@ -126,7 +126,7 @@ class Sweep:
 
 
 def choose(ask: Ask, sweep: Sweep, room: Room, wanted: Shape, rows_fixed: bool, again_fixed: bool) -> Choice:
-    """The wanted step where it fits; else as few layers computed again as let one row fit, then as many rows as do.
+    """Choose the wanted step where it fits; else the fewest recomputed layers that let one row fit, then the most rows.
 
     Where nothing fits, the least there is. What is chosen is traced whole; where that needs more than the closed form said, less is taken.
     """
@@ -152,7 +152,7 @@ def choose(ask: Ask, sweep: Sweep, room: Room, wanted: Shape, rows_fixed: bool, 
 
 
 def _rows(sweep: Sweep, room: Room, one: Shape, wanted: int) -> int:
-    """The most rows that fit beside each other: bytes grow evenly with them."""
+    """Return the most rows that fit in one micro-batch: bytes grow linearly with them."""
     low, high = sweep(one), sweep(replace(one, rows=wanted))
     return max(count for count in range(1, wanted + 1) if count == 1 or room.fits(between(low, high, (count - 1) / (wanted - 1))))
 
@@ -175,7 +175,7 @@ CARDS = (2, 4, 8)  # that are offered together where one does not do
 
 
 def on_several(sweep: Sweep, room: Room, chosen: Choice, branches: int) -> Alternative:
-    """The fewest cards like this one that the frozen layers can be cut between so that it fits; where none do, the most."""
+    """Return the fewest cards like this one that fit the run with its frozen layers sharded; the most cards where none do."""
     for cards in CARDS:
         shape = replace(chosen.shape, cut=cards, branches=branches)
         change = (f"train.ranks={cards} train.fsdp=true", lambda _one, made=shape: made)
@@ -186,7 +186,7 @@ def on_several(sweep: Sweep, room: Room, chosen: Choice, branches: int) -> Alter
 
 
 def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, lighter: Sequence[str] = ()) -> list[Alternative]:
-    """Other ways to run it, with their price; where the chosen one does not fit, also two changes at once, until one does.
+    """List other ways to run it, with their price; where the chosen one does not fit, also pairs of changes, until one does.
 
     halves_speed: how many times faster 16 bits are here; None is unknown. lighter: which of LAYERS_AWAY, MOMENTS_AWAY
     and IN_HALVES the run may go over to.

@@ -12,7 +12,7 @@ _WHOLE = "take the model in 16 bits"
 
 
 def as_it_comes(config: Config, model: ModelFacts) -> Config:
-    """The config, with train.frozen as the model's files hold their weights where they are packed and nothing else is asked for.
+    """Return the config with train.frozen as in the model's files where their weights are packed and it asks for nothing else.
 
     Raises Stop(1) where such a model cannot be had as the config asks.
     """

@@ -20,22 +20,22 @@ _OF_A_LAYER = re.compile(r"\.(\d+)\.")
 
 
 def trainable_parameters(config: Config, model: ModelFacts) -> int:
-    """What is trained; of modules that are saved whole, too."""
+    """Return the number of trained parameters, those of modules that are saved whole included."""
     return sum(trained_sizes(config, model).values())
 
 
 def trained_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
-    """The same by part of the model: attention, mlp, experts, router, embeddings, towers, other."""
+    """Return the trained parameters by part of the model: attention, mlp, experts, router, embeddings, towers, other."""
     return by_part(trained_sizes(config, model), is_wrapped(model))
 
 
 def weights_by_part(model: ModelFacts) -> dict[str, int]:
-    """All numbers of the model's files, by part."""
+    """Return the parameters in the model's files, by part."""
     return by_part({name: math.prod(shape) for name, shape in model.shapes.items()}, is_wrapped(model))
 
 
 def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
-    """Numbers of the weights in the model's files that learn themselves or carry an adapter, by part."""
+    """Return the parameters in the model's files that are trained or carry an adapter, by part."""
     found = trained_sizes(config, model)
 
     def reached(name: str) -> bool:
@@ -45,7 +45,7 @@ def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
 
 
 def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
-    """One line: each part's share of what is trained and of all weights; then the parts, and the layers, that stay as they are."""
+    """Describe in a line each part's share of what is trained and of all weights, then the parts, and layers, that stay frozen."""
     sizes = {part: one.parameters for part, one in plan.learns.items() if one.parameters}
     trained, weights = max(1, sum(sizes.values())), max(1, sum(plan.weights_by_part.values()))
 
@@ -59,7 +59,7 @@ def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
 
 
 def _without_lora(config: Config, model: ModelFacts) -> list[str]:
-    """What all-linear leaves out because PEFT puts no LoRA on it, and why."""
+    """List the modules that all-linear leaves out because PEFT puts no LoRA on them, and why."""
     kind = model.config.get("model_type")
     names = sorted({name.rpartition(".")[2] for name in model.linear() if takes_no_lora(kind, name)})
     if not names or config.adapter.targets != "all-linear" or config.adapter.kind.peft not in _LORA:
@@ -68,12 +68,12 @@ def _without_lora(config: Config, model: ModelFacts) -> list[str]:
 
 
 def is_wrapped(model: ModelFacts) -> bool:
-    """Whether it is loaded as a model of text and images, or text and sound."""
+    """Return whether it is loaded as a model of text and images, or text and sound."""
     return loads_as(model.config) == WRAPPED
 
 
 def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
-    """Numbers that are trained, by the name of the weight or module they belong to."""
+    """Return the trained parameters by the name of the weight or module they belong to."""
     adapter, kind = config.adapter, config.adapter.kind
     if kind.own_weights:
         return {name: math.prod(model.shapes[name]) for name in chosen_weights(config, model)}
@@ -93,7 +93,7 @@ def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
 
 
 def _as_stacked(name: str, matrix: Matrix, model: ModelFacts, peft: str) -> Matrix | None:
-    """The matrix that an adapter's count follows from where a file has each expert apart and transformers 5 stacks them; None: it has none.
+    """Return the matrix that sets an adapter's size where a file has each expert apart and transformers 5 stacks them; None: none.
 
     A stack is no layer. In some types PEFT puts LoRA on it all the same, with twice the rank where gate and up are one weight, and then
     passes over layers of the same names beside the experts.
@@ -111,13 +111,13 @@ def _as_stacked(name: str, matrix: Matrix, model: ModelFacts, peft: str) -> Matr
 
 
 def _sides(model: ModelFacts, parameter: str) -> int:
-    """Rows and columns of the weights of a module that a parameter is of, added; a file may have those of each expert apart."""
+    """Return rows plus columns of the weights of a parameter's module; a file may have those of each expert apart."""
     of_module = [shape for name, shape in model.shapes.items() if f".{parameter.rpartition('.')[0]}." in f".{name}" and len(shape) > 1]
     return sum(math.prod(shape[:-2]) * sum(shape[-2:]) for shape in of_module)
 
 
 def chosen_weights(config: Config, model: ModelFacts) -> list[str]:
-    """The weights in the model's files that `adapter.layers` means, as far as their names tell, or all; towers where they are named."""
+    """List the weights in the model's files that `adapter.layers` selects, as far as names tell, or all; towers where they are named."""
     layers = config.adapter.layers if config.adapter.kind.frozen else ".*"
     alone = is_wrapped(model) and (isinstance(layers, int) or not names_tower(layers or []))
     names = [name for name in model.shapes if not (alone and is_tower(name))]
@@ -130,12 +130,12 @@ def chosen_weights(config: Config, model: ModelFacts) -> list[str]:
 
 
 def adapted(model: ModelFacts, targets: str | list[str]) -> list[Matrix]:
-    """The weights an adapter sits on: those that are named or match, or every matrix but embeddings and the output layer."""
+    """List the weights an adapter sits on: those named or matched, or every matrix but embeddings and the output layer."""
     return list(_adapted(model, targets).values())
 
 
 def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
-    """The same by module."""
+    """Return the weights an adapter sits on, by module."""
 
     def learns(name: str) -> bool:
         return not (alone and is_tower(name)) and (asked or not is_router(name))
@@ -151,12 +151,12 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
 
 
 def names_tower(targets: str | list[str]) -> bool:
-    """Whether what is to be trained names a part of a tower, by more than the last name that a text layer has, too."""
+    """Return whether the targets name a part of a tower by more than a last name that a text layer has, too."""
     return any(is_tower(name) for name in ([targets] if isinstance(targets, str) else targets))
 
 
 def names_router(targets: str | list[str]) -> bool:
-    """Whether what is to be trained names what chooses experts; a pattern that only happens to match it does not."""
+    """Return whether the targets name the experts' router; a pattern that only happens to match it does not."""
     words = [targets] if isinstance(targets, str) else targets
     return any(is_router(word) for one in words for word in re.split(r"[^a-zA-Z0-9_]+", one))
 
@@ -166,7 +166,7 @@ def _matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Matrix]:
 
 
 def _is_named(name: str, targets: str | list[str]) -> bool:
-    """As PEFT reads a text, which is a pattern, or a list of names."""
+    """Return whether `targets` select a module, read as PEFT reads them: a text is a pattern, else a list of names."""
     if isinstance(targets, str):
         return re.fullmatch(targets, name) is not None
     return name.rpartition(".")[2] in targets or name in targets

@@ -127,7 +127,7 @@ def _refuse(arguments: argparse.Namespace) -> None:
 
 
 def _minutes(text: str) -> int:
-    """Minutes after midnight of HH:MM. Raises Stop(2)."""
+    """Parse HH:MM to minutes after midnight. Raises Stop(2)."""
     hours, _, minutes = text.partition(":")
     if not (hours.isdecimal() and minutes.isdecimal() and int(hours) < 24 and int(minutes) < 60):
         raise Stop(USAGE, f"--session {text}: not a time of day", "write it as 17:00")

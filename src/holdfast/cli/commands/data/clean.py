@@ -45,7 +45,7 @@ def add_arguments(clean: argparse.ArgumentParser) -> None:
 
 
 def _kinds(given: list[str]) -> list[str]:
-    """Kinds of repetition, also as a list with commas, and with _ for -. Raises Stop(2) for what is none."""
+    """Parse kinds of repetition, also a list with commas, and with _ for -. Raises Stop(2) for what is none."""
     kinds = [kind.strip().replace("_", "-") for one in given for kind in one.split(",") if kind.strip()]
     for kind in kinds:
         if kind not in _KINDS:

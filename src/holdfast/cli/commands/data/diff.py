@@ -63,7 +63,7 @@ def _counted(keys: RowKeys) -> dict[str, int]:
 
 
 def _quoted(files: list[str], wanted: npt.NDArray[np.bool_]) -> list[Json]:
-    """The first few rows that are wanted."""
+    """Return the first few rows that are wanted."""
     chosen = set(np.flatnonzero(wanted)[:_QUOTED].tolist())
     found: list[Json] = []
     for number, line in enumerate(lines_of(files, whole=False) if chosen else ()):

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _recipe_of(arguments: argparse.Namespace) -> Recipe:
-    """The recipe with what the command line says otherwise. Raises Stop(2) or ValueError."""
+    """Read the recipe and apply what the command line says otherwise. Raises Stop(2) or ValueError."""
     recipe = load_recipe(arguments.recipe)
     if arguments.rows is not None:
         if arguments.rows < 1:

@@ -24,7 +24,7 @@ REPEATED = ("duplicate", "near_duplicate", "conflicting_answer", "in_held_out")
 
 
 def add_shared_arguments(check: argparse.ArgumentParser) -> None:
-    """What `data clean` takes, too."""
+    """Add the arguments that `data clean` takes, too."""
     check.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, or patterns in quotes")
     check.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: the embedded one's)")
     check.add_argument("--max-tokens", type=int, metavar="N", help="longest row in tokens (default: no limit)")
@@ -48,7 +48,7 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
 
 
 def rules_of(arguments: argparse.Namespace) -> Rules:
-    """The rules of the command line. Raises Stop(2) for what is no rule."""
+    """Return the rules of the command line. Raises Stop(2) for what is no rule."""
     names = asked_fields(arguments.field)
     if arguments.max_tokens is not None and arguments.max_tokens < 2:
         raise Stop(USAGE, f"--max-tokens {arguments.max_tokens}: at least 2 are needed", "for example: --max-tokens 512")
@@ -63,7 +63,7 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
 
 
 def codec_of(arguments: argparse.Namespace) -> Codec:
-    """The tokenizer asked for with its chat template, else the embedded one's, which then only counts the tokens of the texts."""
+    """Return the tokenizer asked for with its chat template, else the embedded one's, which then only counts the tokens of the texts."""
     if arguments.tokenizer is None:
         return plain_codec(load_codec(EMBEDDED["tiny"]))
     if embedded := EMBEDDED.get(str(arguments.tokenizer)):
@@ -75,14 +75,14 @@ def codec_of(arguments: argparse.Namespace) -> Codec:
 
 
 def workers_of(arguments: argparse.Namespace) -> int:
-    """How many processes. Raises Stop(2) for none."""
+    """Return the number of processes. Raises Stop(2) below 1."""
     if arguments.workers is not None and arguments.workers < 1:
         raise Stop(USAGE, f"--workers {arguments.workers}: at least 1 is needed", "leave it out for all cores")
     return arguments.workers or usable_threads()
 
 
 def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> AbstractContextManager[Crew[Any]]:
-    """Who does the work: processes of this machine, or the cluster asked for. Raises Stop(2) without Ray."""
+    """Return the crew that does the work: processes of this machine, or the cluster asked for. Raises Stop(2) without Ray."""
     rules, count = rules_of(arguments), workers_of(arguments)
     if arguments.ray is None:
         alone = sys.platform == "linux" and threading.active_count() == 1
@@ -97,7 +97,7 @@ def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> Abstract
 
 
 def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str], codec: Codec, seconds: float) -> Json:
-    """Everything found, as --json gives it."""
+    """Return everything found, as --json gives it."""
     size = sum(Path(file).stat().st_size for file in files)
     found = findings.as_json()
     name = str(arguments.tokenizer or "tiny's tokenizer in the plain instruction form; give your model's with --tokenizer")

@@ -31,7 +31,7 @@ def refuse_second_look(model: str) -> None:
 
 
 def look_again(model: str, files: list[str], rules: Rules) -> tuple[SecondLook, dict[str, list[Json]]]:
-    """What was found, and examples by reason. Raises Stop(1) where the model cannot read the rows."""
+    """Return what was found, and examples by reason. Raises Stop(1) where the model cannot read the rows."""
     facts = read_model(model)
     rules = Rules(rules.layout, min(rules.max_tokens, facts.positions or NO_LIMIT), rules.fields, "cut", rules.redact)
     with tempfile.TemporaryDirectory() as place:
@@ -56,7 +56,7 @@ def look_again(model: str, files: list[str], rules: Rules) -> tuple[SecondLook, 
 
 
 def _examples(rows: tuple[Odd, ...]) -> dict[str, list[Json]]:
-    """The rows as they stand in their files, by reason."""
+    """Return the rows as they stand in their files, by reason."""
     texts: dict[tuple[str, int], str] = {}
     for file in dict.fromkeys(row.file for row in rows):
         wanted = {row.line for row in rows if row.file == file}

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
 
 def _shown(row: Unparsed, rules: Rules, codec: Codec, any_objective: bool) -> ShownRow:
-    """any_objective: a row of preferences is shown as the objectives learn it that are for such rows. Raises BadRow."""
+    """Render a row. any_objective: one of preferences is shown as the objectives learn it that are for such rows. Raises BadRow."""
     try:
         return show_row(row, rules, codec)
     except BadRow as bad:
@@ -88,7 +88,7 @@ def _row(file: Path, wanted: int) -> Unparsed:
 
 
 def _codec(model: str, config: Config | None) -> Codec:
-    """The tokenizer and the chat template that a run of this config has."""
+    """Return the tokenizer and the chat template that a run of this config has."""
     folder = folder_of(model)
     if not folder.is_dir():
         raise Stop(USAGE, f"--model {model}: no such folder", "give the folder of a model in Hugging Face layout")

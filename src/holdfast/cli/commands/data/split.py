@@ -75,7 +75,7 @@ def _of_category(keys: RowKeys, part: npt.NDArray[np.int8], category: int, names
 
 
 def _parts(into: list[str]) -> tuple[list[Path], list[Amount]]:
-    """Files and amounts. Raises Stop(2) for what is none, for shares beyond one, and for rest given twice."""
+    """Parse files and amounts. Raises Stop(2) for what is none, for shares beyond one, and for rest given twice."""
     pairs = [text.rpartition("=") for text in into]
     if wrong := next((text for text, (file, _, _) in zip(into, pairs, strict=True) if not file), None):
         raise Stop(USAGE, f"--into {wrong}: write FILE=AMOUNT", "for example: --into train.jsonl=0.9")
@@ -119,7 +119,7 @@ def _per_value(arguments: argparse.Namespace, files: list[str]) -> tuple[int, Js
 
 
 def _file_names(values: list[str]) -> dict[str, str]:
-    """A file name for each value, of characters every file system has; values without one are `none`."""
+    """Return a file name for each value, of characters every file system has; values without one are `none`."""
     found: dict[str, str] = {}
     for value in values:
         name = re.sub(r"[^\w.-]+", "-", value).strip("-.")[:80] or "none"

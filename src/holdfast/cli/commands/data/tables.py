@@ -33,7 +33,7 @@ def add_table_arguments(check: argparse.ArgumentParser) -> None:
 
 
 def table_config(arguments: argparse.Namespace, config: Config | None) -> tuple[list[str], Config | None] | None:
-    """(files, the config they are judged by) where the rows are a table's: because it is said, or seen. Raises Stop(2)."""
+    """Return (files, the config they are judged by) where the rows are a table's: because it is said, or seen. Raises Stop(2)."""
     if config:
         return expand(arguments.paths) or [*config.data.files, *config.data.held_out_files], _with_files(config, arguments.paths)
     files = expand(arguments.paths)

@@ -37,7 +37,7 @@ def add_arguments(make: argparse.ArgumentParser) -> None:
 
 
 def written(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[Row], Json]:
-    """The rows the model wrote, split, and the bill. Raises Stop."""
+    """Return the rows the model wrote, split, and the bill. Raises Stop."""
     order = _order_of(arguments, recipe)
     endpoint = Endpoint(
         arguments.endpoint, arguments.model, os.environ.get(arguments.key_env) or None, arguments.timeout, arguments.retries
@@ -76,7 +76,7 @@ def written(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[Row], J
 
 
 def finished(arguments: argparse.Namespace) -> None:
-    """The rows are where they belong: the journal is not needed any more."""
+    """Delete the journal once the rows are where they belong."""
     if arguments.endpoint:
         _journal(arguments).unlink(missing_ok=True)
 
