@@ -107,7 +107,7 @@ def _token(file: Path | None) -> str:
 
 
 def _name(given: Path) -> str | None:
-    """Return the name of `holdfast models` that was given; None for a path. Raises Stop(2) for what is neither a folder here nor a known name."""
+    """Return the name of `holdfast models` that was given; None for a path. Raises Stop(2) for neither."""
     if given.exists() or str(given) != given.name:
         return None
     file = registry_file(os.environ)
