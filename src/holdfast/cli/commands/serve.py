@@ -44,7 +44,7 @@ _WHAT = "a finished run, one of its checkpoints, a PEFT folder, or a name of `ho
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", type=Path, metavar="RUN|ADAPTER|NAME", help=_WHAT)
+    parser.add_argument("subject", type=Path, metavar="RUN|ADAPTER", help=_WHAT)
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: one that is free)")
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
     parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
