@@ -245,7 +245,13 @@ MANY_TONGUES = [
     *("--passwort {}", "--kennwort={}", "login me kennwort {}", "password: !!str {}", "password: &a {}", "PASSWORD_1={}", "key_id: {}"),
     *("<password>{}</password>", "client_secret: >-\n\n  {}", "password: 'x\n  {}'", "client_secret:\n  - {}", 'secret: "\\\n  {}"'),
     *("hasło: {}", "lösenord={}", "heslo: {}", "passord: {}", "salasana = {}", "şifre: {}", "clé secrète: {}", "비밀번호: {}"),
-    *("rclone --sftp-pass {}", "wget --http-password={} x", "aws configure set aws_secret_access_key {}"),
+    *(
+        "password => '{}',",
+        "'client_secret' => '{}',",
+        "rclone --sftp-pass {}",
+        "wget --http-password={} x",
+        "aws configure set aws_secret_access_key {}",
+    ),
     *(
         "ldapsearch -w {} -D cn=x",
         "openssl enc -k {}",
