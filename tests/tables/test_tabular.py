@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.checkup.examine import examine
 from holdfast.cli.main import main
@@ -276,6 +277,20 @@ def test_no_training_row_of_any_series_looks_into_the_held_out_part(tmp_path: Pa
     assert one_after_another(table.file[table.rows_of(HELD_OUT)], 7).size == sum(
         -(-int((table.file[table.rows_of(HELD_OUT)] == at).sum()) // 7) for at in range(count)
     )
+
+
+@pytest.mark.parametrize(
+    ("weights", "refused"), [({"a": 2.0}, False), ({"A": 2.0}, True), ({"a": 1.0, "c": 3.0}, True), ("balanced", False)]
+)
+def test_a_weight_of_a_class_that_there_is_none_of_is_refused(tmp_path: Path, weights: Any, refused: bool) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n" + "".join(f"{n * 7 % 13},{'ab'[n % 2]}\n" for n in range(40)))
+    config = write_config(tmp_path, file, table={"class_weights": weights})
+    if not refused:
+        assert built(tmp_path, config)[0].form.target.classes == ("a", "b")
+        return
+    with pytest.raises(Stop, match=r"table\.class_weights: no training row is of the class [Ac]; those of y: a, b"):
+        built(tmp_path, config)
 
 
 @pytest.mark.parametrize(
