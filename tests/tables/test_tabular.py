@@ -17,17 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.checkup.examine import examine
 from holdfast.cli.main import main
 from holdfast.config.load import load_config
-from holdfast.config.table import columns_of
+from holdfast.config.table import Table, columns_of
 from holdfast.tables.table.build import build_table
+from holdfast.tables.table.form import Target
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
-from holdfast.trainer.tasks.tabular.metrics import one_after_another
+from holdfast.trainer.tasks.tabular.metrics import middle_of, one_after_another
 from holdfast.trainer.tasks.tabular.network import new_network
 from holdfast.trainer.tasks.tabular.task import Tabular
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
@@ -275,6 +277,31 @@ def test_no_training_row_of_any_series_looks_into_the_held_out_part(tmp_path: Pa
     assert one_after_another(table.file[table.rows_of(HELD_OUT)], 7).size == sum(
         -(-int((table.file[table.rows_of(HELD_OUT)] == at).sum()) // 7) for at in range(count)
     )
+
+
+@pytest.mark.parametrize(
+    ("weights", "refused"), [({"a": 2.0}, False), ({"A": 2.0}, True), ({"a": 1.0, "c": 3.0}, True), ("balanced", False)]
+)
+def test_a_weight_of_a_class_that_there_is_none_of_is_refused(tmp_path: Path, weights: Any, refused: bool) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n" + "".join(f"{n * 7 % 13},{'ab'[n % 2]}\n" for n in range(40)))
+    config = write_config(tmp_path, file, table={"class_weights": weights})
+    if not refused:
+        assert built(tmp_path, config)[0].form.target.classes == ("a", "b")
+        return
+    with pytest.raises(Stop, match=r"table\.class_weights: no training row is of the class [Ac]; those of y: a, b"):
+        built(tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "at"), [([0.1, 0.5, 0.9], [1]), ([0.5, 0.1, 0.9], [0]), ([0.1, 0.9], [0, 1]), ([0.7, 0.8, 0.9], [0]), ([0.3], [0])]
+)
+def test_the_forecast_of_quantiles_is_the_one_nearest_to_the_median(quantiles: list[float], at: list[int]) -> None:
+    predicted = np.random.default_rng(0).normal(size=(5, len(quantiles)))
+    assert middle_of(predicted, quantiles).tolist() == predicted[:, at].mean(axis=1).tolist()
+    loss = RowLoss(Table(target="y", loss="quantile", quantiles=quantiles), Target(name="y", kind="regression"), torch.device("cpu"))
+    near, target = np.abs(predicted[:, at].mean(axis=1) - 0.4) < 0.4, torch.full((5,), 0.4, dtype=torch.float64)
+    assert int(loss.right(torch.tensor(predicted), target)) == int(near.sum())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing
+from holdfast.base.units import listed
 from holdfast.config.config import Config
 from holdfast.config.table import columns_of
 from holdfast.data.token_set.arrays import header_of, in_file_order
@@ -138,6 +139,10 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
             f"the target {schema.target} has one class in the training part: {names[order[0]]}",
             "correct table.target or the split",
         )
+    weighted = table.class_weights if isinstance(table.class_weights, dict) else {}
+    if unknown := sorted(weighted.keys() - {names[code] for code in order}):
+        text = f"table.class_weights: no training row is of the class {listed(unknown, 5)}; those of {schema.target}: "
+        raise Stop(BLOCKED, text + listed([names[code] for code in order], 20), "correct the names of the classes")
     return Target(**facts, classes=tuple(names[code] for code in order), counts=tuple(counts[code] for code in order))
 
 

@@ -19,7 +19,16 @@ from holdfast.trainer.common.device import prepare_torch
 from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.tabular.artifact import export, load, note
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
-from holdfast.trainer.tasks.tabular.metrics import Column, of_classes, of_numbers, of_quantiles, one_after_another, row_losses, trades
+from holdfast.trainer.tasks.tabular.metrics import (
+    Column,
+    middle_of,
+    of_classes,
+    of_numbers,
+    of_quantiles,
+    one_after_another,
+    row_losses,
+    trades,
+)
 
 _AT_ONCE = 8192  # rows
 _COMPARED = 64  # rows of which exports must give what the network gives
@@ -82,7 +91,7 @@ def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predi
         result["metrics"] = of_classes(predicted, target, form.target.classes)
     else:
         own, wanted = form.target.unscaled(predicted), form.target.unscaled(target)
-        middle = own[:, own.shape[1] // 2]
+        middle = middle_of(own, columns_of(config).quantiles) if loss == "quantile" else own[:, 0]
         result["metrics"] = of_numbers(middle, wanted)
         if loss == "quantile":
             result["metrics"] |= of_quantiles(own, wanted, columns_of(config).quantiles)

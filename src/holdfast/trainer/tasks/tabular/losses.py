@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from holdfast.config.table import Table
 from holdfast.tables.table.form import Target
+from holdfast.trainer.tasks.tabular.metrics import middle_places
 
 
 def loss_name(table: Table, target: Target) -> str:
@@ -39,6 +40,7 @@ class RowLoss:
         weights = class_weights(table, target)
         self.weights = None if weights is None else torch.tensor(weights, device=device)
         self.quantiles = torch.tensor(table.quantiles, device=device)
+        self.middle = middle_places(table.quantiles) if self.name == "quantile" else [0]
         self.outputs = len(target.classes) or (len(table.quantiles) if self.name == "quantile" else 1)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ class RowLoss:
         found = combined(outputs, self.name)
         if self.name == "cross-entropy":
             return (found.argmax(dim=-1) == targets.long()).sum()
-        middle = found[:, found.shape[1] // 2]
+        middle = found[:, self.middle].mean(dim=1)
         return ((middle - targets).abs() < targets.abs()).sum()
 
 

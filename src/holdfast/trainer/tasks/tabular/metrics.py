@@ -60,6 +60,18 @@ def _auc(score: Column, positive: npt.NDArray[np.bool_]) -> float:
     return float((rank[positive].sum() - many * (many + 1) / 2) / (many * (len(score) - many)))
 
 
+def middle_of(predicted: Column, quantiles: list[float]) -> Column:
+    """Return the one forecast of each row: the quantile nearest to the median, the mean of two that are as near."""
+    means: Column = predicted[:, middle_places(quantiles)].mean(axis=1)
+    return means
+
+
+def middle_places(quantiles: list[float]) -> list[int]:
+    """Return where the quantile nearest to the median stands, in whatever order they are, or both that are as near."""
+    far = np.abs(np.array(quantiles) - 0.5)
+    return [int(at) for at in np.flatnonzero(np.isclose(far, far.min()))]
+
+
 def of_quantiles(predicted: Column, target: Column, quantiles: list[float]) -> Json:
     """Share of targets at or below each predicted quantile: what it should be is the quantile."""
     return {"coverage": {f"{quantile:g}": float((target <= predicted[:, at]).mean()) for at, quantile in enumerate(quantiles)}}
