@@ -24,6 +24,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
 from holdfast.run.types import Ending
 from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.signs import Signs
 from holdfast.supervision.command.states import States
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
 from holdfast.supervision.foreign_checkpoints.proof import prove
@@ -365,3 +366,34 @@ def test_a_state_that_a_full_disk_takes_no_checkpoint_of_stays_in_memory_until_t
     assert state is not None and state.step == 7
     states.keep_what_stayed()
     assert told[-1] == "checkpoint-7 was made of the state in memory after the last step"
+
+
+def test_the_last_of_many_short_steps_is_known_though_the_pulse_is_published_seldomer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ATTEMPT, str(tmp_path))
+    account = Account()
+    account.pulse(at_once=True, phase="training", step=0, steps=9)
+    account._cost = 1e9  # publishing is dear
+    for step in range(1, 6):
+        account.pulse(step=step, steps=9)
+    assert (read_json(tmp_path / "pulse.json") or {})["step"] == 0
+    seen = Signs(Command(("true",), str(tmp_path), callback=True), tmp_path, 0.0).last()
+    assert (seen.step, seen.source) == (5, "callback")
+
+
+@pytest.mark.long
+def test_two_processes_that_die_under_torchrun_end_with_the_same_bits_and_each_step_that_was_repeated_is_counted(tmp_path: Path) -> None:
+    told = {"output_dir": "out", "max_steps": 8, "per_device_train_batch_size": 2, "learning_rate": 0.01, "save_steps": 3, "seed": 3}
+    options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT), *options]
+    words += ["--report_to", "none", "--use_cpu", "True"]
+    (tmp_path / "alone").mkdir()
+    alone = subprocess.run(words, cwd=tmp_path / "alone", capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    held = ["run", "--run", "run", "--callback", "--", *words, "--faults", "kill:6:1,kill:6:2"]
+    watched = holdfast(*held, cwd=tmp_path, env=environment)
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout.split()[-1] == alone.stdout.split()[-1], "the same bits"
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["steps"], summary["steps_computed_twice"], summary["steps_computed_twice_exact"]) == (8, 2, True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import faulthandler
 import json
 import math
+import mmap
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ATTEMPT, RESUME, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_RESUME", "HOLDFAST_SNAPSHOT"
+STEP = "step.bin"  # in the attempt's folder: the newest step, each step
+_COUNT = struct.Struct("<q")
 _SHARE = 0.01  # of the time, the most that the pulse may cost
 
 
@@ -25,17 +29,30 @@ class Account:
         self.folder = Path(place) if place and Path(place).is_dir() and _is_first_rank() else None
         self.facts: dict[str, Any] = {}
         self._written = self._cost = 0.0
+        self._step: mmap.mmap | None = None
         self.stacks = _register_stacks() if self.folder is not None else False
 
     def pulse(self, at_once: bool = False, **facts: Any) -> None:
-        """Publish how far it is, as often as that costs next to nothing."""
+        """Publish how far it is, as often as that costs next to nothing; its step each time, where a death cannot take it."""
         self.facts |= facts
+        self._count(facts.get("step"))
         now = time.monotonic()
         if self.folder is None or (now - self._written < self._cost / _SHARE and not at_once):
             return
         _write(self.folder / "pulse.json", self.facts | {"stacks": self.stacks, "time": time.time()})
         self._written = time.monotonic()
         self._cost = self._written - now
+
+    def _count(self, step: int | None) -> None:
+        """Write the newest step to a page of a file that is mapped: no call to the system, and it outlives the process."""
+        if self.folder is None or step is None:
+            return
+        if self._step is None:
+            with open(self.folder / STEP, "w+b") as handle:
+                handle.write(bytes(_COUNT.size))
+                handle.flush()
+                self._step = mmap.mmap(handle.fileno(), _COUNT.size)
+        _COUNT.pack_into(self._step, 0, step)
 
     def event(self, kind: str, text: str, **facts: Any) -> None:
         """Something a person should know."""
@@ -48,6 +65,14 @@ class Account:
         """Why the process is about to end by a decision of ours."""
         if self.folder is not None:
             _write(self.folder / "account.json", facts)
+
+
+def step_counted(attempt: Path) -> int | None:
+    """The newest step that an attempt told; None where it told none."""
+    try:
+        return int(_COUNT.unpack((attempt / STEP).read_bytes())[0])
+    except (OSError, struct.error):
+        return None
 
 
 def _is_first_rank() -> bool:

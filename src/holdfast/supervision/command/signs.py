@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import Json, read_json
+from holdfast.callback.account import step_counted
 from holdfast.diagnosis.logs.counters import Counter
 from holdfast.machine import clock
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
@@ -90,7 +91,8 @@ class Signs:
         pulse = self.pulse()
         self._beat = pulse.get("time") if pulse is not None else None
         if pulse is not None and isinstance(pulse.get("step"), int):
-            return pulse["step"], pulse.get("steps"), "callback"
+            counted = step_counted(self.attempt)  # the pulse is published seldomer than each short step
+            return pulse["step"] if counted is None else counted, pulse.get("steps"), "callback"
         now = time.monotonic()
         if now - self._seldom > _SELDOM_S or not self._seldom:
             self._seldom, self._slow = now, self._look_seldom()
