@@ -73,7 +73,7 @@ def test_blocks_that_a_bitsandbytes_of_a_card_does_not_take_are_refused(model: P
         raise RuntimeError("expected blocksize to be one of [128, 256], got 64")
 
     monkeypatch.setattr("bitsandbytes.functional.quantize_4bit", refuses)
-    monkeypatch.setattr(quantised, "_kept", lambda *_: None)
+    monkeypatch.setattr(quantised, "_open_cached", lambda *_: None)
     with pytest.raises(Refusal, match=r"blocks of 64 on this device: .*expected blocksize") as told:
         stand_of(model, "nf4")
     assert "bitsandbytes>=0.50" in told.value.hint

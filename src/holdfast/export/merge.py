@@ -77,10 +77,10 @@ def _refuse_quantised(subject: Subject, held: dict[str, StoredTensor]) -> None:
 def _coming(name: str, held: StoredTensor, change: WeightChange | None, wide: bool) -> PendingTensor:
     dtype = "F32" if wide and change is not None else held.stored.dtype
     size = held.bytes if dtype == held.stored.dtype else 4 * math.prod(held.stored.shape)
-    return PendingTensor(name, dtype, held.stored.shape, size, partial(_written, name, held, change, dtype))
+    return PendingTensor(name, dtype, held.stored.shape, size, partial(_tensor_bytes, name, held, change, dtype))
 
 
-def _written(name: str, held: StoredTensor, change: WeightChange | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
+def _tensor_bytes(name: str, held: StoredTensor, change: WeightChange | None, dtype: str) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield the bytes of a tensor as it is to be, a stretch of rows at a time."""
     for first, last in stretches(held.stored.shape):
         if change is None:

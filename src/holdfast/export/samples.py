@@ -131,7 +131,7 @@ def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
     """Read the rows of a data file by the same reader and checks as training. Raises Stop(2) where none can be used."""
     if not file.is_file():
         raise Stop(USAGE, f"--rows {file}: no such file", "give a file of rows as holdfast train takes them")
-    rows, rejected = [*_tokenised(file, codec, most_tokens)], 0
+    rows, rejected = [*_tokenise(file, codec, most_tokens)], 0
     good = [row for row in rows if row is not None]
     rejected = len(rows) - len(good)
     if not good:
@@ -143,7 +143,7 @@ def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
 def of_general(codec: Codec, most_tokens: int, lines: frozenset[int] | None = None) -> Samples:
     """Tokenise the small general set: what a model could do before, and should still. lines: those that count, None for all."""
     with as_file(files("holdfast.export") / GENERAL) as file:
-        rows = [row for row in _tokenised(file, codec, most_tokens) if row and (lines is None or row[2].line in lines)]
+        rows = [row for row in _tokenise(file, codec, most_tokens) if row and (lines is None or row[2].line in lines)]
         return joined(rows, "general")
 
 
@@ -152,7 +152,7 @@ def general_text() -> str:
     return (files("holdfast.export") / GENERAL).read_text(encoding="utf-8")
 
 
-def _tokenised(file: Path, codec: Codec, most_tokens: int) -> Iterator[tuple[list[int], list[int], Source] | None]:
+def _tokenise(file: Path, codec: Codec, most_tokens: int) -> Iterator[tuple[list[int], list[int], Source] | None]:
     """Yield each row's tokens and place; None for each that is rejected."""
     for block in blocks(str(file)):
         shard = tokenise(block, Rules(max_tokens=most_tokens), codec)

@@ -51,7 +51,7 @@ def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
         raise Stop(USAGE, f"--out {order.out} is one file, {len(kinds)} types were asked for", "give a folder, or one type")
     kinds = kinds or [sixteen(subject)]
     refuse_broken(subject)
-    refuse_place(order.out, _needed(order, kinds, tools))
+    refuse_place(order.out, _estimate_bytes(order, kinds, tools))
     codec = subject_codec(order.subject)
     with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix=".holdfast-", dir=order.out.parent) as place:
         work = Path(place)
@@ -65,7 +65,7 @@ def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
             order.say,
         )
         job = GgufJob(order, codec, folder, work, reference_side(found, questions), questions, tools)
-        checked, refused = (_adapter(job), {}) if order.kind == "gguf-adapter" else _merged(job, kinds)
+        checked, refused = (_adapter(job), {}) if order.kind == "gguf-adapter" else _make_types(job, kinds)
         more: Json = {"refused": refused} if refused else {}
         if single:
             return _one_file(order, folder, checked)
@@ -73,14 +73,14 @@ def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
         return finish(order, folder, checked, {}) | more
 
 
-def _needed(order: ExportRequest, kinds: list[str], tools: Tools) -> int:
+def _estimate_bytes(order: ExportRequest, kinds: list[str], tools: Tools) -> int:
     """Estimate the bytes of the files, with the 16-bit file they are made of; llama.cpp's converter needs 32 bits besides."""
     whole = merged_bytes(order.subject)
     read = 2 if order.kind == "gguf" and converter(tools) else 0
     return int(whole * (1 + read + sum(_BITS.get(kind, 6.0) for kind in kinds if kind not in SIXTEEN) / 16))
 
 
-def _merged(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
+def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     """Make every type; return figures of those kept, and the reasons of those refused. Raises Stop(1) where none is left.
 
     One in 16 bits is made first, whether it is asked for or not: it tells a wrong conversion from a coarse type.

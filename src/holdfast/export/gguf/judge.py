@@ -36,7 +36,7 @@ def judged(job: GgufJob, file: Path, kind: str, proven: bool) -> Comparison:
         and not (compared.figures["greedy"]["apart"] and kind in SIXTEEN)
         and first_tensor(file, kind, job.order.subject) is None
     ):
-        compared = _calibrated(job, compared, kind, proven)
+        compared = _calibrate(job, compared, kind, proven)
     if compared.reasons:
         compared.figures["first_layer"] = lead(job, file, kind, compared, proven)
     return compared
@@ -55,7 +55,7 @@ def lead(job: GgufJob, file: Path, kind: str, compared: Comparison, proven: bool
     return "none of its tensors, so something its metadata say (RoPE, norms, windows)"
 
 
-def _calibrated(job: GgufJob, compared: Comparison, kind: str, proven: bool) -> Comparison:
+def _calibrate(job: GgufJob, compared: Comparison, kind: str, proven: bool) -> Comparison:
     """Judge the figures again by what the base alone shows in that engine and type, or what rounding may cost a proven model."""
     if kind in SIXTEEN and proven:
         allowed = NARROWED

@@ -42,7 +42,7 @@ def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], pad: int | None, 
         writer.add_tokenizer_pre(_pre(tree))
         writer.add_token_list(words)
         writer.add_token_types(kinds)
-        writer.add_token_merges([_joined(merge) for merge in model["merges"]])
+        writer.add_token_merges([_write_merge(merge) for merge in model["merges"]])
     if ends:
         writer.add_eos_token_id(ends[0])
     if pad is not None:
@@ -59,7 +59,7 @@ def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], pad: int | None, 
     writer.add_chat_template(written_template(codec))
 
 
-def _joined(merge: str | list[str]) -> str:
+def _write_merge(merge: str | list[str]) -> str:
     """Write a merge as llama.cpp reads it, its parts parted by a blank; a blank inside becomes a byte-level token's."""
     return merge if isinstance(merge, str) else " ".join(part.replace(" ", "Ġ") for part in merge)
 

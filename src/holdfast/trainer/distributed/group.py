@@ -40,10 +40,10 @@ class Group(Rank):
     def exchange(self, facts: Json) -> list[Json]:
         line = orjson.dumps(facts | {"stop": self.stop()})
         with WAITING.during(True), peers():
-            every = _gathered(line, self.size, _LINE_BYTES)
+            every = _gather_lines(line, self.size, _LINE_BYTES)
             longest = max(int.from_bytes(one[:8], "little") for one in every)
             if longest > _LINE_BYTES:
-                every = _gathered(line, self.size, longest)
+                every = _gather_lines(line, self.size, longest)
         heard: list[Json] = [orjson.loads(one[8 : 8 + int.from_bytes(one[:8], "little")]) for one in every]
         self.stopping = any(one.pop("stop") for one in heard)
         return heard
@@ -137,7 +137,7 @@ def _swap(other: int, outgoing: Tensor, incoming: Tensor) -> None:
         work.wait()
 
 
-def _gathered(line: bytes, size: int, room: int) -> list[bytes]:
+def _gather_lines(line: bytes, size: int, room: int) -> list[bytes]:
     """Gather one line from each rank: [8 bytes of its length, then the line, cut to `room` bytes]."""
     own = torch.frombuffer(bytearray((len(line).to_bytes(8, "little") + line)[: 8 + room].ljust(8 + room, b" ")), dtype=torch.uint8)
     every = [torch.empty_like(own) for _ in range(size)]

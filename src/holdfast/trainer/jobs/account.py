@@ -75,7 +75,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
     unfused = sdpa_kernel(SDPBackend.MATH) if case.get("plain_attention") else contextlib.nullcontext()
     try:
         with unfused:
-            traced = _traced(model, config, settings, case)
+            traced = _trace_step(model, config, settings, case)
     except Refusal as refusal:
         return {"refused": str(refusal), "hint": refusal.hint}
     except _OTHERS as error:
@@ -101,7 +101,7 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
     } | ({"curve": curve(traced)} if case.get("curve") else {})
 
 
-def _traced(model: ModelFacts, config: Config, settings: Settings, case: Json) -> StepTrace:
+def _trace_step(model: ModelFacts, config: Config, settings: Settings, case: Json) -> StepTrace:
     """Trace a step; padded where samples of this architecture cannot share a row, as a run finds by trying."""
     try:
         return trace(model, config, settings, case["lengths"], case["labels"])

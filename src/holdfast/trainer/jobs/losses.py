@@ -30,7 +30,7 @@ def losses(path: Path) -> int:
     """Do what the request at `path` asks for; what the user can mend is written to `error`, as message and hint."""
     request: Json = read_json(path) or {}
     try:
-        found = [*_measured(request)]
+        found = [*_measure_rows(request)]
     except Stop as stop:
         write_json(Path(request["error"]), {"message": stop.message, "hint": stop.hint})
         return stop.code
@@ -42,7 +42,7 @@ def losses(path: Path) -> int:
     return 0
 
 
-def _measured(request: Json) -> Iterator[tuple[int, int, int, float]]:
+def _measure_rows(request: Json) -> Iterator[tuple[int, int, int, float]]:
     """Yield (number of the file, line, learned tokens, mean loss) of each row. Raises Stop(1)."""
     settings = Settings(threads=request["threads"], deterministic=False, steps=1, samples=1, micro_batch_tokens=_MOST_TOKENS)
     device = prepare_torch(settings)

@@ -82,7 +82,7 @@ class _ProgressFile:
 def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
     name, answer, device = part["name"], dict[str, Any](), place.device
     if part.get("chats") is not None or part.get("texts") is not None:
-        answer |= _tokenised(part)
+        answer |= _tokenise(part)
     told = _ProgressFile(out, name)
     told.begin("loading the model")
     model = load_plain(part["model"], part["adapter"], *place)
@@ -109,7 +109,7 @@ def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
     release()
 
 
-def _tokenised(part: Json) -> Json:
+def _tokenise(part: Json) -> Json:
     """Tokenise conversations and texts by the tokenizer and template that lie with the model."""
     tokenizer: Any = AutoTokenizer.from_pretrained(part.get("tokenizer") or part["model"], local_files_only=True, trust_remote_code=False)
     chats = [
@@ -176,14 +176,14 @@ def _answers(model: Any, part: Json, device: torch.device, told: _ProgressFile) 
     ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     answers = []
     for prompt in part["prompts"]:
-        written = _generated(model, prompt, settings, part["longest"], device)
+        written = _generate(model, prompt, settings, part["longest"], device)
         ended = bool(written) and written[-1] in ends
         answers.append({"ids": written[:-1] if ended else written, "ended": ended, "ends": ends, "pad": settings.pad_token_id})
         told.more(1)
     return answers
 
 
-def _generated(model: Any, prompt: list[int], settings: Any, longest: int, device: torch.device) -> list[int]:
+def _generate(model: Any, prompt: list[int], settings: Any, longest: int, device: torch.device) -> list[int]:
     """Generate after a prompt by transformers; without its cache where that does not fit the model."""
     ids = torch.tensor([prompt], device=device)
     asked = {"attention_mask": torch.ones_like(ids), "generation_config": settings, "do_sample": False, "max_new_tokens": longest}

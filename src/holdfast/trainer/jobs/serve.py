@@ -68,7 +68,7 @@ def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, can
                 yield {"end": "cancelled"}
                 return
             out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, number = out.past_key_values, _drawn(out.logits[0, -1].float().cpu(), wanted, draws)
+            cache, number = out.past_key_values, _choose_token(out.logits[0, -1].float().cpu(), wanted, draws)
             if number in ends:
                 yield {"end": "stop"}
                 return
@@ -77,7 +77,7 @@ def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, can
     yield {"end": "length"}
 
 
-def _drawn(logits: torch.Tensor, wanted: Json, draws: torch.Generator) -> int:
+def _choose_token(logits: torch.Tensor, wanted: Json, draws: torch.Generator) -> int:
     """Choose the likeliest token at temperature 0, else draw one from the likeliest that make up top_p."""
     if wanted["temperature"] <= 0:
         return int(logits.argmax())

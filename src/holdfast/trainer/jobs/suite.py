@@ -40,7 +40,7 @@ def suite(path: Path) -> int:
         return _failed(out, "lm-eval", f"the tasks cannot be read: {error_message(error)}", _hint_of(error), BLOCKED)
     left = places()
     for part in request["parts"]:
-        asked = partial(_asked, part, request, manager, tasks)
+        asked = partial(_run_tasks, part, request, manager, tasks)
         try:
             found = at_first_that_fits(left, asked, partial(note, out, part["name"]))
         except _OF_OTHERS as error:
@@ -59,7 +59,7 @@ def _tasks(request: Json) -> tuple[Any, list[str]]:
     return manager, sorted(manager.load(request["suite"])["tasks"])
 
 
-def _asked(part: Json, request: Json, manager: Any, tasks: list[str], place: ModelPlace) -> Json:
+def _run_tasks(part: Json, request: Json, manager: Any, tasks: list[str], place: ModelPlace) -> Json:
     """Run the tasks; return lm-eval's figures by task and metric, and those of each question."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM

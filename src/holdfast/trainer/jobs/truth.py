@@ -19,7 +19,7 @@ def truth(func: Any, call: tuple[Any, Any], given: list[Tensor]) -> tuple[bool, 
     if sum(leaf.numel() * 4 for leaf in given) > _MOST_BYTES:
         return None
     args, kwargs = tree_map(_on_cpu, call)
-    named = _named(func, args, kwargs)
+    named = _arguments_by_name(func, args, kwargs)
     try:
         made = _attention(named) if "attention" in str(func) and named.keys() >= _ATTENTION else func(*args, **kwargs)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
@@ -50,7 +50,7 @@ def _on_cpu(leaf: Any) -> Any:
     return leaf.detach().to("cpu", torch.float32) if leaf.is_floating_point() else leaf.detach().cpu()
 
 
-def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name; {} where the operation does not tell their names."""
     schema = getattr(func, "_schema", None)
     return {} if schema is None else {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs

@@ -31,7 +31,7 @@ ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], EndReport]],
     (DeviceGone, "device_gone", lambda job, error: EndReport(str(error), _told(error) | {"rank": job.rank, "device": device_number()})),
     (PeerLost, "peer_lost", lambda _, error: EndReport(f"the ranks are not all there any more: {error}", None)),
     (NoState, "no_state", lambda job, error: EndReport(str(error), {"step": job.run.committed()} | _told(error))),
-    (DamagedState, "damaged", lambda _, error: _damaged(error)),
+    (DamagedState, "damaged", lambda _, error: _describe_damage(error)),
     (FloatingPointError, "nonfinite", lambda job, error: EndReport(str(error), {"step": job.run.committed() + 1} | _told(error))),
     (OutOfMemory, "out_of_memory", lambda job, error: _out_of_memory(job, error)),
     (BeginAgain, "out_of_memory", lambda _, error: EndReport(str(error), _told(error) | {"again": True})),
@@ -79,7 +79,7 @@ def _out_of_memory(job: Job, full: OutOfMemory) -> EndReport:
     return EndReport(f"out of memory at step {step}: {reason} ({full})", facts)
 
 
-def _damaged(error: DamagedState) -> EndReport:
+def _describe_damage(error: DamagedState) -> EndReport:
     """Describe a state that training cannot have produced, with each newer one that was rejected before it."""
     assert error.found.snapshot is not None
     return EndReport("\nholdfast: ".join(error.told), {"step": error.found.snapshot.step, "sound": error.sound, "damaged": error.told})

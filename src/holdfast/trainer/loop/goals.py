@@ -45,7 +45,7 @@ class Goals:
 
     def look(self, row: Json) -> None:
         """Take up a step that was computed; end the run with it, or fit its length, where that is due."""
-        changes: Json = self._decided(row) if self.training.rank.first else {}
+        changes: Json = self._decide_change(row) if self.training.rank.first else {}
         changes = self.training.rank.exchange(changes)[0]
         if not changes:
             return
@@ -57,7 +57,7 @@ class Goals:
         else:
             job.event("length_fitted", steps=changes["steps"], reason=changes["reason"])
 
-    def _decided(self, row: Json) -> Json:
+    def _decide_change(self, row: Json) -> Json:
         """Return the change this step brings as {steps, goal, reason}; empty where there is none."""
         step = row["step"]
         self.tokens += row["tokens"]
@@ -65,11 +65,11 @@ class Goals:
             self.losses.append(row["loss"])
         now = self.clock()
         self.times.append((step, now))
-        if reached := self._reached(row, self.before + now - self.began):
+        if reached := self._find_goal(row, self.before + now - self.began):
             return {"steps": step, "goal": reached[0], "reason": reached[1]}
-        return self._refitted(step, self.before + now - self.began)
+        return self._fit_hours(step, self.before + now - self.began)
 
-    def _reached(self, row: Json, seconds: float) -> tuple[str, str] | None:
+    def _find_goal(self, row: Json, seconds: float) -> tuple[str, str] | None:
         """Return the goal this step has reached as (goal, in words); None where it has reached none."""
         until = self.until
         if until.loss is not None and row["loss"] is not None and len(self.losses) >= _LEAST:
@@ -82,7 +82,7 @@ class Goals:
             return "hours", f"train.until.hours {until.hours:g}: {seconds / 3600:.4g} hours were trained"
         return None
 
-    def _refitted(self, step: int, seconds: float) -> Json:
+    def _fit_hours(self, step: int, seconds: float) -> Json:
         """Return a change to the length that the hours allow, where it differs from the one the schedule is made for."""
         if self.until.hours is None or len(self.times) < _LEAST:
             return {}
@@ -91,7 +91,7 @@ class Goals:
         planned = self.training.job.settings(step + 1).steps
         fits = step + max(0, int((3600 * self.until.hours - seconds) / max(pace, 1e-6)))
         if not self._free:
-            fits = min(fits, self._configured())
+            fits = min(fits, self._configured_steps())
         if abs(fits - planned) <= max(1.0, _SLACK * max(planned - step, 0)):
             return {}
         reason = f"{pace:.3g} s a step leave {fits - step:,} steps of the {self.until.hours:g} hours"
@@ -103,7 +103,7 @@ class Goals:
         train = self.training.job.config.train
         return train.steps is None and train.epochs is None
 
-    def _configured(self) -> int:
+    def _configured_steps(self) -> int:
         """Return the number of steps without goals."""
         return max(1, self.training.job.plan.steps)
 

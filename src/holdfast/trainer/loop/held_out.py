@@ -103,7 +103,7 @@ class HeldOut:
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
             for start in range(0, len(self.samples), _CHUNK):
                 batches = self.training.task.batches(self.samples[start : start + _CHUNK], budget)
-                told = self._told(batches, step)
+                told = self._losses_by_rank(batches, step)
                 if any(one["losses"] is None for one in told):
                     return None
                 for number, batch in enumerate(batches):  # added in one order, whoever computed them
@@ -112,7 +112,7 @@ class HeldOut:
                     divisor, labels = divisor + batch.divisor, labels + batch.labels
         return total, divisor, labels
 
-    def _told(self, batches: Sequence[Batch], step: int) -> list[Json]:
+    def _losses_by_rank(self, batches: Sequence[Batch], step: int) -> list[Json]:
         """Compute this rank's share of `batches`; return each rank's losses, None where it is to stop.
 
         Losses that are not finite may be None.

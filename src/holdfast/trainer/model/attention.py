@@ -168,7 +168,7 @@ _WITHIN = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None) -> Tensor:
     if softcap is not None:
         return _eager(q, k, v, scale, window, softcap)
-    k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
+    k, v = _repeat_heads(k, q.shape[1]), _repeat_heads(v, q.shape[1])
     if window is None or window >= q.shape[2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=_visible(q, window), scale=scale)
@@ -176,15 +176,15 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sof
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None) -> Tensor:
     """Attend with plain operations in the order of transformers' eager attention: the reference."""
-    scores = torch.matmul(q, _repeated(k, q.shape[1]).transpose(2, 3)) * scale
+    scores = torch.matmul(q, _repeat_heads(k, q.shape[1]).transpose(2, 3)) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.masked_fill(~_visible(q, window), torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
-    return torch.matmul(weights, _repeated(v, q.shape[1]))
+    return torch.matmul(weights, _repeat_heads(v, q.shape[1]))
 
 
-def _repeated(tensor: Tensor, heads: int) -> Tensor:
+def _repeat_heads(tensor: Tensor, heads: int) -> Tensor:
     return tensor if tensor.shape[1] == heads else tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
 
 

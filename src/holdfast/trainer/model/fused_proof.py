@@ -73,7 +73,7 @@ def _losses(head: OutputHead, hidden: Tensor, labels: Tensor, fused: bool) -> li
 def _differs(group: FusedGroup) -> str:
     torch.manual_seed(0)
     device, count = group.weights[0].device, len(group.layers)
-    drawn = _drawn(group, device)
+    drawn = _draw_masks(group, device)
     if drawn.rows is not None and (wrong := _wrong_masks(group, drawn)):
         return f"{wrong} elements of a dropout mask are not those of the hash"
     given = [torch.randn(_TOKENS, group.features, device=device).to(group.kind)]
@@ -81,7 +81,7 @@ def _differs(group: FusedGroup) -> str:
     given += [torch.randn(size, group.rank, device=device) / group.rank**0.5 for size in group.sizes]
     outer = [torch.randn(_TOKENS, size, device=device).to(group.kind) for size in group.sizes]
     for name, one, other in zip(
-        _names(count), _passed(group, given, outer, drawn, True), _passed(group, given, outer, drawn, False), strict=True
+        _names(count), _compute(group, given, outer, drawn, True), _compute(group, given, outer, drawn, False), strict=True
     ):
         gap = float((one.float() - other.float()).norm() / other.float().norm().clamp_min(1e-30))
         if not gap <= _SAME[group.kind]:
@@ -93,7 +93,7 @@ def _names(count: int) -> list[str]:
     return [*["the output"] * count, "the gradient of the input", *["the gradient of A"] * count, *["the gradient of B"] * count]
 
 
-def _drawn(group: FusedGroup, device: torch.device) -> MaskSource:
+def _draw_masks(group: FusedGroup, device: torch.device) -> MaskSource:
     """Draw dropout as in a step, for random row hashes; nothing where the adapter has no dropout."""
     if not isinstance(group.dropout, StatelessDropout) or not group.dropout.dropped:
         return MaskSource(None, None, 0, 0)
@@ -119,7 +119,7 @@ def _wrong_masks(group: FusedGroup, drawn: MaskSource) -> int:
     return wrong
 
 
-def _passed(group: FusedGroup, given: list[Tensor], outer: list[Tensor], drawn: MaskSource, fused: bool) -> list[Tensor]:
+def _compute(group: FusedGroup, given: list[Tensor], outer: list[Tensor], drawn: MaskSource, fused: bool) -> list[Tensor]:
     """Compute the outputs, and the gradients in x, every A and every B, by the kernels or by torch."""
     count = len(group.layers)
     with torch.enable_grad():

@@ -71,7 +71,7 @@ def batches(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> bool:
     wanted = [_last_logits(model, prompt) for prompt in pair]
     inner, virtual = _without_virtual(model)
     try:
-        shown, mask, positions, cache = _begun(inner, [prompt[:-1] for prompt in pair], pad, virtual)
+        shown, mask, positions, cache = _begin_batch(inner, [prompt[:-1] for prompt in pair], pad, virtual)
         _next_logits(inner, shown, mask, positions, cache)
         cache.batch_select_indices(torch.arange(len(pair), device=mask.device))
         shown = {"input_ids": torch.tensor([prompt[-1:] for prompt in pair], device=mask.device)}
@@ -100,12 +100,12 @@ def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int)
 def _last_logits(model: Any, prompt: Sequence[int]) -> Tensor:
     """Compute the logits after the last token of one prompt: [vocabulary]."""
     model, virtual = _without_virtual(model)
-    shown = _begun(model, [prompt], 0, virtual)[0]
+    shown = _begin_batch(model, [prompt], 0, virtual)[0]
     logits: Tensor = model(**shown, use_cache=False).logits[0, -1].float()
     return logits
 
 
-def _begun(
+def _begin_batch(
     model: Any, prompts: Sequence[Sequence[int]], pad: int, virtual: Tensor
 ) -> tuple[dict[str, Tensor], Tensor, Tensor, DynamicCache]:
     """Return what a model is given for left-padded prompts: (inputs, attention mask, positions, empty cache)."""
@@ -113,7 +113,7 @@ def _begun(
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * (len(virtual) + len(prompt)) for prompt in prompts], device=device)
-    shown = {"inputs_embeds": _embedded(model, ids, [*map(len, prompts)], virtual)} if len(virtual) else {"input_ids": ids}
+    shown = {"inputs_embeds": _embed_prompts(model, ids, [*map(len, prompts)], virtual)} if len(virtual) else {"input_ids": ids}
     return shown, mask, (mask.cumsum(1) - 1).clamp(min=0), DynamicCache(config=model.config)
 
 
@@ -130,7 +130,7 @@ def _batch(
     model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int, answered: Callable[[int], None]
 ) -> list[GreedyAnswer]:
     model, virtual = _without_virtual(model)
-    shown, mask, positions, cache = _begun(model, prompts, pad, virtual)
+    shown, mask, positions, cache = _begin_batch(model, prompts, pad, virtual)
     answers = [GreedyAnswer([], [], False) for _ in prompts]
     rows = list(range(len(prompts)))  # which prompt each row of the batch is; None once it has ended
     alive = torch.ones(len(rows), dtype=torch.bool)
@@ -181,7 +181,7 @@ def _without_virtual(model: Any) -> tuple[Any, Tensor]:
     return model.get_base_model(), virtual[0]
 
 
-def _embedded(model: Any, ids: Tensor, lengths: list[int], virtual: Tensor) -> Tensor:
+def _embed_prompts(model: Any, ids: Tensor, lengths: list[int], virtual: Tensor) -> Tensor:
     """Embed left-padded prompts as [rows, tokens, width], the virtual tokens right before the first token of each."""
     rows = model.get_input_embeddings()(ids)
     begins, virtual = [ids.shape[1] - length for length in lengths], virtual.to(rows.dtype)

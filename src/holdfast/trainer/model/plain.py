@@ -31,10 +31,10 @@ def load_plain(folder: str, adapter: str | None, device: torch.device, layers_aw
     Where a model's own code does not compute with weights in 16 bits beside values in fp32, all of it is widened.
     """
     place = ModelPlace(device, layers_away)
-    model, narrow = _loaded(folder, adapter, place)
+    model, narrow = _load(folder, adapter, place)
     if narrow and not _computes(model, device):
         del model
-        model, _ = _loaded(folder, adapter, place, wide=True)
+        model, _ = _load(folder, adapter, place, wide=True)
     return model
 
 
@@ -50,7 +50,7 @@ def _computes(model: Any, device: torch.device) -> bool:
     return True
 
 
-def _loaded(folder: str, adapter: str | None, place: ModelPlace, wide: bool = False) -> tuple[Any, bool]:
+def _load(folder: str, adapter: str | None, place: ModelPlace, wide: bool = False) -> tuple[Any, bool]:
     """Load the model with the adapter; return it, and whether weights of its own stay in 16 bits."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.set_verbosity_error()

@@ -78,7 +78,7 @@ def compute_gradients(
     in_tree = shards > 1
     rounds = task.step_hooks.rounds
     own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size), apart=rounds)
-    laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _counted)
+    laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _count)
     passes = [one["passes"] for one in every]
     labels, tokens = sum(one["labels"] for one in every), sum(one["tokens"] for one in every)
     divisor = math.fsum(one["divisor"] for one in every)
@@ -117,7 +117,7 @@ def compute_gradients(
     return Gradients(loss_value, norm_value, tokens, labels, named, tuple(one["seconds"] for one in every), scale)
 
 
-def _counted(laid: Sequence[Sequence[Batch]]) -> Json:
+def _count(laid: Sequence[Sequence[Batch]]) -> Json:
     batches = [batch for part in laid for batch in part]
     labels, tokens = sum(batch.labels for batch in batches), sum(batch.tokens for batch in batches)
     divisor, each = math.fsum(batch.divisor for batch in batches), [len(part) for part in laid]

@@ -45,7 +45,7 @@ def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> Non
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
     vars(loading)["hold_quantised"] = hold_unfilled
-    dora.dequantize_module_weight = _dequantised
+    dora.dequantize_module_weight = _dequantise
     vars(optimizer)["HostMoments"] = _Away
     vars(moe)["_grouped_mm"] = _as_one_expert
 
@@ -144,7 +144,7 @@ def _as_one_expert(x: Tensor, weights: Tensor, offs: Tensor) -> Tensor:
     return x.to(weights.dtype) @ weights[0]
 
 
-def _dequantised(module: Any) -> Any:
+def _dequantise(module: Any) -> Any:
     """Widen a module's weight to fp32, in place of PEFT's function, which knows weights in fewer bits by their class."""
     weight = module.weight
     fewer = hasattr(weight, "quant_state") or hasattr(weight, "SCB")

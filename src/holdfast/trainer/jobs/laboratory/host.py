@@ -32,7 +32,7 @@ def host_experiments(path: Path) -> int:
     """Do one experiment per line of standard input; exit after an error on a GPU, whose context cannot be trusted."""
     for line in sys.stdin:
         folder = Path(line.strip())
-        outcome = _done(RunFolder(path), folder)
+        outcome = _do_experiment(RunFolder(path), folder)
         write_json(folder / "outcome.json", outcome)
         release()
         if outcome.get("leaving"):
@@ -40,7 +40,7 @@ def host_experiments(path: Path) -> int:
     return DONE
 
 
-def _done(run: RunFolder, folder: Path) -> Json:
+def _do_experiment(run: RunFolder, folder: Path) -> Json:
     request = read_json(folder / "request.json") or {}
     try:
         job = open_job(run, request["attempt"], folder, request)

@@ -35,10 +35,10 @@ def probe(device: torch.device) -> dict[str, Any]:
     bad = [f"{one} to {other}" for one, other in pairs if not _arrives(one, other)]
     if bad:
         return {"outcome": "wrong", "detail": f"copies between GPUs change what they copy: {', '.join(bad)}", "ranks": count}
-    return {"outcome": "ok", "ranks": count, "pairs": [_measured(one, other) for one, other in pairs]}
+    return {"outcome": "ok", "ranks": count, "pairs": [_time_copies(one, other) for one, other in pairs]}
 
 
-def _measured(one: int, other: int) -> dict[str, Any]:
+def _time_copies(one: int, other: int) -> dict[str, Any]:
     """Time copies between two GPUs: {from, to, bytes_per_second, peer}, the fastest of a few."""
     block = torch.empty(_COPIED, dtype=torch.uint8, device=f"cuda:{one}")
     there = torch.empty(_COPIED, dtype=torch.uint8, device=f"cuda:{other}")
@@ -66,10 +66,10 @@ def sum_over_ranks(backend: str, ranks: int, patience_s: int = _DEADLINE_S) -> d
     with tempfile.TemporaryDirectory() as folder:
         children = {rank: _start(backend, rank, ranks, Path(folder) / "store", patience_s) for rank in range(ranks)}
         ended = {rank: os.waitpid(pid, 0)[1] for rank, pid in children.items()}
-    return {rank: _ended(status, patience_s) for rank, status in ended.items() if status != 0}
+    return {rank: _describe_end(status, patience_s) for rank, status in ended.items() if status != 0}
 
 
-def _ended(status: int, patience_s: int) -> str:
+def _describe_end(status: int, patience_s: int) -> str:
     """Say in words how a rank's process ended."""
     if os.WIFSIGNALED(status):
         by = os.WTERMSIG(status)

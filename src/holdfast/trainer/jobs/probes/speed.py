@@ -17,11 +17,11 @@ _TYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
 def probe(device: torch.device) -> dict[str, Any]:
     """Measure speed, best of a few: {outcome, device, copy_bytes_per_second (read and written), flops_per_second: {dtype: rate}}."""
     rates = {str(dtype).removeprefix("torch."): _rate(_WIDTHS[device.type], dtype, device) for dtype in _TYPES[device.type]}
-    copied = _copied(_COPIED_BYTES[device.type], device)
+    copied = _copy_rate(_COPIED_BYTES[device.type], device)
     return {"outcome": "ok", "device": device.type, "copy_bytes_per_second": copied, "flops_per_second": rates}
 
 
-def _copied(size: int, device: torch.device) -> int:
+def _copy_rate(size: int, device: torch.device) -> int:
     source, target = torch.ones(size // 4, device=device), torch.ones(size // 4, device=device)
     return int(2 * size / _best(lambda: target.copy_(source)[-1]))
 

@@ -64,7 +64,7 @@ def hold_quantised(
     library = bitsandbytes(f"train.frozen {form.kind}")
     layers = {name: module for name, module in layers_of(model) if given is None or f"{name}:data" in given}
     place = _place(folder, form, dtype, library.__version__) if given is None else None
-    kept = _kept(place, layers) if place else None
+    kept = _open_cached(place, layers) if place else None
     tensors: dict[str, Tensor] = {}
     fault, seen = "", set()
     for name, module in layers.items():
@@ -169,7 +169,7 @@ def _place(folder: Path, form: Packed, dtype: torch.dtype, version: str) -> Path
     return cache / "quantised" / f"{key[:32]}.safetensors"
 
 
-def _kept(place: Path, layers: dict[str, nn.Linear]) -> Callable[[str], dict[str, Tensor]] | None:
+def _open_cached(place: Path, layers: dict[str, nn.Linear]) -> Callable[[str], dict[str, Tensor]] | None:
     """Open cached weights; return a function that reads a layer's tensors, None where the file is not whole or of other layers."""
     try:
         file: Any = safe_open(place, "pt")

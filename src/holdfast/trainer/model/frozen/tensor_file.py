@@ -20,16 +20,16 @@ _ORDER = list(_NAMES)  # of safetensors, whose widest types come first
 def write_tensors(place: Path | None, tensors: Mapping[str, Tensor]) -> str:
     """Write the tensors to a file, whole or not at all; return its SHA-256, also where there is no place or no room for it."""
     if place is None:
-        return _written(tensors, None)
+        return _write(tensors, None)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with replacing(place, durable=False) as handle:
-            return _written(tensors, handle)
+            return _write(tensors, handle)
     except OSError:  # it is made again at the next start, to the same bits
-        return _written(tensors, None)
+        return _write(tensors, None)
 
 
-def _written(tensors: Mapping[str, Tensor], file: BinaryIO | None) -> str:
+def _write(tensors: Mapping[str, Tensor], file: BinaryIO | None) -> str:
     digest = hashlib.sha256()
     for piece in _pieces(tensors):
         digest.update(piece)

@@ -77,7 +77,7 @@ class _LoraLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
         y = F.linear(flat, widened(w, x.dtype), None if bias is None else bias.to(x.dtype))
-        h = F.linear(_dropped(flat, _factors(keep, flat)), a.to(x.dtype))
+        h = F.linear(_apply_dropout(flat, _factors(keep, flat)), a.to(x.dtype))
         y.addmm_(h, b.to(x.dtype).t(), alpha=scale)
         ctx.save_for_backward(x, a, b, h, keep)
         ctx.held = w
@@ -91,7 +91,7 @@ class _LoraLinear(torch.autograd.Function):
         dh = (dy @ b.to(dy.dtype)).mul_(ctx.scale)
         db = (h.t() @ dy).mul_(ctx.scale).t().to(b.dtype)  # this way round: several times faster than dy' h
         factors = _factors(keep, flat)
-        da = (dh.t() @ _dropped(flat, factors)).to(a.dtype)
+        da = (dh.t() @ _apply_dropout(flat, factors)).to(a.dtype)
         dx = None
         if ctx.needs_input_grad[0]:
             dx = dy @ widened(ctx.held, dy.dtype)
@@ -108,5 +108,5 @@ def _factors(keep: Tensor | None, x: Tensor) -> Tensor | None:
     return None if keep is None else keep.view(x.shape).to(x.dtype)
 
 
-def _dropped(x: Tensor, factors: Tensor | None) -> Tensor:
+def _apply_dropout(x: Tensor, factors: Tensor | None) -> Tensor:
     return x if factors is None else x * factors

@@ -35,9 +35,9 @@ def mix_precision(model: Any, device: str, half: torch.dtype = HALF, halve: bool
             if parameter.is_floating_point():  # not held in fewer bits
                 parameter.data = parameter.data.to(wanted)
         if isinstance(module, nn.Embedding):
-            module.register_forward_hook(_widened)
+            module.register_forward_hook(_cast_to_fp32)
         elif "Norm" in type(module).__name__:
-            module.register_forward_hook(partial(_narrowed, half))
+            module.register_forward_hook(partial(_cast_to_half, half))
     output = model.get_output_embeddings()
     if output is not None:
         output.register_forward_pre_hook(_as_its_weight)
@@ -51,12 +51,12 @@ def _as_its_weight(module: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
     return inputs if weight is None else (inputs[0].to(weight.dtype), *inputs[1:])
 
 
-def _widened(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
+def _cast_to_fp32(_module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
     """Cast an embedding's output to fp32, in which the residual stream begins."""
     return out.float()
 
 
-def _narrowed(half: torch.dtype, _module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
+def _cast_to_half(half: torch.dtype, _module: nn.Module, _inputs: Any, out: Tensor) -> Tensor:
     """Cast a norm's output to the dtype of matmuls: done here it is cast once, and kept once for backward."""
     return out.to(half)
 
@@ -103,7 +103,7 @@ class JoinedLinear(torch.autograd.Function):
         flat = x.reshape(-1, features)
         wide = padded(flat, matrix.shape[1] - features)
         h = wide[:, features:]
-        torch.mul(F.linear(_dropped(wide[:, :features], keep, len(flat)), matrix[out:, :features]), scale, out=h)
+        torch.mul(F.linear(_apply_mask(wide[:, :features], keep, len(flat)), matrix[out:, :features]), scale, out=h)
         ctx.save_for_backward(x, h.clone(), keep, a, b)
         ctx.whole, ctx.scale = whole, scale
         return as_rows(F.linear(wide, matrix[:out], bias)[: len(flat)], x)
@@ -119,14 +119,14 @@ class JoinedLinear(torch.autograd.Function):
         dy, dh = wide[:, :out], wide[:, out:]
         db = (h[:, :rank].t() @ dy).t().float()
         torch.mul(dy @ matrix[:out, features:], ctx.scale, out=dh)
-        da = (dh[:, :rank].t() @ _dropped(padded(flat), keep, len(flat))).float()
+        da = (dh[:, :rank].t() @ _apply_mask(padded(flat), keep, len(flat))).float()
         dx = None
         if ctx.needs_input_grad[0]:
             if keep is None:
                 dx = wide @ matrix[:, :features]
             else:
                 dx = dy @ matrix[:out, :features]
-                dx += _dropped(dh @ matrix[out:, :features], keep, len(flat))
+                dx += _apply_mask(dh @ matrix[out:, :features], keep, len(flat))
             dx = dx[: len(flat)].view(x.shape)
         return dx, None, None, da, db, None, None
 
@@ -159,7 +159,7 @@ def padded(x: Tensor, columns: int = 0) -> Tensor:
     return wide
 
 
-def _dropped(x: Tensor, keep: Tensor | None, rows: int) -> Tensor:
+def _apply_mask(x: Tensor, keep: Tensor | None, rows: int) -> Tensor:
     """Multiply the first `rows` rows by the mask, 0 or 1; the rows below are zeros and stay so."""
     if keep is None:
         return x

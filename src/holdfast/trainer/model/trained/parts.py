@@ -23,8 +23,12 @@ def parts_of(model: nn.Module, trained: Mapping[str, Tensor], wrapped: bool) -> 
     moved = {id(tensor) for tensor in trained.values()}
     added = moved if hasattr(model, "peft_config") else set()
     own = {name: one for name, one in model.named_parameters() if id(one) not in added}
+<<<<<<< HEAD
     live = [name for name, one in model.named_parameters() if id(one) in moved]  # a file may have other names for them
     reached = moved | {id(one) for module in _carriers(model, [*trained, *live]) for one in _carried(module)}
+=======
+    reached = moved | {id(one) for module in _carriers(model, trained) for one in _weights_inside(module)}
+>>>>>>> house
     return PartCounts(
         by_part({name: one.numel() for name, one in trained.items()}, wrapped),
         by_part({name: _size(one) for name, one in own.items()}, wrapped),
@@ -49,7 +53,7 @@ def _carriers(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
     return [*found.values()]
 
 
-def _carried(module: Any) -> list[nn.Parameter]:
+def _weights_inside(module: Any) -> list[nn.Parameter]:
     """Return the model's own weights inside such a module: all of one saved whole, or one parameter of a stack of experts."""
     inner = getattr(module, "original_module", None)
     if inner is not None:

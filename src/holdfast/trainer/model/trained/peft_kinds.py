@@ -49,7 +49,7 @@ def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
         lora_alpha=adapter.alpha * scale,
         lora_dropout=adapter.dropout,
         target_modules=adapter.targets,
-        modules_to_save=_saved(adapter),
+        modules_to_save=_modules_to_save(adapter),
         use_rslora=adapter.kind.flag == "use_rslora",
         use_dora=adapter.kind.flag == "use_dora",
         init_lora_weights=_INIT[adapter.init],
@@ -67,7 +67,7 @@ def _adalora(config: Config, _model: Any, steps: int) -> PeftConfig:
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
         target_modules=adapter.targets,
-        modules_to_save=_saved(adapter),
+        modules_to_save=_modules_to_save(adapter),
         tinit=warm,
         tfinal=last,
         deltaT=max(1, steps // 100),
@@ -88,7 +88,7 @@ def _prompt(config: Config, model: Any, _steps: int) -> PeftConfig:
 
 def _ia3(config: Config, model: Any, _steps: int) -> PeftConfig:
     targets, forward = _ia3_targets(config.adapter.targets, model)
-    saved = _saved(config.adapter)
+    saved = _modules_to_save(config.adapter)
     return IA3Config(task_type="CAUSAL_LM", target_modules=targets, feedforward_modules=forward, modules_to_save=saved)
 
 
@@ -102,7 +102,7 @@ def _ia3_targets(targets: str | list[str], model: Any) -> tuple[list[str] | str,
     return targets, [name for name in forward if name in names]
 
 
-def _saved(adapter: Adapter) -> list[str] | None:
+def _modules_to_save(adapter: Adapter) -> list[str] | None:
     """Return the modules that are trained whole beside the adapter; None for none."""
     return list(adapter.modules_to_save) or None
 

@@ -64,10 +64,10 @@ def _chosen(base: Any, config: Config) -> dict[str, Tensor]:
         return {name: one for name, one in parameters.items() if any(name.startswith(f"{block}.") for block in names)}
     if isinstance(wanted, str):
         return _some({name: one for name, one in parameters.items() if re.fullmatch(wanted, name)}, wanted, parameters)
-    return _some({name: one for name, one in parameters.items() if _named(name, wanted or [])}, wanted, parameters)
+    return _some({name: one for name, one in parameters.items() if _is_named(name, wanted or [])}, wanted, parameters)
 
 
-def _named(name: str, wanted: list[str]) -> bool:
+def _is_named(name: str, wanted: list[str]) -> bool:
     """Return whether one of the wanted names is the parameter's, its module's, or a part of its path."""
     return any(f".{one}." in f".{name}." for one in wanted)
 

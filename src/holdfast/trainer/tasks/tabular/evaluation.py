@@ -44,7 +44,7 @@ def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     result: Json = {"loads": True, "rows": len(rows), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if len(rows):
         predicted = _predictions(network, table, rows, loss, device, asked)
-        result |= _judged(config, table, form, rows, predicted, loss.name)
+        result |= _compare_with_naive(config, table, form, rows, predicted, loss.name)
     some = (rows if len(rows) else table.rows_of(TRAINING))[:_COMPARED]
     result["exports"] = export(run.artifact, config, *_raw_columns(table, form, some))
     kept = ("loss", "metrics", "baselines", "gain", "verdict", "says", "trades", "exports", "rows")
@@ -67,7 +67,7 @@ def _predictions(
     return np.concatenate(found)
 
 
-def _judged(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
+def _compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
     """Compare the network with naive forecasts on the same rows: losses, the gain with its interval, and metrics."""
     target = table.target[rows].astype(np.float64)
     ours = row_losses(loss, predicted, target, columns_of(config))

@@ -76,7 +76,7 @@ class ComparedLoss:
         """Estimate how much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
         if group.drift is None:
             rows = [sequences(*self.task.tokens.row(number))[0][0] for number in group.numbers]
-            mixed = [_mixed(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
+            mixed = [_mix(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
             apart = [self._scores(part) - self._scores(part, without=True) for part in _portions(mixed, group.budget)]
             group.drift = torch.cat(apart).mean().clamp_min(0.0) if apart else torch.zeros((), device=self.task.device)
         return group.drift
@@ -116,7 +116,7 @@ def sums(losses: Tensor, batch: TextBatch) -> Tensor:
     return -torch.stack([part.sum() for part in torch.split(losses, list(batch.counts))])
 
 
-def _mixed(prompt: Row, answer: Row) -> Row:
+def _mix(prompt: Row, answer: Row) -> Row:
     """Join the first row's prompt with the second one's answer."""
     first, second = int(prompt[1].argmax()), int(answer[1].argmax())
     ids = np.concatenate([prompt[0][:first], answer[0][second:]])

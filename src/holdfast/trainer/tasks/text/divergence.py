@@ -37,7 +37,7 @@ def kl_to_reference(
             tuned = losses.hidden(batch).index_select(0, batch.label_at)
             with switched_off(model, losses):
                 base = losses.hidden(batch).index_select(0, batch.label_at)
-            return _summed(model, losses, tuned, base)
+            return _sum_divergence(model, losses, tuned, base)
 
     for batch, found in in_portions(rows[:_ROWS], settings.micro_batch_tokens, laid_out, summed):
         total, labels = total + found, labels + batch.labels
@@ -45,7 +45,7 @@ def kl_to_reference(
     return total / labels
 
 
-def _summed(model: object, losses: LabelLoss, tuned: Tensor, base: Tensor) -> float:
+def _sum_divergence(model: object, losses: LabelLoss, tuned: Tensor, base: Tensor) -> float:
     """Sum the divergence over hidden states [labels, size] of both, a chunk of logits at a time."""
     assert losses.head is not None
     at_once, total = max(1, LOGITS_AT_ONCE // max(parameter.shape[0] for parameter in losses.head.layer.parameters())), 0.0

@@ -140,7 +140,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
     """Average the cross-entropy per label token over `rows`, each with its row weight, in nats. asked: told each batch's rows."""
     total, divisor = 0.0, 0.0
-    for batch, losses in _measured(model, tokens, rows, settings, device, asked):
+    for batch, losses in _label_losses(model, tokens, rows, settings, device, asked):
         weighted = losses if batch.label_weights is None else losses * batch.label_weights
         total += float(weighted.sum(dtype=torch.float64))
         divisor += batch.divisor
@@ -150,7 +150,7 @@ def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings,
 def answer_logps(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked) -> list[Answers]:
     """Compute for each row the log-probabilities of its one or two answers, their numbers of tokens, and whether they are good."""
     found: dict[int, Answers] = {}
-    for batch, losses in _measured(model, tokens, rows, settings, device, asked):
+    for batch, losses in _label_losses(model, tokens, rows, settings, device, asked):
         each = len(batch.counts) // len(batch.numbers)
         values = sums(losses, batch).double().tolist()
         for at, number in enumerate(batch.numbers):
@@ -192,7 +192,7 @@ def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers
     return {"eval_base": float(before) / divisor, "eval_tuned": float(loss) / divisor, **shares, "metrics": metrics}
 
 
-def _measured(
+def _label_losses(
     model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
 ) -> Iterator[tuple[TextBatch, Tensor]]:
     """Yield (batch, its labels' cross-entropies) until all rows are done; in smaller batches where one does not fit."""
