@@ -23,12 +23,8 @@ def parts_of(model: nn.Module, trained: Mapping[str, Tensor], wrapped: bool) -> 
     moved = {id(tensor) for tensor in trained.values()}
     added = moved if hasattr(model, "peft_config") else set()
     own = {name: one for name, one in model.named_parameters() if id(one) not in added}
-<<<<<<< HEAD
     live = [name for name, one in model.named_parameters() if id(one) in moved]  # a file may have other names for them
-    reached = moved | {id(one) for module in _carriers(model, [*trained, *live]) for one in _carried(module)}
-=======
-    reached = moved | {id(one) for module in _carriers(model, trained) for one in _weights_inside(module)}
->>>>>>> house
+    reached = moved | {id(one) for module in _carriers(model, [*trained, *live]) for one in _weights_inside(module)}
     return PartCounts(
         by_part({name: one.numel() for name, one in trained.items()}, wrapped),
         by_part({name: _size(one) for name, one in own.items()}, wrapped),
