@@ -56,5 +56,5 @@ def parts_per_step(train: Train, ranks: int) -> int:
 
 
 def branches_of(train: Train) -> int:
-    """Return the most sums of gradients that a sharded step holds at a time; the same on any number of ranks, so that plans are."""
+    """Return the most sums of gradients that a sharded step holds at a time, on any number of ranks alike, so that plans are equal."""
     return parts_per_step(train, 1 if train.ranks == 1 else 2).bit_length() - 1

@@ -88,7 +88,7 @@ class CommandSession:
         _collect(*living)
 
     def end(self) -> dict[str, Any]:
-        """End what the command left behind after its own end, and cut the middle of its log."""
+        """End what the command left behind after its own end, cut the middle of its log, and return what was left."""
         before = self._output_bytes()
         _settle(self._output_bytes)
         printed = self._output_bytes() > before
