@@ -9,9 +9,9 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from holdfast import __version__
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, write_bytes
+from holdfast.base.versions import __version__
 from holdfast.report.words import visible
 
 
