@@ -34,7 +34,7 @@ EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a hook: on an error of ours, report it once and step aside; their training goes on. An exit that it decides on is let through."""
+    """Wrap a hook: on an error of ours, report it once and step aside; training goes on. An exit that it decides on is let through."""
 
     @functools.wraps(hook)
     def safely(self: HoldfastCallback, *arguments: Any, **keywords: Any) -> Any:
