@@ -114,7 +114,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:
-    """Say that a folder stands where a config is needed, and the remedy: a run folder goes on from its own copy of the config."""
+    """Return (message, hint) for a folder where a config is needed: a run folder goes on from its own copy of the config."""
     if (folder / "run.json").exists() and (folder / "config.yaml").exists():
         return (
             f"{folder} is a run folder, a config is needed",

@@ -82,7 +82,7 @@ class Learner:
         return self.folder / "lost.jsonl"
 
     def _without_lost(self, came: list[Arrived]) -> list[Arrived]:
-        """Return those that have a row, or had one; of the others record that they were lost, and say so once."""
+        """Return the arrivals that have a row, or had one; record the others as lost, and say so once."""
         lost = [one for one in came if one.reason == LOST]
         for one in lost:
             append_line(self.lost, {"time": round(time.time(), 3), "place": one.place, "detail": one.detail}, durable=True)

@@ -108,7 +108,7 @@ def _files(origin: Origin) -> list[str]:
 
 
 def _unfinished(file: str) -> str:
-    """Return the last line of a file that does not end yet: somebody may be writing it."""
+    """Return a file's last line where it has no line end yet: somebody may be writing it."""
     with open(file, "rb") as handle:
         size = handle.seek(0, os.SEEK_END)
         handle.seek(max(0, size - (1 << 20)))

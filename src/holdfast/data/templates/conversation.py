@@ -209,5 +209,5 @@ class _Judged:
 
 
 def _probe(text: str) -> str:
-    """Return a text's last line, or the part of it to look for."""
+    """Return the end of a text's last line, to look for in a rendering."""
     return text.strip().rpartition("\n")[2].strip()[-_PROBE:]
