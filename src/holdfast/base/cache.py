@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """HOLDFAST_CACHE, else holdfast in XDG_CACHE_HOME, else in ~/.cache; None for a user without a home. It need not exist."""
+    """Return HOLDFAST_CACHE, else holdfast in XDG_CACHE_HOME, else in ~/.cache; None for a user without a home. It need not exist."""
     if own := environment.get("HOLDFAST_CACHE"):
         return Path(own).expanduser().absolute()
     if shared := environment.get("XDG_CACHE_HOME"):

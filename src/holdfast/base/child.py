@@ -15,7 +15,7 @@ _BEFORE_3_11 = (  # what -P does there
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
-    """The command that runs a module of ours, and imports nothing from the current folder: somebody's own json.py may lie there."""
+    """Return the command that runs a module of ours, and imports nothing from the current folder: somebody's own json.py may lie there."""
     if Path.cwd() == _SOURCE:
         begin = [sys.executable, "-m"]
     else:
@@ -24,10 +24,10 @@ def module_command(module: str, *arguments: object) -> list[str]:
 
 
 def trainer_command(job: str, *arguments: object) -> list[str]:
-    """The command of one job of the trainer (`holdfast/trainer/__main__.py` names them)."""
+    """Return the command of one job of the trainer (`holdfast/trainer/__main__.py` names them)."""
     return module_command("holdfast.trainer", job, *arguments)
 
 
 def with_env(environment: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """An environment with changes (None: unset)."""
+    """Return the environment with changes (None: unset)."""
     return {name: value for name, value in {**environment, **changes}.items() if value is not None}

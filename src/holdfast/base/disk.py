@@ -19,7 +19,7 @@ _BYTES = 1 << 18  # that have to find room
 
 
 def has_room(folder: Path) -> bool:
-    """Whether files in `folder` can grow by a quarter of a mebibyte. Raises OSError for other reasons."""
+    """True if files in `folder` can grow by a quarter of a mebibyte. Raises OSError for other reasons."""
     probe = folder / f".room.{os.getpid()}.tmp"
     try:
         with probe.open("wb", buffering=0) as handle:

@@ -44,7 +44,7 @@ class DeviceGone(Exception):
 
 
 def error_message(error: Exception) -> str:
-    """Kind and first line of an error that another package raised."""
+    """Return kind and first line of an error that another package raised."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]
 
 
@@ -53,7 +53,7 @@ class Damaged(Stop, ValueError):
 
 
 def damaged(path: Path, why: str) -> Damaged:
-    """The error that says so."""
+    """Return the error for a damaged file, with the reason."""
     return Damaged(BLOCKED, f"{path} is damaged: {why}", "restore that file; holdfast status and diagnose read what is left")
 
 
@@ -62,7 +62,7 @@ WRONG_VALUES = (KeyError, TypeError, ValueError, AttributeError, IndexError, Ari
 
 
 def wrong_value(name: str, error: BaseException) -> str:
-    """That something cannot be read, and why, in words."""
+    """Say that something cannot be read, and why."""
     return f"{name} cannot be read: {getattr(error, 'strerror', None) or repr(error)[:300]}"
 
 

@@ -37,7 +37,7 @@ _TABLE = {  # errno: (the fact, what to do)
 
 
 def file_error(error: OSError) -> Stop | None:
-    """Stop(1) in the words of the table; None for an error that is none of the file system's."""
+    """Return Stop(1) in the words of the table; None for an error that is none of the file system's."""
     if error.errno not in _TABLE:
         return None
     place = error.filename2 or error.filename
@@ -46,10 +46,10 @@ def file_error(error: OSError) -> Stop | None:
 
 
 def fact_of(error: OSError, place: object) -> str:
-    """What an error of the table says of a place."""
+    """Return the table's message for an error, about a place."""
     return _TABLE[error.errno or 0][0].format(place=place)
 
 
 def remedy_of(error: OSError) -> str:
-    """What to do about an error of the table, before the command is repeated."""
+    """Return the table's remedy for an error: what to do before the command is repeated."""
     return _TABLE[error.errno or 0][1].removesuffix(", then repeat the command").removesuffix("; then repeat the command")

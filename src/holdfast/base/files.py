@@ -30,12 +30,12 @@ _WRITING_S = 0.01  # within which a write that has begun goes on
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk, or the user's share of it, is full."""
+    """True if an error says that a disk, or the user's share of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def takes_nothing(error: BaseException) -> bool:
-    """Whether an error says that a disk takes nothing now: it is full, read-only, failing, away, or a folder's rights were changed."""
+    """True if an error says that a disk takes nothing now: it is full, read-only, failing, away, or a folder's rights were changed."""
     return is_full(error) or (isinstance(error, OSError) and error.errno in _TAKES_NOTHING)
 
 
@@ -95,7 +95,7 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
 
 
 def read_json(path: Path, load: Callable[[bytes], Any] = orjson.loads) -> Json | None:
-    """The object in `path`, or None when there is no such file or it holds no JSON object. Raises OSError where it may not be read."""
+    """Read the object in `path`; None when there is no such file or it holds no JSON object. Raises OSError where it may not be read."""
     try:
         with open_regular(path, LARGEST_JSON) as handle:
             value = load(handle.read())
@@ -109,7 +109,7 @@ def read_json(path: Path, load: Callable[[bytes], Any] = orjson.loads) -> Json |
 
 
 def read_python_json(path: Path) -> Json | None:
-    """The same of what Python's own json wrote: NaN and Infinity are numbers there, which they are in no other JSON."""
+    """Read JSON as `read_json` does, but as Python's own json writes it, with NaN and Infinity as numbers."""
     return read_json(path, json.loads)
 
 
@@ -158,7 +158,7 @@ def _named(error: OSError, path: Path) -> None:
 
 
 def _ends_whole(descriptor: int) -> bool:
-    """Whether a journal is empty or ends with a line end."""
+    """True if a journal is empty or ends with a line end."""
     size = os.fstat(descriptor).st_size
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
 
@@ -178,7 +178,7 @@ def _heal(descriptor: int) -> int:
 
 
 def _whole_bytes(descriptor: int, size: int) -> int:
-    """Where the last whole line of the first `size` bytes ends."""
+    """Return where the last whole line of the first `size` bytes ends."""
     end = size
     while end:
         begin = max(0, end - _LINE_BYTES)
@@ -190,7 +190,7 @@ def _whole_bytes(descriptor: int, size: int) -> int:
 
 
 def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
-    """Each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number.
+    """Yield each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number.
 
     damaged_line: what stands for such a line instead, or None for nothing, given its number and what is wrong with it (of a journal that
     nothing depends on).
@@ -221,7 +221,7 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
 
 
 def read_sound_lines(path: Path) -> Iterator[Json]:
-    """The lines of a journal that can be read, for one that nothing depends on. Raises as `read_lines` does of the file."""
+    """Yield the lines of a journal that can be read, for one that nothing depends on. Raises as `read_lines` does of the file."""
     return read_lines(path, lambda number, why: None)
 
 
@@ -238,7 +238,7 @@ class Tail:
         self._at, self._file = (facts.st_size, facts.st_ino) if facts else (0, 0)
 
     def new(self) -> tuple[list[Json], bool]:
-        """(the lines since the last time, whether the file is another one, so that they are all there are)"""
+        """Return (the lines since the last time, whether the file is another one, so that they are all there are)."""
         try:
             with open_regular(self.path) as handle:
                 facts = os.fstat(handle.fileno())
@@ -276,7 +276,7 @@ def cut_torn_line(path: Path) -> int:
 
 
 def last_line(path: Path) -> Json | None:
-    """The newest whole line of a journal, read from its end; None when there is none."""
+    """Read the newest whole line of a journal, from its end; None when there is none."""
     window = _LINE_BYTES
     while True:
         lines, whole = _newest(path, window)
@@ -286,7 +286,7 @@ def last_line(path: Path) -> Json | None:
 
 
 def newest_lines(path: Path, window: int) -> list[Json]:
-    """The whole lines in the last `window` bytes of a journal."""
+    """Read the whole lines in the last `window` bytes of a journal."""
     return [_parsed(path, line, "a line") for line in _newest(path, window)[0]]
 
 
@@ -308,7 +308,7 @@ def _parsed_or_none(path: Path, line: bytes) -> Json | None:
 
 
 def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:
-    """The whole lines in the last `window` bytes, and whether these are the whole file."""
+    """Return the whole lines in the last `window` bytes, and whether these are the whole file."""
     try:
         with open_regular(path) as handle:
             size = handle.seek(0, os.SEEK_END)

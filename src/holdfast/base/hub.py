@@ -14,7 +14,7 @@ _TOKEN = "hf auth login, or set HF_TOKEN"
 
 
 def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
-    """The Stop to raise for what huggingface_hub raised. name: as asked, with @REVISION; here: what a local one would be, "a folder"."""
+    """Return the Stop for an error of huggingface_hub. name: as asked, with @REVISION; here: what a local one would be, "a folder"."""
     chain = [*_chain(error)]
     kinds = {cls.__name__ for one in chain for cls in type(one).__mro__}
     repository, _, revision = name.partition("@")
@@ -56,14 +56,14 @@ def _told_by_status(chain: list[BaseException], name: str, kind: Kind) -> Stop:
 
 
 def unreachable(error: Exception) -> bool:
-    """Whether the hub was not reached, or answered that it is not well: what is in the cache may do."""
+    """True if the hub was not reached, or answered that it is not well: the cached copy may do."""
     names = {cls.__name__ for one in _chain(error) for cls in type(one).__mro__}
     status = next((code for one in _chain(error) if (code := getattr(getattr(one, "response", None), "status_code", None))), 0)
     return bool(names & {"OfflineModeIsEnabled", "ConnectError", "ConnectionError", "TimeoutException", "Timeout"}) or status >= 500
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it came from."""
+    """Yield an error and the errors that caused it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

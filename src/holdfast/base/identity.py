@@ -17,7 +17,7 @@ class Identity(TypedDict):
 
 
 def identify(pid: int) -> Identity | None:
-    """The identity of a living process; None when there is none (a zombie is dead)."""
+    """Return the identity of a living process; None when there is none (a zombie is dead)."""
     start = _start_time(pid)
     return None if start is None else {"pid": pid, "start": start, "boot": boot_id()}
 
@@ -29,13 +29,13 @@ def myself() -> Identity:
 
 
 def alive(identity: object) -> TypeGuard[Identity]:
-    """Whether this names a process that lives. What comes out of a file may be anything."""
+    """True if this names a process that lives. A value from a file may be anything."""
     pid = identity.get("pid") if isinstance(identity, dict) else None
     return type(pid) is int and pid > 0 and identify(pid) == identity
 
 
 def command_of(pid: int) -> str:
-    """Its command line in short, empty where it is gone."""
+    """Return the command line of a process in short, empty where it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
     except OSError:
@@ -62,6 +62,6 @@ def _start_time(pid: int) -> str | None:
 
 
 def _start_time_without_proc(pid: int) -> str | None:
-    """macOS: `ps` knows the start time in seconds."""
+    """Return the start time in seconds that `ps` gives on macOS."""
     listed = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
     return None if not listed or listed.startswith("Z") else listed.split(None, 1)[-1]

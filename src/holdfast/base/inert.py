@@ -15,12 +15,12 @@ _HELD = "\0"  # a space that no line is broken at
 
 
 def inert(text: str) -> str:
-    """The text with everything a terminal would obey written out, \\x1b for an escape."""
+    """Return the text with everything a terminal would obey written out, \\x1b for an escape."""
     return _ACTIVE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def hanging(text: str, width: int, indent: int, begins_at: int = 0) -> str:
-    """The text in lines of less than `width` columns, all but the first indented; a command, and a word that is wider, stay whole.
+    """Wrap the text in lines of less than `width` columns, all but the first indented; a command, and a word that is wider, stay whole.
 
     begins_at: the column of its first letter, after what was printed before it.
     """

@@ -30,13 +30,13 @@ def blocks_of(values: npt.NDArray[np.float64], shared: int = 0) -> list[float]:
 
 
 def interval(values: npt.NDArray[np.float64], shared: int = 0) -> dict[str, Any]:
-    """{mean, interval: [low, high] of 95 %, null where there are too few rows, blocks: their means}. shared: as in `blocks_of`."""
+    """Return {mean, interval: [low, high] of 95 %, null where there are too few rows, blocks: their means}. shared: as in `blocks_of`."""
     blocks = blocks_of(values, shared)
     return {"mean": float(values.mean()) if len(values) else None, "interval": reach(blocks), "blocks": blocks}
 
 
 def reach(means: Sequence[float]) -> list[float] | None:
-    """The interval of 95 % of a mean, from the means of blocks; None where there are too few."""
+    """Compute the interval of 95 % of a mean, from the means of blocks; None where there are too few."""
     if len(means) < _FEWEST:
         return None
     array = np.array(means)
@@ -47,7 +47,7 @@ def reach(means: Sequence[float]) -> list[float] | None:
 
 
 def verdict(found: list[float] | None) -> Verdict:
-    """What the interval of a gain says."""
+    """Return the verdict on a gain from its interval."""
     if found is None:
         return "cannot_tell"
     return "better" if found[0] > 0 else "worse" if found[1] < 0 else "cannot_tell"

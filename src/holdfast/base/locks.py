@@ -54,7 +54,7 @@ def _waited(lock: Path, descriptor: int, tell: Tell | None) -> bool:
 
 
 def taken(lock: Path) -> bool:
-    """Whether some process holds a lock file, on whatever machine. Creates nothing. Raises OSError when the file cannot be read.
+    """True if some process holds a lock file, on whatever machine. Creates nothing. Raises OSError when the file cannot be read.
 
     A link is no lock of ours: none is ever taken through one.
     To ask, the lock is shared for an instant; whoever takes one has to try for more than that instant.
@@ -77,7 +77,7 @@ def taken(lock: Path) -> bool:
 
 
 def holds(pid: int, lock: Path) -> bool:
-    """Whether a process of this machine holds a lock file, itself or by inheritance. A file may name any process; the kernel does not err.
+    """True if a process of this machine holds a lock file, itself or by inheritance. A file may name any process; the kernel does not err.
 
     Where there is no /proc (macOS), nothing can be seen and True is the answer.
     """
@@ -103,7 +103,7 @@ def _locks(descriptor: Path, wanted: os.stat_result) -> bool:
 
 
 def _who(lock: Path) -> str:
-    """The processes that hold a lock, in words."""
+    """Return the processes that hold a lock, in words."""
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")] if Path("/proc/self/fd").is_dir() else []
     found = [f"process {pid} ({command_of(pid) or '?'})" for pid in pids if pid != os.getpid() and holds(pid, lock)]
     return ", ".join(found) or "a process that cannot be seen from here"

@@ -14,13 +14,13 @@ LARGEST_JSON = 1 << 28  # bytes; the index of the largest models has a few milli
 
 
 def log_descriptor(path: Path, anew: bool = False) -> int:
-    """A descriptor of a log of ours to append to, or to begin `anew`. Raises OSError (ELOOP) where a link has its name."""
+    """Open a log of ours to append to, or to begin `anew`; return its descriptor. Raises OSError (ELOOP) where a link has its name."""
     how = os.O_TRUNC if anew else os.O_APPEND
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how, 0o644)
 
 
 def journal_descriptor(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-    """A descriptor of a journal to read and append to. Raises OSError (ELOOP, EINVAL) where no regular file has its name."""
+    """Open a journal to read and append to; return its descriptor. Raises OSError (ELOOP, EINVAL) where no regular file has its name."""
     descriptor = os.open(path, flags | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -29,12 +29,12 @@ def journal_descriptor(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
 
 
 def open_log(path: Path, anew: bool = False) -> BinaryIO:
-    """The same as a file."""
+    """Open a log as `log_descriptor` does, as a file."""
     return os.fdopen(log_descriptor(path, anew), "wb")
 
 
 def lock_descriptor(path: str | Path) -> int:
-    """A descriptor of a lock file, made where there is none. Raises OSError (ELOOP) where a link has its name.
+    """Open a lock file, made where there is none; return its descriptor. Raises OSError (ELOOP) where a link has its name.
 
     On a file system that takes nothing one that is there can be locked all the same.
     """
@@ -47,7 +47,7 @@ def lock_descriptor(path: str | Path) -> int:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a regular file that this user alone may write: no link, no file of another. Raises OSError."""
+    """Open a regular file that this user alone may write, no link, no file of another; return its descriptor. Raises OSError."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     facts = os.fstat(descriptor)
     if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022:
@@ -57,7 +57,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def open_regular(path: Path, most_bytes: int = 1 << 62) -> BinaryIO:
-    """A regular file, open for reading. Raises OSError where it is none (a pipe, a device, a folder) or larger than that."""
+    """Open a regular file for reading. Raises OSError where it is none (a pipe, a device, a folder) or larger than that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     facts = os.fstat(descriptor)
     if stat.S_ISREG(facts.st_mode) and facts.st_size <= most_bytes:
@@ -71,6 +71,6 @@ def open_regular(path: Path, most_bytes: int = 1 << 62) -> BinaryIO:
 
 
 def read_small(path: Path, most_bytes: int = LARGEST_TEXT) -> bytes:
-    """The bytes of a regular file. Raises OSError as `open_regular` does."""
+    """Read the bytes of a regular file. Raises OSError as `open_regular` does."""
     with open_regular(path, most_bytes) as handle:
         return handle.read()

@@ -17,7 +17,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(value: Any) -> Any:
-    """Bytes of a text like "8GiB"; anything but a text is returned as it is. Raises ValueError for a text that is no size."""
+    """Parse a text like "8GiB" to bytes; anything but a text is returned as it is. Raises ValueError for a text that is no size."""
     if not isinstance(value, str):
         return value
     found = _SIZE.fullmatch(value)
@@ -31,7 +31,7 @@ def parse_bytes(value: Any) -> Any:
 
 
 def parse_memory(value: Any) -> Any:
-    """Bytes as `parse_bytes` reads them. Raises ValueError for fewer than any model needs, with the size that was probably meant."""
+    """Parse bytes as `parse_bytes` does. Raises ValueError for fewer than any model needs, with the size that was probably meant."""
     size = parse_bytes(value)
     if isinstance(size, int | float) and size < LEAST_MEMORY:
         meant = with_unit(value)
@@ -48,34 +48,34 @@ def with_unit(value: Any) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """1 row, 1,350 rows: for nouns that take an s."""
+    """Format a count, 1 row or 1,350 rows: for nouns that take an s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
-    """a, b and 1,350 more: names, not all of many."""
+    """Join names as in "a, b and 1,350 more": at most `most` of them."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def chance(p_value: float) -> str:
-    """p = 0.031; the far tail of a test is no number that anything is known of."""
+    """Format a p-value, p = 0.031; the far tail of a test is no number that anything is known of."""
     return f"p = {p_value:.2g}" if p_value >= 1e-9 else "p < 1e-9"
 
 
 def gib(size: float) -> str:
-    """Bytes as GiB, small ones as MiB."""
+    """Format bytes as GiB, small ones as MiB."""
     return f"{size / 2**30:,.2f} GiB" if size >= 2**28 else f"{size / 2**20:,.1f} MiB"
 
 
 def span(seconds: float) -> str:
-    """A stretch of time in words that are short."""
+    """Format a stretch of time in short words."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def figure(value: Any) -> str:
-    """A measured number, or the text of one, at most 5 digits of it; what was never computed is called that."""
+    """Format a measured number, or the text of one, with at most 5 digits; one that was never computed is called that."""
     if value is None or value == "None":
         return "not computed"
     try:

@@ -10,18 +10,18 @@ _TERM = re.compile(r"(>=|<=|<|>|==)\s*([\w.]+)")
 
 
 def version(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "2.5.1+rocm6.2" -> (2, 5, 1)."""
+    """Parse the leading numbers of a version: "2.5.1+rocm6.2" -> (2, 5, 1)."""
     numbers = _NUMBERS.match(text.strip())
     return tuple(int(part) for part in numbers.group().split(".")) if numbers else ()
 
 
 def release(text: str) -> tuple[int, ...]:
-    """Major and minor: "2.5.1+rocm6.2" -> (2, 5)."""
+    """Parse major and minor: "2.5.1+rocm6.2" -> (2, 5)."""
     return version(text)[:2]
 
 
 def within(text: str | None, wanted: str) -> bool:
-    """Whether a version is in a range like ">=2.8 <2.12"; "==2.10" compares the parts that are given. Unknown is in no range.
+    """True if a version is in a range like ">=2.8 <2.12"; "==2.10" compares the parts that are given. Unknown is in no range.
 
     >>> within("2.11.0+rocm7.2", ">=2.8 <2.12"), within("2.10.3", "==2.10"), within(None, ">=0")
     (True, True, False)

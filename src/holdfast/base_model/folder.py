@@ -29,7 +29,7 @@ EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base model
 
 
 def _is_embedding(name: str) -> bool:
-    """Whether a matrix is a table that is looked up, or the output layer."""
+    """True if a matrix is a table that is looked up, or the output layer."""
     return any(part in name for part in _EMBEDDINGS) or _TABLE.fullmatch(name.rpartition(".")[2]) is not None
 
 
@@ -66,31 +66,31 @@ class ModelFacts:
         return value if type(value) is int and value > 0 else None
 
     def linear(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the weights of linear layers by module name: every matrix but embeddings and the output layer."""
+        """Return the weight shapes of linear layers by module name: every matrix but embeddings and the output layer."""
         return {name: shape for name, shape in self.matrices().items() if not _is_embedding(name)}
 
     def matrices(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all two-dimensional weights by module name."""
+        """Return the shapes of all two-dimensional weights by module name."""
         return {name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == 2}
 
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def number(self, *names: str, default: int) -> int:
-        """The first of these config keys that holds a size: a whole number above 0."""
+        """Return the first of these config keys that holds a size: a whole number above 0."""
         said = self.text
         return next((said[name] for name in names if type(said.get(name)) is int and said[name] > 0), default)
 
 
 def folder_of(model: str) -> Path:
-    """The folder of an embedded model, of a GGUF file (widened where it is not yet), or the path that `model` is. Raises Stop(1)."""
+    """Return the folder of an embedded model, of a GGUF file (widened where it is not yet), or the path that `model` is. Raises Stop(1)."""
     if is_gguf(model) and not is_folder(Path(model)):
         return widened_folder(Path(model).expanduser())
     return EMBEDDED.get(model) or Path(model)
 
 
 def read_description(model: str) -> ModelFacts:
-    """Facts of a model whose weights may be missing: then no shapes, and `stored` as config.json has it. Raises Stop as read_model does."""
+    """Read the facts of a model whose weights may be missing: then no shapes, `stored` of config.json. Raises Stop as read_model does."""
     folder = folder_of(model)
     config = read_json(folder / "config.json") if folder.is_dir() else None
     if config is None or any(folder.glob("*.safetensors*")):
@@ -100,7 +100,7 @@ def read_description(model: str) -> ModelFacts:
 
 
 def read_model(model: str) -> ModelFacts:
-    """Facts of an embedded model, a local folder, a GGUF file, or a hub name, also name@REVISION (fetched where there is a network).
+    """Read the facts of an embedded model, a local folder, a GGUF file, or a hub name, also name@REVISION (fetched with a network).
 
     Raises Stop(1) when it cannot be had or is damaged, naming the file.
     """
@@ -138,7 +138,7 @@ def _refuse_adapter(folder: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is such a folder; no name that is too long for one is an error."""
+    """True if there is such a folder; a name that is too long for one is no error."""
     try:
         return path.is_dir()
     except OSError:
@@ -146,7 +146,7 @@ def is_folder(path: Path) -> bool:
 
 
 def hub_name(model: str) -> tuple[str, str | None]:
-    """The name and the revision (a branch, a tag, a commit) of name@REVISION; None where none is asked for, and for a folder."""
+    """Split name@REVISION into the name and the revision (a branch, a tag, a commit); None where none is asked for, and for a folder."""
     name, at, revision = model.partition("@")
     return (name, revision) if at and not is_folder(Path(model)) else (model, None)
 
@@ -165,7 +165,7 @@ def _from_hub(model: str) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model. Raises Stop(1) where there are none, or some are missing."""
+    """List the safetensors files of a model. Raises Stop(1) where there are none, or some are missing."""
     index = read_json(folder / "model.safetensors.index.json")
     if index is not None:
         names = names_in_index(folder / "model.safetensors.index.json", index)
@@ -194,7 +194,7 @@ def _unpacked(file: Path, tensors: dict[str, Stored], wide: str | None) -> dict[
 
 
 def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
-    """(what, what to do) of a model whose files hold quantised weights that cannot be trained on; None for any other."""
+    """Return (what, what to do) of a model whose files hold quantised weights that cannot be trained on; None for any other."""
     about = about_packing(model.config, model.shapes)
     if about is None or packed_as(model.config) or widened_from(model.config):
         return None
@@ -206,7 +206,7 @@ def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
 
 
 def stored_tensors(file: Path) -> dict[str, Stored]:
-    """What lies in one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
+    """Read the tensors of one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
     try:
         opened = open_regular(file)
     except OSError as error:
@@ -227,7 +227,7 @@ class NoTensors(Exception):
 
 
 def tensors_in(handle: BinaryIO) -> dict[str, Stored]:
-    """What lies in an open safetensors file, after checking that header and size agree. Raises NoTensors."""
+    """Read the tensors of an open safetensors file, after checking that header and size agree. Raises NoTensors."""
     size = os.fstat(handle.fileno()).st_size
     start = handle.read(8)
     if start == _LFS:
@@ -253,7 +253,7 @@ def tensors_in(handle: BinaryIO) -> dict[str, Stored]:
 
 
 def _stored(entry: Any, at: int) -> Stored:
-    """A tensor of a header; `at`: where the file's data begin. Raises ValueError, KeyError or TypeError where it describes none."""
+    """Parse a tensor of a header; `at`: where the file's data begin. Raises ValueError, KeyError or TypeError where it describes none."""
     dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, begin, end]
     if not isinstance(dtype, str) or any(type(number) is not int or number < 0 for number in numbers) or begin > end:
@@ -264,5 +264,5 @@ def _stored(entry: Any, at: int) -> Stored:
 
 
 def broken_tensor(name: str, count: int, shape: tuple[int, ...], first: tuple[int, ...]) -> str:
-    """One tensor whose values are not all finite, in words."""
+    """Describe one tensor whose values are not all finite."""
     return f"{name}: {count:,} of {math.prod(shape):,} values, the first at {list(first)}"

@@ -67,7 +67,7 @@ def _kind(value: Any) -> str:
 
 
 def names_in_index(file: Path, index: Json) -> list[str]:
-    """The files that an index of weights names, in order. Raises Stop(1) where it names none, or what is no file beside it."""
+    """List the files that an index of weights names, in order. Raises Stop(1) where it names none, or one that is no file beside it."""
     found = index.get("weight_map")
     if not isinstance(found, dict) or not found:
         raise Stop(BLOCKED, f"{file} names no weights: weight_map is {_kind(found) if found else 'empty or missing'}", _HINT)

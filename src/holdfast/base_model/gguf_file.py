@@ -24,12 +24,12 @@ _SIXTEEN = "give the model's folder in Hugging Face layout"
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a model's name is that of a GGUF file."""
+    """True if a model's name is that of a GGUF file."""
     return model.lower().endswith(".gguf")
 
 
 def widened_folder(file: Path) -> Path:
-    """The folder that holds the model of a GGUF file in 16 or 32 bits, made if it is not there. Raises Stop(1) where it cannot be made.
+    """Return the folder with the model of a GGUF file in 16 or 32 bits, made if it is not there. Raises Stop(1) where it cannot be made.
 
     It goes by what the file holds, not by where it lies: the same file in another place is not widened again.
     """
@@ -69,7 +69,7 @@ def _widen(file: Path, folder: Path) -> None:
 
 
 def _content(file: Path) -> str:
-    """What tells the file from others, of its size and of samples spread over it (4 MiB in all). Raises Stop(1) for no GGUF file."""
+    """Hash the file's size and samples spread over it (4 MiB in all), to tell it from others. Raises Stop(1) for no GGUF file."""
     try:
         with open_regular(file, most_bytes=1 << 62) as handle:
             size = os.fstat(handle.fileno()).st_size

@@ -15,7 +15,7 @@ _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
 def refused(pattern: str) -> str | None:
-    """Why a pattern is not used; None for one that is. A repeat within a repeat can take longer than anybody waits."""
+    """Return why a pattern is not used; None for one that is. A repeat within a repeat can take longer than anybody waits."""
     if len(pattern) > LONGEST:
         return f"a pattern of {len(pattern):,} characters, at most {LONGEST:,} are taken"
     try:
@@ -31,7 +31,7 @@ def refused(pattern: str) -> str | None:
 
 
 def _counts(items: Any, within: bool) -> tuple[int, int]:
-    """(repeats, choices) on the way through these parts that has most of them. Raises ValueError for either in a repeat."""
+    """Count (repeats, choices) on the way through these parts that has most of them. Raises ValueError for either in a repeat."""
     repeats, choices = 0, 0
     for kind, value in items:
         name, below = str(kind), []

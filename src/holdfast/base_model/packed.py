@@ -34,7 +34,7 @@ class Packed:
 
 
 def widened_from(config: Json) -> Literal["fp8", "mxfp4"] | None:
-    """What a model with this config.json comes in that is widened to 16 bits as it is loaded; None where it is not."""
+    """Return the format from which a model with this config.json is widened to 16 bits as it is loaded; None where it is not."""
     about = config.get("quantization_config")
     if not isinstance(about, dict) or about.get("fmt", "e4m3") != "e4m3":
         return None
@@ -42,14 +42,14 @@ def widened_from(config: Json) -> Literal["fp8", "mxfp4"] | None:
 
 
 def about_packing(config: Json, names: Iterable[str]) -> Json | None:
-    """What a model's files say of weights in few bits, whoever wrote them. names: of its tensors."""
+    """Return the settings of weights in few bits in a model's files, whoever wrote them. names: of its tensors."""
     about = next((config[key] for key in _ABOUT if isinstance(config.get(key), dict)), None)
     told = next((name for name in names if name.endswith(_PACKED_NAMES)), None)
     return about if about is not None or told is None else {"quant_method": f"what has tensors like {told}"}
 
 
 def widened_shapes(kind: str, tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a file's weights as they are once widened, without what lies beside them. Raises ValueError.
+    """Return the shapes of a file's weights as they are once widened, without the scales beside them. Raises ValueError.
 
     tensors: what lies in it, each with its type and shape.
     """
@@ -75,7 +75,7 @@ def _check_grid(name: str, tensors: Mapping[str, Any]) -> None:
 
 
 def _of_blocks(name: str, tensors: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """The name and the shape of a stack of experts' weights: [experts, in, out], in the file [experts, out, blocks, bytes]."""
+    """Return the name and the shape of a stack of experts' weights: [experts, in, out], in the file [experts, out, blocks, bytes]."""
     own, shape = name.removesuffix(_BLOCKS), tensors[name].shape
     if len(shape) != 4 or shape[3] != _PAIRS or own + _BLOCK_SCALES not in tensors:
         raise ValueError(f"{name} of {list(shape)} is no weight in MXFP4 with its scales")
@@ -83,7 +83,7 @@ def _of_blocks(name: str, tensors: Mapping[str, Any]) -> tuple[str, tuple[int, .
 
 
 def packed_as(config: Json) -> Packed | None:
-    """What bitsandbytes made of the weights of a model with this config.json; None where it did not, or in a way that is not known."""
+    """Return how bitsandbytes packed the weights of a model with this config.json; None where it did not, or in an unknown way."""
     about = config.get("quantization_config")
     if not isinstance(about, dict) or about.get("quant_method", "bitsandbytes") != "bitsandbytes":
         return None
@@ -95,7 +95,7 @@ def packed_as(config: Json) -> Packed | None:
 
 
 def unpacked_shapes(handle: BinaryIO, tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a file's weights as they were before they were packed, without what lies beside them. Raises ValueError.
+    """Return the shapes of a file's weights as they were before they were packed, without the tensors beside them. Raises ValueError.
 
     tensors: what lies in it, each with its shape, and where its bytes begin and end.
     """

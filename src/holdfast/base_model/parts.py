@@ -19,7 +19,7 @@ _MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "share
 
 
 def part_of(name: str, wrapped: bool = False) -> str:
-    """One of PARTS. wrapped: of a model that has towers; elsewhere a name that looks like one's belongs to the text."""
+    """Return one of PARTS. wrapped: of a model that has towers; elsewhere a name that looks like one's belongs to the text."""
     words = name.lower().split(".")
     if wrapped and is_tower(name):
         return "towers"
@@ -38,27 +38,27 @@ def part_of(name: str, wrapped: bool = False) -> str:
 
 
 def is_router(name: str) -> bool:
-    """Whether a module or weight, or a pattern of such names, says which experts a token goes to."""
+    """True if a module or weight, or a pattern of such names, says which experts a token goes to."""
     return any("router" in word or word in ("gate", "shared_expert_gate") for word in name.lower().split("."))
 
 
 def takes_no_lora(model_type: object, name: str) -> bool:
-    """Whether PEFT refuses LoRA on a module of this name: fused code of Mamba layers reads its weight past the module."""
+    """True if PEFT refuses LoRA on a module of this name: fused code of Mamba layers reads its weight past the module."""
     return model_type in _FUSED_MAMBA and name.rpartition(".")[2] in _PASSED_OVER
 
 
 def has_experts(names: Iterable[str]) -> bool:
-    """Whether a model with weights or modules of these names has experts: in another one, `gate` is an ordinary layer."""
+    """True if a model with weights or modules of these names has experts: in another one, `gate` is an ordinary layer."""
     return any(part_of(name) == "experts" or "router" in name or "moe" in name for name in names)
 
 
 def of_experts(parameters: Iterable[str] | None) -> bool:
-    """Whether an adapter's target_parameters are stacks of experts and nothing else."""
+    """True if an adapter's target_parameters are stacks of experts and nothing else."""
     return {name.rpartition(".")[2] for name in parameters or ()} <= {*STACKS}
 
 
 def in_stacks(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Numbers that a model holds as stacks of experts: those of no linear layer. A file may have each expert apart."""
+    """Count the parameters that a model holds as stacks of experts: those of no linear layer. A file may have each expert apart."""
     return sum(
         math.prod(shape)
         for name, shape in shapes.items()
@@ -67,7 +67,7 @@ def in_stacks(shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def by_part(sizes: Mapping[str, int], wrapped: bool = False) -> dict[str, int]:
-    """Numbers added up by part, in the order of PARTS; parts that have none are left out."""
+    """Sum parameters by part, in the order of PARTS; parts that have none are left out."""
     found: Counter[str] = Counter()
     for name, size in sizes.items():
         found[part_of(name, wrapped)] += size

@@ -42,7 +42,7 @@ class Ignored(NamedTuple):
 
 
 def ignored(config: Json, keys: Iterable[str]) -> list[Ignored]:
-    """What of an adapter with these tensors a server of the base with this config.json would ignore in silence."""
+    """List the parts of an adapter with these tensors that a server of the base with this config.json would ignore in silence."""
     names = [key.removeprefix(_PREFIX) for key in keys]
     wrapped = serves_wrapped(config)
     parts = [part_of(name, wrapped) for name in names]
@@ -54,7 +54,7 @@ def ignored(config: Json, keys: Iterable[str]) -> list[Ignored]:
 
 
 def serves_wrapped(config: Json) -> bool:
-    """Whether servers run the class of text and images: they choose by the name in config.json, not as training did."""
+    """True if servers run the class of text and images: they choose by the name in config.json, not as training did."""
     named = config.get("architectures")
     own = str(named[0]) if isinstance(named, list) and named else ""
     return isinstance(config.get("text_config"), dict) and not own.endswith("ForCausalLM")
@@ -67,6 +67,6 @@ def _finds(name: str, config: Json) -> bool:
 
 
 def _of_one_expert(name: str) -> bool:
-    """Whether a tensor is of an expert by its number, as in `experts.7.down_proj`."""
+    """True if a tensor is of an expert by its number, as in `experts.7.down_proj`."""
     words = name.split(".")
     return any(word.endswith("experts") and later.isdigit() for word, later in itertools.pairwise(words))

@@ -37,7 +37,7 @@ def refuse_nonsense(model: ModelFacts) -> None:
 
 
 def _refuse_together(file: Path, config: Json) -> None:
-    """Sizes that are possible one by one, and not together."""
+    """Refuse sizes that are possible one by one, and not together."""
     hidden, layers = (next(config[name] for name in names if name in config) for names in list(SIZES)[:2])
     if (least := 6 * hidden * hidden * layers) > _MOST_PARAMETERS:
         text = f"{file}: {layers:,} layers of {hidden:,} are more than {least // 10**12:,} trillion parameters: that is no model of today"

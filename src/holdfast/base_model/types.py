@@ -18,7 +18,7 @@ _TOWERS = (
 
 @cache
 def _listed(name: str, source: str = "models/auto/modeling_auto.py") -> dict[str, str] | None:
-    """Pairs of names, as class names by the values of `model_type`; None where transformers is not installed or keeps them elsewhere."""
+    """Return pairs of names, as class names by values of `model_type`; None where transformers is not installed or has them elsewhere."""
     found = importlib.util.find_spec("transformers")
     file = Path(found.origin).parent / source if found and found.origin else None
     try:
@@ -30,13 +30,13 @@ def _listed(name: str, source: str = "models/auto/modeling_auto.py") -> dict[str
 
 
 def causal_types() -> frozenset[str] | None:
-    """The values of `model_type` in config.json that are causal language models; None where that cannot be told."""
+    """Return the values of `model_type` in config.json that are causal language models; None where that cannot be told."""
     listed = _listed("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES")
     return None if listed is None else frozenset(listed)
 
 
 def loads_as(config: Json) -> str | None:
-    """The class of transformers that people load a model with this config.json through, and training does, too; None: there is none.
+    """Return the transformers class that users and training load a model with this config.json through; None where there is none.
 
     A model of text and images, or text and sound, is loaded as what its config names, so that what is trained has the names found there.
     """
@@ -63,18 +63,18 @@ def names_encoder_decoder(config: Json) -> bool:
 
 
 def has_text_half(config: Json) -> bool:
-    """Whether AutoModelForCausalLM makes another class of it than training has: the language half, whose weights have other names there."""
+    """True if AutoModelForCausalLM makes another class of it than training has: the language half, whose weights have other names there."""
     kind = str(config.get("model_type"))
     half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(kind) for name in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"))
     return loads_as(config) == WRAPPED and half is not None and half != whole
 
 
 def adapts_stacks(model_type: object) -> bool:
-    """Whether PEFT puts LoRA on stacks of experts where layers of their older names are asked for, and on no other layer of these names."""
+    """True if PEFT puts LoRA on stacks of experts where layers of their older names are asked for, and on no other layer of these names."""
     listed = _listed("_MODEL_TO_CONVERSION_PATTERN", "conversion_mapping.py") or {}
     return listed.get(str(model_type), model_type) in ("mixtral", "qwen2_moe")
 
 
 def is_tower(name: str) -> bool:
-    """Whether a module or weight of a wrapped model belongs to what turns images or sound into embeddings, by its name."""
+    """True if a module or weight of a wrapped model, by its name, belongs to the tower that embeds images or sound."""
     return any(word in part for part in name.lower().split(".") for word in _TOWERS)

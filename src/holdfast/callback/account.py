@@ -55,14 +55,14 @@ class Account:
         _COUNT.pack_into(self._step, 0, step)
 
     def event(self, kind: str, text: str, **facts: Any) -> None:
-        """Something a person should know."""
+        """Record something a person should know."""
         print(f"holdfast: {text}", file=sys.stderr, flush=True)
         if self.folder is not None:
             with open(self.folder / "inside.jsonl", "a", encoding="utf-8") as handle:
                 handle.write(json.dumps({"event": kind, "text": text} | facts) + "\n")
 
     def ends(self, **facts: Any) -> None:
-        """Why the process is about to end by a decision of ours."""
+        """Record why the process is about to end by a decision of ours."""
         if self.folder is not None:
             _write(self.folder / "account.json", facts)
 
@@ -80,7 +80,7 @@ def _is_first_rank() -> bool:
 
 
 def _register_stacks() -> bool:
-    """SIGUSR1 prints all stacks from now on, where nobody uses it for something else."""
+    """Register SIGUSR1 to print all stacks, where nobody uses it for something else."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGUSR1) != signal.SIG_DFL:
         return False
     try:

@@ -17,7 +17,7 @@ class Gate:
         self.limit, self.dropped, self.in_a_row = limit, 0, 0
 
     def passes(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Whether the norm of the gradients is finite; where it is not they are dropped, and the optimizer moves nothing."""
+        """True if the norm of the gradients is finite; where it is not they are dropped, and the optimizer moves nothing."""
         held = [one for one in parameters if one.grad is not None]
         if not held or math.isfinite(norm_of([one.grad for one in held if one.grad is not None])):
             self.in_a_row = 0
@@ -30,7 +30,7 @@ class Gate:
 
 @torch.no_grad()
 def norm_of(gradients: list[torch.Tensor]) -> float:
-    """The norm of all gradients together; not finite where one value is not."""
+    """Compute the norm of all gradients together; not finite where one value is not."""
     by_kind: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for one in gradients:
         whole = one.full_tensor() if hasattr(one, "full_tensor") else one  # of DTensor; each rank asks

@@ -76,7 +76,7 @@ class Guard:
         return self._at
 
     def step(self, step: int, loss: Any = None) -> None:
-        """A step is done, its update included."""
+        """Note that a step is done, its update included."""
         self._at = step + 1
         self._fingerprint(self._at)
         self.account.pulse(step=self._at, steps=self.steps, dropped=self.gate.dropped, loss=_number(loss))
@@ -99,12 +99,12 @@ class Guard:
             self.account.event("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
 
     def done(self) -> None:
-        """The loop has come to its end, so that an exit code of 0 means what it says."""
+        """Note that the loop has come to its end, so that an exit code of 0 means success."""
         self.account.pulse(at_once=True, phase="done", step=self._at)
 
 
 def _number(loss: Any) -> float | None:
-    """A loss as a number; for a tensor that waits for the device."""
+    """Convert a loss to a number; for a tensor this waits for the device."""
     return None if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
 

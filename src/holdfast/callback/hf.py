@@ -34,7 +34,7 @@ EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """An error of ours is told once and never theirs: the callback steps aside. An exit that it decides on is let through."""
+    """Wrap a hook: on an error of ours, report it once and step aside; training goes on. An exit that it decides on is let through."""
 
     @functools.wraps(hook)
     def safely(self: HoldfastCallback, *arguments: Any, **keywords: Any) -> Any:
@@ -222,7 +222,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         return control
 
     def _callbacks(self, control: Any) -> dict[str, Any]:
-        """The states of callbacks as a checkpoint holds them."""
+        """Return the states of callbacks as a checkpoint holds them."""
         known = list(getattr(getattr(self.trainer, "callback_handler", None), "callbacks", ()))
         return {type(one).__name__: one.state() for one in [*known, control] if hasattr(one, "state")}
 

@@ -66,7 +66,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def write_states(folder: Path, states: dict[str, Any]) -> None:
-    """As a Trainer writes them."""
+    """Write states as a Trainer does."""
     import torch
 
     names = {"optimizer": "optimizer.pt", "scheduler": "scheduler.pt", "rng": "rng_state.pth"}

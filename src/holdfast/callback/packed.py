@@ -20,7 +20,7 @@ _TENSOR, _TUPLE = "holdfast tensor", "holdfast tuple"
 
 
 def strip(tree: Any, tensors: list[torch.Tensor]) -> Any:
-    """The tree with each tensor replaced by its place in `tensors`, to which it is added."""
+    """Replace each tensor of the tree by its place in `tensors`, to which it is added."""
     if isinstance(tree, torch.Tensor):
         tensors.append(tree.detach())
         return (_TENSOR, len(tensors) - 1)
@@ -34,7 +34,7 @@ def strip(tree: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def back(tree: Any, tensors: list[torch.Tensor]) -> Any:
-    """What `strip` made of a tree, with its tensors in their places."""
+    """Restore a tree from `strip`, with its tensors in their places."""
     if type(tree) is tuple and tree[0] == _TENSOR:
         return tensors[tree[1]]
     if type(tree) is tuple and tree[0] == _TUPLE:
@@ -60,7 +60,7 @@ class Packer:
         self._began = 0.0
 
     def due(self) -> bool:
-        """After a step: whether its state is to be kept."""
+        """True if the state after this step is to be kept."""
         now = time.perf_counter()
         if self._last is not None:
             took = now - self._last
@@ -95,7 +95,7 @@ def _room(entry: tuple[int, Any, Any]) -> int:
 
 
 def unpack(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]] | None:
-    """(facts, tensors) of the newest whole state in a shared file; None where there is none. Raises OSError, ValueError."""
+    """Return (facts, tensors) of the newest whole state in a shared file; None where there is none. Raises OSError, ValueError."""
     found = newest(path)
     if found is None:
         return None
@@ -111,7 +111,7 @@ def unpack(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]] | None:
 
 
 def random_states() -> dict[str, Any]:
-    """As a Trainer saves them (Trainer._save_rng_state, one process)."""
+    """Return the random states as a Trainer saves them (Trainer._save_rng_state, one process)."""
     import numpy
 
     states: dict[str, Any] = {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.random.get_rng_state()}
@@ -121,7 +121,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """The other way round."""
+    """Set the random states that `random_states` returned."""
     import numpy
 
     random.setstate(states["python"])

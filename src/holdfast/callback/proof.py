@@ -12,7 +12,7 @@ from holdfast.callback.snapshot import WEIGHTS, live_weights
 
 @torch.no_grad()
 def differing(model: Any, checkpoint: Path) -> tuple[list[str], int] | None:
-    """(names of tensors that do not hold what was saved, how many were looked at); None where there is nothing to compare with.
+    """Return (tensors that differ from the checkpoint, how many were compared); None where there is nothing to compare with.
 
     The case of huggingface/accelerate#4206: a resume that puts most of an adapter back to its start, without a word.
     """

@@ -33,11 +33,11 @@ class Rows:
         _listen(sampler, self.drawn)
 
     def begin_epoch(self, trained: int) -> None:
-        """trained: steps of this epoch that were computed before a restart; their batches are drawn again and passed over."""
+        """Begin an epoch. trained: its steps that were computed before a restart; their batches are drawn again and passed over."""
         self.at = trained * self.accumulation
 
     def begin(self, step: int) -> None:
-        """A step begins; its batches are drawn."""
+        """Begin a step; its batches are drawn."""
         following = min(self.at + self.accumulation, self.batches)
         self.now = [row for batch in self.drawn[self.at : following] for row in batch]
         self.drawn[self.at : following] = [[] for _ in self.drawn[self.at : following]]
@@ -45,7 +45,7 @@ class Rows:
         self._write({"step": step, "samples": self.now})
 
     def end(self, step: int) -> None:
-        """A step is done, its update included."""
+        """End a step, its update included."""
         self._write({"done": step})
 
     def _write(self, told: dict[str, Any]) -> None:
@@ -56,12 +56,12 @@ class Rows:
             self._file = _opened(self.folder)
 
     def close(self) -> None:
-        """Nothing more is to be noted."""
+        """Close the file: nothing more is to be noted."""
         os.close(self._file)
 
 
 def _opened(folder: Path) -> int:
-    """The file to append to, without what a process that died in mid-write has left behind its last whole line."""
+    """Open the file to append to, without what a process that died in mid-write has left behind its last whole line."""
     file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":

@@ -46,13 +46,13 @@ class SharedState:
         self.count = 0
 
     def slot(self) -> tuple[int, int]:
-        """(which slot is to be written next, where its tensors begin); from now on it holds nothing whole."""
+        """Return (which slot is to be written next, where its tensors begin); from now on it holds nothing whole."""
         at = self.count % 2
         _ENTRY.pack_into(self.memory, _NUMBERS[at], 0, 0, 0)
         return at, PAGE + at * (self.room + self.facts_room)
 
     def seal(self, at: int, facts: bytes, step: int) -> None:
-        """The slot is whole, with the state after `step`. Raises ValueError where the facts are too long."""
+        """Mark the slot as whole, with the state after `step`. Raises ValueError where the facts are too long."""
         if len(facts) > self.facts_room:
             raise ValueError(f"{len(facts)} bytes of facts")
         begin = PAGE + at * (self.room + self.facts_room) + self.room
@@ -64,7 +64,7 @@ class SharedState:
 
 
 def newest(path: Path) -> tuple[memoryview, bytes] | None:
-    """(tensors, facts) of the newest whole slot; None where there is none. Raises OSError, ValueError."""
+    """Return (tensors, facts) of the newest whole slot; None where there is none. Raises OSError, ValueError."""
     memory, head = _mapped(path)
     number, length, _, at = _newest_slot(memory)
     if head.get("format") != _FORMAT or not number:
@@ -75,17 +75,17 @@ def newest(path: Path) -> tuple[memoryview, bytes] | None:
 
 
 def step_of(path: Path) -> int:
-    """The step that the newest whole slot is of; 0 where there is none. Raises OSError, ValueError."""
+    """Return the step of the newest whole slot; 0 where there is none. Raises OSError, ValueError."""
     return _newest_slot(_mapped(path)[0])[2]
 
 
 def run_of(path: Path) -> str:
-    """The run folder whose state a file holds, as it was when the file was made. Raises OSError, ValueError."""
+    """Return the run folder whose state a file holds, as it was when the file was made. Raises OSError, ValueError."""
     return str(_mapped(path)[1]["run"])
 
 
 def copied(path: Path) -> tuple[int, bytes, bytes] | None:
-    """(step, tensors, facts) of the newest whole slot, copied while its process goes on; None where there is none, or it was too quick."""
+    """Copy (step, tensors, facts) of the newest whole slot while its process goes on; None where there is none, or it was too quick."""
     for _ in range(_TRIES):
         memory, _ = _mapped(path)
         slot, found = _newest_slot(memory), newest(path)
@@ -106,5 +106,5 @@ def _mapped(path: Path) -> tuple[memoryview, dict[str, Any]]:
 
 
 def _newest_slot(memory: memoryview) -> tuple[int, int, int, int]:
-    """(sequence number, bytes of facts, step, which slot); its number is 0 where none is whole."""
+    """Find the newest slot: (sequence number, bytes of facts, step, which slot); its number is 0 where none is whole."""
     return max((*_ENTRY.unpack_from(memory, place), at) for at, place in enumerate(_NUMBERS))

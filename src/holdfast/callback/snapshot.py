@@ -26,7 +26,7 @@ class CannotSnapshot(Exception):
 
 
 def live_weights(model: Any) -> dict[str, torch.Tensor]:
-    """The tensors that a checkpoint's file of weights holds, by the names they have there."""
+    """Return the tensors that a checkpoint's file of weights holds, by the names they have there."""
     if hasattr(model, "peft_config"):
         from peft import get_peft_model_state_dict
 
@@ -68,7 +68,7 @@ class Snapshots:
                 self.weights[name] = live[name].detach()
 
     def step(self, optimizer: Any, scheduler: Any, state: Any, callbacks: dict[str, Any], flos: float) -> None:
-        """After a step: keep its state, where it is time."""
+        """Keep the state after a step, where it is time."""
         if not self.packer.due():
             return
         tensors = list(self.weights.values())
@@ -85,7 +85,7 @@ class Snapshots:
 
 
 def trainer_state(state: Any, callbacks: dict[str, Any], flos: float) -> str:
-    """trainer_state.json as TrainerState.save_to_json writes it, with callbacks and operations as they stand now."""
+    """Return trainer_state.json as TrainerState.save_to_json writes it, with callbacks and operations as they stand now."""
     tree = dataclasses.asdict(state)
     tree["total_flos"] += flos
     tree["stateful_callbacks"] = {**tree.get("stateful_callbacks", {}), **callbacks}
@@ -93,7 +93,7 @@ def trainer_state(state: Any, callbacks: dict[str, Any], flos: float) -> str:
 
 
 def available_bytes() -> int:
-    """Of the host's memory; 0 where it is not told."""
+    """Return the available bytes of the host's memory; 0 where unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as handle:
             return next((int(line.split()[1]) << 10 for line in handle if line.startswith("MemAvailable")), 0)

@@ -78,7 +78,7 @@ class Adapter(Section):
         return self.r * (2 if self.init in FROM_WEIGHTS else 1)
 
     def _own_keys(self) -> list[str]:
-        """The keys that are given, of those that only some kinds have."""
+        """Return the given keys that only some kinds have."""
         fields = type(self).model_fields
         own = [name for name in fields if name not in _SHARED]
         return [name for name in own if getattr(self, name) != fields[name].get_default(call_default_factory=True)]

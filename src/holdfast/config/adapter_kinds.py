@@ -167,5 +167,5 @@ KINDS: Mapping[str, AdapterKind] = {kind.name: kind for kind in _ALL}
 
 
 def kinds_with(key: str) -> tuple[str, ...]:
-    """The kinds that read a key of `adapter`."""
+    """Return the kinds that read a key of `adapter`."""
     return tuple(kind.name for kind in _ALL if key in kind.keys)

@@ -256,7 +256,7 @@ class Common(Section):
             raise ValueError(text)
 
     def fusable(self, precision: str) -> bool:
-        """Whether a GPU's kernels of LoRA layers read what is computed with: frozen matrices that are whole on it."""
+        """True if a GPU's kernels of LoRA layers can read the matrices computed with: frozen ones that are whole on it."""
         return precision != "fp16" and not self.train.fsdp
 
     @property
@@ -265,7 +265,7 @@ class Common(Section):
         return self.train.fsdp and self.adapter.kind.fsdp == "trained"
 
     def _not_cut(self) -> str:
-        """What of this run FSDP does not go with; empty where it does."""
+        """Return the setting of this run that FSDP does not go with; empty where it goes with all."""
         adapter, train = self.adapter, self.train
         if not adapter.kind.fsdp or adapter.modules_to_save or adapter.init in FROM_WEIGHTS:
             how = f"adapter.init {adapter.init}" if adapter.init in FROM_WEIGHTS else f"adapter.type {adapter.type}"
@@ -285,7 +285,7 @@ class Common(Section):
         return ""
 
     def _not_in_pieces(self) -> str:
-        """What of a full fine-tune needs whole matrices, or bits that would follow from the number of ranks; empty where nothing does."""
+        """Return the setting of a full fine-tune that needs whole matrices, or makes bits depend on the number of ranks; else empty."""
         train = self.train
         if train.optimizer_kind.moments != "own":
             return f"train.optimizer {train.optimizer} needs whole matrices or blocks of its own; take {', '.join(WITH_MOMENTS)}"
@@ -298,7 +298,7 @@ class Common(Section):
         return ""
 
     def _not_kept_away(self) -> str:
-        """What of this run has no such layers, or holds them elsewhere; empty where it goes with it."""
+        """Return why this run has no such layers, or holds them elsewhere; empty where it goes with it."""
         if not kind_of(self).base_model:
             return f"{kind_of(self).what} has none"
         if not self.adapter.kind.frozen:
@@ -336,6 +336,6 @@ else:
 
 
 def _as_by_default(tree: dict[str, Any], name: str) -> bool:
-    """Whether a section says what it says anyway, as in the config that a run folder keeps."""
+    """True if a section holds its defaults only, as in the config that a run folder keeps."""
     default = Config.model_fields[name].default
     return hasattr(default, "model_dump") and tree[name] == default.model_dump(mode="json")

@@ -122,7 +122,7 @@ class Moment:
 
 
 def fires(fault: Fault, moment: Moment) -> bool:
-    """Whether every condition of `fault` holds at `moment`. `probability` is drawn from (seed, name, micro-batch count)."""
+    """True if every condition of `fault` holds at `moment`. `probability` is drawn from (seed, name, micro-batch count)."""
     when = fault.when
     return (
         moment.phase == fault.home
@@ -143,12 +143,12 @@ def _in_force(wanted: PartialSettings, settings: Settings | None) -> bool:
 
 
 def _wanted(when: When) -> tuple[str, ...]:
-    """The rows that have to be in the micro-batch."""
+    """Return the rows that have to be in the micro-batch."""
     return (when.sample,) if isinstance(when.sample, str) else when.sample or ()
 
 
 def _names(wanted: str, sample: str) -> bool:
-    """Whether `wanted` ("file:line", the file possibly shortened to its last parts) is the row `sample` (full path:line)."""
+    """True if `wanted` ("file:line", the file possibly shortened to its last parts) is the row `sample` (full path:line)."""
     return sample == wanted or fnmatch.fnmatchcase(sample, "*/" + wanted)
 
 

@@ -111,7 +111,7 @@ FACTORS = dict.fromkeys((*_BATCHES, *_ACCUMULATIONS), _PRODUCT)
 
 
 def program_of(tree: Mapping[str, Any]) -> str:
-    """Which other program a config is for, by its keys; empty where it has a section of ours, or too few of theirs."""
+    """Return the other program a config is for, by its keys; empty where it has a section of ours, or too few of theirs."""
     if any(isinstance(tree.get(section), dict) for section in ("data", "train")):
         return ""
     counts = {program: len(set(keys.split()) & tree.keys()) for program, keys in _PROGRAMS.items()}
@@ -120,7 +120,7 @@ def program_of(tree: Mapping[str, Any]) -> str:
 
 
 def translated(tree: Mapping[str, Any]) -> list[str]:
-    """A line for each key of another program's config: what it is here, or why it is nothing here."""
+    """Return a line for each key of another program's config: its key here, or why it has none."""
     product = _rows_of_a_step(tree)
     lines = [f"{' x '.join(product)} -> train.effective_batch: {_product(tree, product)}"] if len(product) > 1 else []
     for key, value in tree.items():
@@ -139,12 +139,12 @@ def translated(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _rows_of_a_step(tree: Mapping[str, Any]) -> list[str]:
-    """The keys whose product is the number of rows of a step."""
+    """Return the keys whose product is the number of rows of a step."""
     keys = [next((key for key in names if isinstance(tree.get(key), int)), "") for names in (_BATCHES, _ACCUMULATIONS)]
     return [key for key in keys if key]
 
 
 def _product(tree: Mapping[str, Any], keys: list[str]) -> int:
-    """What they come to."""
+    """Multiply the values of the two keys."""
     first, second = (int(tree[key]) for key in keys)
     return first * second

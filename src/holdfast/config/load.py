@@ -114,7 +114,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:
-    """What to say when a folder stands where a config is needed: a run folder goes on from its own copy of the config."""
+    """Return (message, hint) for a folder where a config is needed: a run folder goes on from its own copy of the config."""
     if (folder / "run.json").exists() and (folder / "config.yaml").exists():
         return (
             f"{folder} is a run folder, a config is needed",
@@ -188,7 +188,7 @@ def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseMode
 
 
 def _nearest(place: list[Any], model: type[BaseModel]) -> str:
-    """The valid key for the last part of `place`: what other trainers call so, the most like it in its own section, or anywhere."""
+    """Find the valid key for the last part of `place`: other trainers' name for it, the most like it in its own section, or anywhere."""
     if turned := _turned(place, model):
         return turned
     if model is Config and str(place[-1]) in OURS:
@@ -206,14 +206,14 @@ def _nearest(place: list[Any], model: type[BaseModel]) -> str:
 
 
 def _turned(place: list[Any], model: type[BaseModel]) -> str:
-    """The key of its section that a wrong one is with two neighbouring letters changed round; empty where there is none."""
+    """Find the key of its section that a wrong one is with two neighbouring letters swapped; empty where there is none."""
     section, word = _section(place[:-1], model), str(place[-1])
     swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
     return next((".".join([*map(str, place[:-1]), name]) for name in (section.model_fields if section else ()) if name in swapped), "")
 
 
 def key_named(option: str) -> str:
-    """The config's key that an option such as --learning_rate or --steps is likely to mean; empty where none or several have its name."""
+    """Guess the config's key that an option such as --learning_rate or --steps means; empty where none or several have its name."""
     name = option.lstrip("-").replace("-", "_")
     found = [path for path in _paths(Config, "") if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
     return OURS.get(name) or (found[0] if len(found) == 1 else "")
@@ -229,7 +229,7 @@ def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None
 
 
 def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every key of a config with its sections, as in train.lr."""
+    """List every key of a config with its sections, as in train.lr."""
     return _paths(model, prefix)
 
 
@@ -280,7 +280,7 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
 
 
 def looks_local(model: str) -> bool:
-    """Whether `model` can only be meant as a folder or a file: hub names are `name` or `owner/name`, with or without @REVISION."""
+    """True if `model` can only be meant as a folder or a file: hub names are `name` or `owner/name`, with or without @REVISION."""
     return model.startswith((".", "/", "~")) or is_gguf(model) or hub_name(model)[0].count("/") > 1
 
 

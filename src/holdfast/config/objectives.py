@@ -57,11 +57,11 @@ OBJECTIVES: Mapping[str, ObjectiveKind] = {kind.name: kind for kind in _ALL}
 
 
 def objectives_of(rows: Wanted, reference: bool | None = None) -> list[str]:
-    """The objectives that learn from such rows, but for those of a scalar head; reference: only with or only without one."""
+    """List the objectives that learn from such rows, but for those of a scalar head; reference: only with or only without one."""
     found = [kind for kind in _ALL if kind.rows == rows and not kind.scores]
     return [kind.name for kind in found if reference is None or kind.reference is reference]
 
 
 def either(names: list[str]) -> str:
-    """Names as a choice in a sentence."""
+    """Join names as a choice in a sentence."""
     return " or ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]

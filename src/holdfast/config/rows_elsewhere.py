@@ -16,7 +16,7 @@ _KEYS = ("subset", "split", "revision")
 
 
 def elsewhere(name: str, folder: Path | None = None) -> bool:
-    """Whether a name of data.files that is no file beside the config is one on the hub, or an address.
+    """True if a name of data.files that is no file beside the config is one on the hub, or an address.
 
     owner/name with a folder `owner` here is taken for a path: hf://datasets/owner/name names the data set all the same.
     """
@@ -27,7 +27,7 @@ def elsewhere(name: str, folder: Path | None = None) -> bool:
 
 
 def with_rows_named(config: Config) -> Config:
-    """The config with data.subset, data.split and data.revision in the names of its data sets. Raises Stop(2) where there are none."""
+    """Put data.subset, data.split and data.revision into the names of the config's data sets. Raises Stop(2) where there are none."""
     data = config.data
     asked = {key: getattr(data, key) for key in _KEYS}
     if not any(asked.values()) and not any(map(_is_name, [*data.files, *data.held_out_files])):
@@ -41,7 +41,7 @@ def with_rows_named(config: Config) -> Config:
 
 
 def with_rows_here(config: Config, files_of: FilesOf = fetch_rows) -> Config:
-    """The config with the files of rows that are elsewhere, as `files_of` has them. Raises Stop for rows named twice."""
+    """Return the config with the files of rows that are elsewhere, as `files_of` has them. Raises Stop for rows named twice."""
     data = config.data
     files = {name: files_of(name, False) for name in data.files if _is_name(name)}
     judging = {name: files_of(name, True) for name in data.held_out_files if _is_name(name)}
@@ -59,7 +59,7 @@ def _is_name(name: str) -> bool:
 
 
 def _with_data(config: Config, files: dict[str, list[str]], judging: dict[str, list[str]]) -> Config:
-    """Names of data.files and data.held_out_files in other words; what was asked for beside them stands in these."""
+    """Replace names of data.files and data.held_out_files; the keys that were asked beside them are part of the new names."""
     data = config.data
     changes = {
         "files": [one for name in data.files for one in files.get(name, [name])],

@@ -57,11 +57,11 @@ class Settings(BaseModel):
     quarantine: OfStep[Annotated[tuple[int, ...], Field(strict=False)]] = ()  # numbers of samples that are left out
 
     def as_json(self) -> PartialSettings:
-        """Those that were ever given a value, as the timeline holds them."""
+        """Return the settings that were ever given a value, as the timeline holds them."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def of_model(self) -> PartialSettings:
-        """What a model is built for; the others hold for the process, or are looked up in each step."""
+        """Return the settings that a model is built for; the others hold for the process, or are looked up in each step."""
         return {name: getattr(self, name) for name in _MODEL}
 
 
@@ -74,7 +74,7 @@ MEMORY_SETTINGS = _marked(_OF_MEMORY)
 
 
 def checked(change: Mapping[str, Any]) -> PartialSettings:
-    """The same change, if each name is a setting and each value legal. Raises ValueError naming every problem."""
+    """Return the same change, if each name is a setting and each value legal. Raises ValueError naming every problem."""
     wrong = [_unknown(name) for name in change if name not in Settings.model_fields]
     try:
         Settings.model_validate(change)
@@ -86,7 +86,7 @@ def checked(change: Mapping[str, Any]) -> PartialSettings:
 
 
 def problems(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Each setting that `Settings` refused, once, and what is wrong with it."""
+    """Yield each setting that `Settings` refused, once, and what is wrong with it."""
     for name, problem in {str(problem["loc"][0]): problem["msg"] for problem in error.errors()}.items():
         yield name, f"{name}: {problem[0].lower()}{problem[1:]}"
 

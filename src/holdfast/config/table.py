@@ -16,7 +16,7 @@ def _one_is_a_list(value: Any) -> Any:
 
 
 def _widths(value: Any) -> Any:
-    """Whole numbers of a list, or of a text as 32,16. Raises ValueError for a text that holds something else."""
+    """Parse whole numbers of a list, or of a text as 32,16. Raises ValueError for a text that holds something else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [value]
     if not isinstance(value, str):
@@ -159,5 +159,5 @@ def network_of(config: Section) -> Network:
 
 
 def embedding_width(values: int, asked: int | None) -> int:
-    """Numbers that a category of so many values becomes: asked for, or half as many as values, 50 at most (fast.ai's first rule)."""
+    """Return the embedding width of so many values: the one asked for, or half as many as values, 50 at most (fast.ai's first rule)."""
     return asked or min(50, (values + 2) // 2)

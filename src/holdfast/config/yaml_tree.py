@@ -38,7 +38,7 @@ for _loader in (_Loader, LOADER):
 
 
 def root_of(text: str, slowly: bool = False) -> tuple[yaml.Node | None, Callable[[], Any]]:
-    """The root node of a YAML text, None for an empty one, and what makes values of it.
+    """Return the root node of a YAML text, None for an empty one, and a function that makes values of it.
 
     slowly: by PyYAML's own parser. Both raise yaml.YAMLError, also for what stands too deep, for numbers beyond all use and
     for an alias of a list or mapping: a few of them inside each other stand for more values than there is memory.
@@ -60,12 +60,12 @@ def root_of(text: str, slowly: bool = False) -> tuple[yaml.Node | None, Callable
 
 
 def value_of(text: str) -> Any:
-    """The value of a YAML text. Raises yaml.YAMLError as `root_of` does."""
+    """Parse the value of a YAML text. Raises yaml.YAMLError as `root_of` does."""
     return root_of(text)[1]()
 
 
 def in_one_line(error: Exception) -> str:
-    """What is wrong with a YAML text, in one line."""
+    """Describe the error of a YAML text in one line."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None and "'\\t'" in str(getattr(error, "problem", "")):
         return f"line {mark.line + 1} begins with a tab, and YAML allows none there: indent with spaces"
@@ -105,7 +105,7 @@ def _refuse_bombs(text: str, loader: Any) -> None:
 
 
 def mappings(node: yaml.Node | None, keys: Keys = ()) -> Iterator[tuple[Keys, yaml.MappingNode]]:
-    """Every mapping in a node, outer ones first, and the keys that lead to it."""
+    """Yield every mapping in a node, outer ones first, and the keys that lead to it."""
     if isinstance(node, yaml.MappingNode):
         yield keys, node
         for key, value in node.value:
@@ -116,7 +116,7 @@ def mappings(node: yaml.Node | None, keys: Keys = ()) -> Iterator[tuple[Keys, ya
 
 
 def repeated(mapping: yaml.MappingNode) -> Iterator[tuple[str, int, int]]:
-    """Keys that stand in it again, with both lines: YAML's readers take the last one without a word."""
+    """Yield (key, first line, line) of each key given again: YAML's readers silently take the last one."""
     lines: dict[str, int] = {}
     for key, _ in mapping.value:
         if isinstance(key, yaml.ScalarNode):

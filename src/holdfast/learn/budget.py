@@ -43,12 +43,12 @@ def _beyond(policy: Policy) -> bool:
 
 
 def bytes_in(folder: Path) -> int:
-    """What the files of a folder take up."""
+    """Sum the sizes of a folder's files, in bytes."""
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
 
 
 def time_is_up(policy: Policy, rounds: list[Round]) -> str:
-    """Why no round may begin now: as many hours were trained in the last seven days as a week has; "" where there is time left.
+    """Return why no round may begin now: a week's hours of training are spent in the last seven days; "" where there is time left.
 
     Rounds whose time lies ahead count, too: the clock was set back since.
     """

@@ -23,7 +23,7 @@ from holdfast.supervision.preparation.rows import token_cache_of
 
 
 def price(learner: Learner, person: str) -> Json:
-    """How many rows, which rounds train again, and what those took at first. Raises Stop(1) in the middle of a round."""
+    """Compute the price: how many rows, which rounds train again, and the time they first took. Raises Stop(1) in the middle of a round."""
     rounds = rounds_of(learner.folder)
     if rounds and not rounds[-1].over:
         raise Stop(BLOCKED, f"round {rounds[-1].number} is not over", "finish it first with the same command without --forget")
@@ -80,13 +80,13 @@ def forget(learner: Learner, person: str) -> int | None:
 
 
 def _exports(learner: Learner, runs: set[str]) -> list[Json]:
-    """What was exported of versions that are to be trained again: it has learned the rows, and stays where it is."""
+    """List the exports of versions that are to be trained again: each has learned the rows, and stays where it is."""
     listed = read_registry(registry_file(os.environ)).listed()
     return [export for one in listed if one["name"] == learner.policy.name and one["run"] in runs for export in one["exports"]]
 
 
 def _plan(learner: Learner, rounds: list[Round], person: str, file: Path) -> Json:
-    """What is to be done, written down before anything is: a kill in the middle changes none of it."""
+    """Return the plan, written down before anything is done: a kill in the middle changes none of it."""
     plan = read_json(file)
     if plan is None:
         again = _again(learner, rounds, person)
@@ -99,7 +99,7 @@ def _plan(learner: Learner, rounds: list[Round], person: str, file: Path) -> Jso
 
 
 def _again(learner: Learner, rounds: list[Round], person: str) -> list[Round]:
-    """The promoted version's rounds from the first one that had a row of theirs, in order."""
+    """Return the promoted version's rounds from the first one that had a row of theirs, in order."""
     current = read_registry(registry_file(os.environ)).current(learner.policy.name)
     line = [*learned_by(rounds, current.facts["run"] if current else None)][::-1]
     keys = _keys(rounds, person)
@@ -108,7 +108,7 @@ def _again(learner: Learner, rounds: list[Round], person: str) -> list[Round]:
 
 
 def _holds(one: Round, keys: set[int]) -> bool:
-    """Whether a row was trained or measured on: its own, or one carried over from a round before."""
+    """True if a row was trained or measured on: its own, or one carried over from a round before."""
     return any(row_key(row) in keys for file in (one.train, one.new) if file.exists() for row in read_lines(file))
 
 
@@ -117,7 +117,7 @@ def _had(each: Round, person: str) -> bool:
 
 
 def _keys(rounds: list[Round], person: str) -> set[int]:
-    """What their rows say: as they came, and as they were trained and measured on, which the checks may have mended."""
+    """Return the hashes of their rows: as they came, and as they were trained and measured on, which the checks may have mended."""
     found = {row_key(one["row"]) for each in rounds for one in read_lines(each.arrived) if one["person"] == person and one["row"]}
     fates = (one for each in rounds for one in read_lines(each.fates))
     found |= {one["key"] for one in fates if one["person"] == person and one["key"] is not None}

@@ -26,7 +26,7 @@ _LONGEST = 128  # tokens of an answer
 
 
 def held_rows(policy: Policy) -> list[tuple[str, Json]]:
-    """(domain, row) of the gate's file. Raises Stop(2) where no round could ever pass with it."""
+    """Read (domain, row) of the gate's file. Raises Stop(2) where no round could ever pass with it."""
     rows = [row.value for row in read_rows(policy.gate.rows) if isinstance(row, RawRow) and isinstance(row.value, dict)]
     field = policy.gate.domains
     if not rows:
@@ -52,7 +52,7 @@ def _domain(row: Json, field: str | None) -> str:
 
 
 def own_general(policy: Policy) -> tuple[list[str], frozenset[int] | None]:
-    """(general lines a round may train on, numbers of those it is measured on): of the set that ships, each has half."""
+    """Return (general lines a round may train on, numbers of those it is measured on): of the set that ships, each has half."""
     if policy.replay.general_rows:
         return Path(policy.replay.general_rows).read_text(encoding="utf-8").splitlines(), None
     lines = general_text().splitlines()
@@ -62,7 +62,7 @@ def own_general(policy: Policy) -> tuple[list[str], frozenset[int] | None]:
 
 
 def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Path, say: Callable[[str], None]) -> Json:
-    """What verify finds of the round's run against the promoted one, or the base: of new rows, of each domain, of general answers."""
+    """Measure the round's run against the promoted one, or the base, by verify: new rows, each domain, general answers."""
     held = held_rows(policy)
     fresh = [(NEW, row) for row in read_lines(new)]
     rows = work / "gate.jsonl"
@@ -91,14 +91,14 @@ def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Pa
 
 
 def _unmeasured(policy: Policy, rows: Path, measured: set[str]) -> Json:
-    """How many new rows a round learned of each domain of which the gate has no row."""
+    """Count the new rows a round learned of each domain of which the gate has no row."""
     field = policy.gate.domains
     names = Counter(_domain(row, field) for row in read_lines(rows) if row.get(field)) if field else Counter[str]()
     return {name: count for name, count in names.items() if name not in measured}
 
 
 def drifted(found: Json, before: list[Json], most: float) -> dict[str, float]:
-    """How far a domain, or general answers, would be from the best loss they ever had in place, where that is more than `most`. Pure.
+    """Return the loss above the best ever in place, of each domain, or general answers, where it is more than `most`. Pure.
 
     before: what was measured of each version in place before, newest first; of other rows at the gate nothing follows.
     """
@@ -112,12 +112,12 @@ def drifted(found: Json, before: list[Json], most: float) -> dict[str, float]:
 
 
 def _old(found: Json) -> Json:
-    """All but the new rows, by name."""
+    """Return all but the new rows, by name."""
     return {name: one for name, one in found["groups"].items() if name != NEW} | {"general answers": found["general"]}
 
 
 def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
-    """(promoted, verdict, why) of what was measured. Pure.
+    """Decide by the measurements: (promoted, verdict, why). Pure.
 
     New rows must be better, their interval clear of zero. A domain, or general answers, may lose no more than the margin: by the estimate,
     and with `certain` by the whole interval.
@@ -151,7 +151,7 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
 
 
 def may_carry(found: Json, margin: float, certain: bool) -> bool:
-    """Whether a refused round's rows may be tried again with the next: all that is held against them is that too few rows tell nothing."""
+    """True if a refused round's rows may be tried again with the next: it was refused only because too few rows tell nothing."""
     old = _old(found).values()
     new = found["groups"].get(NEW)
     spoiled = (
@@ -169,7 +169,7 @@ def _beyond(loss: Json, margin: float, certain: bool) -> bool:
 
 
 def _told(one: Json) -> str:
-    """A difference in nats a token, with its interval."""
+    """Format a difference in nats a token, with its interval."""
     loss = one["loss"]
     interval = f" [{loss['interval'][0]:+.4f}, {loss['interval'][1]:+.4f}]" if loss["interval"] else " (no interval)"
     needed = f", {one['rows_needed']:,} would tell" if one.get("rows_needed") else ""

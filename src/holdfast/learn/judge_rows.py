@@ -52,19 +52,19 @@ class Judged:
 
 
 def round_config(policy: Policy, train: Path, start: Path | None = None) -> tuple[Config, list[str]]:
-    """The config of a round's training, and the settings that make it one. Raises Stop(2)."""
+    """Return the config of a round's training, and the settings that make it one. Raises Stop(2)."""
     settings = [f'data.files=["{train}"]', "data.held_out=0", "data.held_out_files=[]", "data.weights={}"]
     settings += [f'adapter.start="{start}"'] if start else []
     return load_config(Path(policy.config), settings, need_rows=False), settings
 
 
 def seen_keys(rounds: list[Round]) -> set[int]:
-    """What every row says that a round has kept, promoted or not."""
+    """Return the hash of every row that a round has kept, promoted or not."""
     return {row_key(row) for each in rounds for file in (each.rows, each.new) for row in read_lines(file)}
 
 
 def judge_rows(policy: Policy, came: list[Arrived], seen: set[int]) -> Judged:
-    """Which of the rows are kept, in their order. The same rows after the same rounds give the same answer. Raises Stop, OSError."""
+    """Judge which rows are kept, in their order. The same rows after the same rounds give the same answer. Raises Stop, OSError."""
     reasons = [one.reason for one in came]
     known = set(seen)
     for number, one in enumerate(came):
@@ -80,7 +80,7 @@ def judge_rows(policy: Policy, came: list[Arrived], seen: set[int]) -> Judged:
 
 
 def _checked(policy: Policy, came: list[Arrived], reasons: list[str]) -> dict[int, Json]:
-    """The rows that training's own checks let through; of the others the reasons are filled in."""
+    """Return the rows that training's own checks let through; fill in the reasons of the others."""
     config, _ = round_config(policy, Path("train.jsonl"))
     codec = codec_of(config, read_model(config.model).folder)
     rules = rules_of(config, config.train.max_tokens or NO_LIMIT)

@@ -41,7 +41,7 @@ class Learner:
         return Path(self.policy.folder or "")
 
     def next_round(self) -> tuple[Round | None, Json]:
-        """The round that is not over, or one that begins now; else None, and what is waited for."""
+        """Return the round that is not over, or one that begins now; else None, and what is waited for."""
         rounds = rounds_of(self.folder)
         if rounds and not rounds[-1].over:
             self.say(f"round {rounds[-1].number} goes on")
@@ -82,7 +82,7 @@ class Learner:
         return self.folder / "lost.jsonl"
 
     def _without_lost(self, came: list[Arrived]) -> list[Arrived]:
-        """What has a row, or had one: of the others it is written down that they were lost, and said once."""
+        """Return the arrivals that have a row, or had one; record the others as lost, and say so once."""
         lost = [one for one in came if one.reason == LOST]
         for one in lost:
             append_line(self.lost, {"time": round(time.time(), 3), "place": one.place, "detail": one.detail}, durable=True)
@@ -100,7 +100,7 @@ class Learner:
         return bool(wanted.hours and judged.kept and not 0 <= passed < wanted.hours * 3600)
 
     def _poisoned(self, judged: Judged) -> bool:
-        """Whether a round's worth of rows has come of which most are none: such a round is refused as it is."""
+        """True if a round's worth of rows has come of which most are unusable: such a round is refused as it is."""
         bad = judged.flood
         total = bad + len(judged.kept)
         return total >= self.policy.round.rows and bad > self.policy.keep.rejected * total
@@ -132,7 +132,7 @@ class Learner:
         write_bytes(self.page, rounds_page(self.policy.name, over, self.policy.gate.margin).encode(), durable=False)
 
     def _judge(self, one: Round) -> Json:
-        """Each row's fate, and the files that are trained and measured on."""
+        """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""
         came = [Arrived(**entry) for entry in read_lines(one.arrived)]
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
         judged = judge_rows(self.policy, came, seen_keys(before))
@@ -167,7 +167,7 @@ class Learner:
         return facts
 
     def _replayed(self, one: Round, before: list[Round], start: str | None, new: int) -> tuple[list[Json], list[str]]:
-        """Old rows of the promoted version, and general ones, in their shares of all rows; drawn by a hash, so again the same."""
+        """Draw old rows of the promoted version, and general ones, in their shares of all rows; by a hash, so again the same."""
         shares = self.policy.replay
         total = new / (1 - shares.old - shares.general)
         pool = [row for each in learned_by(before, start) for row in read_lines(each.rows)]
@@ -177,7 +177,7 @@ class Learner:
         return old, general
 
     def _promoted_run(self) -> str | None:
-        """Where the version in place was trained, None where there is none. Raises Stop(1) where its run is not known."""
+        """Return where the version in place was trained, None where there is none. Raises Stop(1) where its run is not known."""
         current = read_registry(registry_file(os.environ)).current(self.policy.name)
         if current and not current.facts["run"]:
             text = f"{self.policy.name} {current.facts['version']} is in place, and no run is known of it to start from"
@@ -241,14 +241,14 @@ class Learner:
         return facts | {"against": found["against"], "adapter_sha256": hashes["adapter_sha256"]}
 
     def _acknowledge(self, one: Round) -> Json:
-        """Only now, when every row's fate is on the disk, the streams may forget them."""
+        """Acknowledge the rows to their streams, only now that every row's fate is on the disk."""
         entries = [(entry["source"], entry["entry"]) for entry in read_lines(one.arrived) if entry["entry"]]
         acknowledge(self.policy, entries)
         return {"entries": len(entries), "time": round(time.time(), 3)}
 
 
 def untold(folder: Path) -> list[Round]:
-    """Rounds that are over and stood in no answer yet."""
+    """Return rounds that are over and stood in no answer yet."""
     return [each for each in rounds_of(folder) if each.over and read_json(each.path / "told.json") is None]
 
 
@@ -258,7 +258,7 @@ def mark_told(rounds: list[Round]) -> None:
 
 
 def _held_out(kept: dict[int, Json], share: float) -> set[int]:
-    """The numbers of the rows that are held out, drawn by a hash of what they say."""
+    """Return the numbers of the rows that are held out, drawn by a hash of their content."""
     count = min(len(kept) // 2, max(_LEAST_NEW, round(share * len(kept))))
     return set(sorted(kept, key=lambda number: _draw(0, str(row_key(kept[number]))))[:count])
 

@@ -13,7 +13,7 @@ _GENERAL = "general answers"
 
 
 def rounds_page(name: str, rounds: list[Json], margin: float) -> str:
-    """The page of the `answer`s of rounds that are over, in order."""
+    """Render the page of the `answer`s of rounds that are over, in order."""
     measured = [one | {"groups": groups_of(one)} for one in rounds if one["domains"]]
     names = list(dict.fromkeys(group for one in measured for group in one["groups"]))
     names = [one for one in names if one != _GENERAL] + [_GENERAL] * (_GENERAL in names)
@@ -34,13 +34,13 @@ def rounds_page(name: str, rounds: list[Json], margin: float) -> str:
 
 
 def groups_of(one: Json) -> Json:
-    """What a round's gate saw: of new rows, of each domain, of general answers."""
+    """Return the gate's measurements of a round: new rows, each domain, general answers."""
     groups: Json = one["domains"] | ({_GENERAL: one["general"]} if one["general"] else {})
     return groups
 
 
 def losses_in_place(measured: list[Json], group: str) -> list[tuple[float, float]]:
-    """(round, loss of the version in place after it) of one group, beginning with what was there before the first promotion."""
+    """Return (round, loss of the version in place after it) of one group, beginning with the version before the first promotion."""
     found: list[tuple[float, float]] = []
     for one in measured:
         if one["promoted"] and (of := one["groups"].get(group)):
@@ -50,7 +50,7 @@ def losses_in_place(measured: list[Json], group: str) -> list[tuple[float, float
 
 
 def _cell(of: Json | None, margin: float, group: str) -> tuple[str, str]:
-    """(class, words) of how a group fared in a round."""
+    """Return (class, words) of how a group fared in a round."""
     if not of:
         return "quiet", "-"
     loss, interval = of["loss"], of["loss"]["interval"]

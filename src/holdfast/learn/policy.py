@@ -146,13 +146,13 @@ def _origin(origin: Origin, folder: Path) -> Origin:
 
 
 def _own_folder(name: str, folder: Path) -> Path:
-    """Beside the policy, so that the command finds its rounds from anywhere; where they were begun in the current folder, there."""
+    """Return the rounds' folder: beside the policy, so that it is found from anywhere; in the current folder where it exists there."""
     here = Path("runs/learn", name).resolve()
     return here if here.exists() else folder / "runs" / "learn" / name
 
 
 def _place(name: str, folder: Path) -> Path:
-    """Beside the policy, unless it is in the current folder alone."""
+    """Return a place beside the policy, unless it is in the current folder alone."""
     path = Path(name).expanduser()
     here, root = folder / path, path.parts[0] if path.parts else ""
     return here if (folder / root).exists() or not Path(root).exists() else Path.cwd() / path

@@ -73,7 +73,7 @@ class Round:
         return self.file("acknowledged").exists()
 
     def answer(self) -> Json:
-        """What --json says of it."""
+        """Return the round's part of the --json answer."""
         judged, decided = self.of("judged") or {}, self.of("decided") or {}
         gate = self.of("gated") or {}
         return {
@@ -95,13 +95,13 @@ class Round:
 
 
 def rounds_of(folder: Path) -> list[Round]:
-    """Rounds that were begun, in order. A folder without its first phase's file was never begun: it took nothing."""
+    """Return rounds that were begun, in order. A folder without its first phase's file was never begun: it took nothing."""
     found = sorted((folder / "rounds").glob("[0-9]*"))
     return [Round(path) for path in found if Round(path).file("collected").exists()]
 
 
 def withdrawn_people(folder: Path) -> frozenset[str]:
-    """The hashes of the people whose rows were withdrawn: what else comes of them is not taken."""
+    """Return the hashes of the people whose rows were withdrawn: what else comes of them is not taken."""
     file = folder / WITHDRAWN / "people.txt"
     return frozenset(file.read_text().split()) if file.exists() else frozenset()
 
@@ -119,18 +119,18 @@ def hash_of(person: str) -> str:
 
 
 def taken_by(rounds: list[Round]) -> frozenset[tuple[str, str]]:
-    """(place, hash) of every record that a round has taken."""
+    """Return (place, hash) of every record that a round has taken."""
     return frozenset((one["place"], one["sha256"]) for each in rounds for one in read_lines(each.arrived))
 
 
 def carried_from(before: list[Round]) -> Round | None:
-    """The round whose rows are tried again: the last that trained, if all that was held against it is that nothing could be told."""
+    """Return the round whose rows are tried again: the last that trained, if it was refused only because nothing could be told."""
     last = next((each for each in reversed(before) if not (each.of("judged") or {}).get("refused")), None)
     return last if last and (last.of("decided") or {}).get("carry") else None
 
 
 def learned_by(rounds: list[Round], run: str | None) -> Iterator[Round]:
-    """The rounds whose rows a version has learned, the newest first: the one that made it, and those it started from."""
+    """Yield the rounds whose rows a version has learned, the newest first: the one that made it, and those it started from."""
     by_run = {str(each.run): each for each in rounds}
     while run and (found := by_run.get(run)):
         yield found

@@ -46,12 +46,12 @@ class Arrived:
         return dict(self.__dict__)
 
     def nobodys(self) -> Arrived:
-        """That something has come, without what it says and of whom."""
+        """Return the arrival without its content and its person."""
         return replace(self, row=None, reason=WITHDRAWN, detail="", person="")
 
 
 def arrived(policy: Policy, taken: Taken) -> Iterator[Arrived]:
-    """What has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read.
+    """Yield what has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read.
 
     An entry of a stream that a round has taken comes again where a server forgot that it was acknowledged: it is told again.
     """
@@ -95,7 +95,7 @@ def _stream(origin: Origin, policy: Policy) -> Source:
 
 
 def _files(origin: Origin) -> list[str]:
-    """Files that are there and hold something; those whose name begins with a dot are somebody's unfinished ones."""
+    """List files that are there and hold something; those whose name begins with a dot are somebody's unfinished ones."""
     found: list[Path] = []
     if origin.votes:
         place = Path(origin.votes)
@@ -108,7 +108,7 @@ def _files(origin: Origin) -> list[str]:
 
 
 def _unfinished(file: str) -> str:
-    """The last line of a file that does not end yet: somebody may be writing it."""
+    """Return a file's last line where it has no line end yet: somebody may be writing it."""
     with open(file, "rb") as handle:
         size = handle.seek(0, os.SEEK_END)
         handle.seek(max(0, size - (1 << 20)))
@@ -135,7 +135,7 @@ def _entry(record: Record | Unusable) -> str:
 
 
 def _as_people_said(record: Record, fields: Json) -> Record | Unusable:
-    """A corrected answer in place of the one that was given; nothing of an answer that was found bad."""
+    """Return a corrected answer in place of the one that was given; nothing of an answer that was found bad."""
     if fields.get("voted") == "same":
         return Unusable(record.place, "", "no_preference", "neither answer was preferred")
     told = record.rating if isinstance(record.rating, dict) else fields

@@ -40,7 +40,7 @@ def train(config: str, settings: list[str], folder: Path) -> Json:
 
 
 def _run(command: list[str], log: Path) -> tuple[int, bytes]:
-    """Its exit code and what it printed; what it said goes to the log.
+    """Run a command; return its exit code and stdout; its stderr goes to the log.
 
     A signal that asks us to stop is passed on to it, once for each, and its end waited for. It has a session of its own, so
     that Ctrl-C does not reach it twice.

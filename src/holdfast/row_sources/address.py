@@ -33,7 +33,7 @@ _WEB = ("http://", "https://")
 
 
 def fetch(address: str, tell: Callable[[str], None]) -> list[str]:
-    """The files of an address, a pattern or a folder, here. Raises Stop where it is none, is not reached, or there is no room."""
+    """Fetch the files of an address, a pattern or a folder. Raises Stop where it is none, is not reached, or there is no room."""
     if not ADDRESS.match(address):
         raise Stop(USAGE, f"{address}: protocols are written in small letters", _HINT)
     refuse_unkeepable(address, _HINT)
@@ -62,7 +62,7 @@ def fetch(address: str, tell: Callable[[str], None]) -> list[str]:
 
 
 def _paths(fs: Any, root: str, address: str) -> list[str]:
-    """The files that are meant, in the order of their names. Raises FileNotFoundError for none."""
+    """List the matching files by name. Raises FileNotFoundError for none."""
     fs.invalidate_cache()
     if address.startswith(_WEB):
         return [root]
@@ -82,7 +82,7 @@ def _hidden(path: str, root: str) -> bool:
 
 
 def _fetch_file(fs: Any, path: str, address: str, place: Path) -> Path:
-    """One file, copied unless this version of it lies there. Raises OSError; one that is cut short is not kept."""
+    """Fetch one file, unless this version of it lies there. Raises OSError; one that is cut short is not kept."""
     about = {str(key).lower(): value for key, value in fs.info(path).items()}
     version = [str(about[key]) for key in _OF_VERSION if about.get(key)]
     size = about.get("size")

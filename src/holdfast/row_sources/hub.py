@@ -20,7 +20,7 @@ _CARD = "README.md"
 
 
 def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[str]:
-    """The files, in the hub's cache. Raises Stop with what the hub lacks or refuses."""
+    """Fetch the files into the hub's cache. Raises Stop with what the hub lacks or refuses."""
     try:
         import huggingface_hub as hub
     except ImportError:
@@ -43,7 +43,7 @@ def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[st
 
 
 def _listing(hub: Any, rows: HubRows, tell: Callable[[str], None]) -> tuple[str, list[str], Exception | None]:
-    """(commit, names of all files, None); where the hub is not reached, and that is told, as it said the last time, and the error."""
+    """Return (commit, names of all files, None); where the hub is not reached, say so and return its last answer, and the error."""
     memory = _memory(rows)
     try:
         info = hub.HfApi().dataset_info(rows.name, revision=rows.revision)
@@ -65,7 +65,7 @@ def _listing(hub: Any, rows: HubRows, tell: Callable[[str], None]) -> tuple[str,
 
 
 def _get(hub: Any, name: str, commit: str, file: str, away: Exception | None) -> Path:
-    """One file of a commit. away: why the hub is not asked; the cache has to have it then."""
+    """Fetch one file of a commit. away: why the hub is not asked; the cache has to have it then."""
     if away is None:
         return Path(hub.hf_hub_download(name, file, repo_type="dataset", revision=commit)).absolute()
     found = hub.try_to_load_from_cache(name, file, repo_type="dataset", revision=commit)
@@ -75,14 +75,14 @@ def _get(hub: Any, name: str, commit: str, file: str, away: Exception | None) ->
 
 
 def _memory(rows: HubRows) -> Path | None:
-    """Where the names of a revision's files are kept: the hub's own cache may hold some of them."""
+    """Return the file for the names of a revision's files: the hub's own cache may hold some of them."""
     cache = cache_folder(os.environ)
     revision = (rows.revision or "main").replace("/", "--")
     return cache / "rows" / "hub" / rows.name.replace("/", "--") / f"{revision}.json" if cache else None
 
 
 def _in_cache(rows: HubRows) -> dict[str, Any] | None:
-    """What another program has put into the hub's cache; None where there is nothing, or parts of shards are missing."""
+    """Return the listing of files another program put into the hub's cache; None for none, or where parts of shards are missing."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder, revision = Path(HF_HUB_CACHE) / f"datasets--{rows.name.replace('/', '--')}", rows.revision or "main"

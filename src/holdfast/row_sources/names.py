@@ -36,12 +36,12 @@ class HubRows:
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether a name that is no file here can be that of a data set on the hub, or is an address."""
+    """True if a name that is no file here can be that of a data set on the hub, or is an address."""
     return bool(ADDRESS.match(name.lower())) or _is_plain(name)
 
 
 def hub_rows(name: str) -> HubRows | None:
-    """What a name asks of the hub; None for other addresses. Raises Stop(2) for one that asks what there is not."""
+    """Parse a name as rows of the hub; None for other addresses. Raises Stop(2) for an invalid one."""
     if not _PREFIX.match(name) and not _is_plain(name):
         return None
     prefix, rest = bool(_PREFIX.match(name)), _PREFIX.sub("", name, count=1)
@@ -62,7 +62,7 @@ def hub_rows(name: str) -> HubRows | None:
 
 
 def with_asked(name: str, subset: str | None, split: str | None, revision: str | None) -> str:
-    """A name with what data.subset, data.split and data.revision ask for, where it does not say it itself; an address as it is."""
+    """Add data.subset, data.split and data.revision to a name, where it does not have them itself; an address stays as it is."""
     rows = hub_rows(name)
     if rows is None:
         return name
@@ -70,7 +70,7 @@ def with_asked(name: str, subset: str | None, split: str | None, revision: str |
 
 
 def suffix_of(path: str) -> str:
-    """The ending of a file's name without that of its compression, in small letters; "" where it has none."""
+    """Return the ending of a file's name without that of its compression, in small letters; "" where it has none."""
     name = path.rpartition("/")[2].lower()
     for packed in PACKED:
         name = name.removesuffix(packed)
@@ -79,7 +79,7 @@ def suffix_of(path: str) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """owner/name, and not the misspelt path of a file of rows."""
+    """True if a name is owner/name, and not the misspelt path of a file of rows."""
     text = name.partition("?")[0]
     found = _HUB.fullmatch(text)
     return bool(found and not found["path"] and (found["revision"] or suffix_of(text) not in (*ROWS, ".yaml", ".yml", *PACKED)))

@@ -22,7 +22,7 @@ def refuse_unkeepable(address: str, hint: str) -> None:
 
 
 def open_place(address: str, hint: str) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path in it. Raises Stop(2) where there is none, or its package is not installed."""
+    """Return fsspec's file system of an address, and the path in it. Raises Stop(2) where there is none, or its package is missing."""
     try:
         core: Any = importlib.import_module("fsspec.core")
         fs, root = core.url_to_fs(address)

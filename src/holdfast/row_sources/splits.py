@@ -22,7 +22,7 @@ Splits = dict[str, list[str]]
 
 
 def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tuple[str, list[str], list[str]]:
-    """(the split that was chosen, its files, the other splits). held_out: rows that judge. Raises Stop(2), naming what there is."""
+    """Return (the chosen split, its files, the other splits). held_out: rows that judge. Raises Stop(2), naming the splits there are."""
     if rows.path:
         found = matching(files, rows.path)
         if not found:
@@ -46,7 +46,7 @@ def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tupl
 
 
 def _subset(rows: HubRows, usable: list[str], configs: list[dict[str, Any]]) -> tuple[str, Splits]:
-    """(name, splits) of the subset that is asked for, or of the default one."""
+    """Return (name, splits) of the subset that is asked for, or of the default one."""
     names = [str(config.get("config_name", "default")) for config in configs]
     if not names:
         folders = {part for file in usable for part in PurePosixPath(file).parts[:-1]}
@@ -65,7 +65,7 @@ def _subset(rows: HubRows, usable: list[str], configs: list[dict[str, Any]]) -> 
 
 
 def _by_card(config: dict[str, Any], usable: list[str]) -> Splits:
-    """What `configs` of a card says: a pattern, several, or one for each split."""
+    """Return the splits by `configs` of a card: a pattern, several, or one for each split."""
     given, folder = config.get("data_files"), str(config.get("data_dir") or "").strip("./")
     inside = [file for file in usable if not folder or file.startswith(f"{folder}/")]
     if given is None:
@@ -82,7 +82,7 @@ def _by_card(config: dict[str, Any], usable: list[str]) -> Splits:
 
 
 def _by_names(files: list[str]) -> Splits:
-    """Splits by the names of files and folders; all files are "train" where no name says anything."""
+    """Group files into splits by the names of files and folders; all are "train" where no name says anything."""
     splits: Splits = {}
     for file in sorted(files):
         if split := _named(file):
@@ -91,7 +91,7 @@ def _by_names(files: list[str]) -> Splits:
 
 
 def _named(file: str) -> str:
-    """The split that a path names: in its shards' name, in the file's, in a folder's; "" for none."""
+    """Return the split that a path names: in its shards' name, in the file's, in a folder's; "" for none."""
     *folders, name = PurePosixPath(file).parts
     shard = _SHARD.match(name)
     if shard and shard["split"] not in _NO_SPLIT:
@@ -123,7 +123,7 @@ def judges(name: str) -> bool:
 
 
 def _one_format(files: list[str]) -> list[str]:
-    """Those of the form that most files have: a data set that offers the same rows in two forms is read once."""
+    """Select the files of the most frequent form: a data set that offers the same rows in two forms is read once."""
     kinds = Counter(suffix_of(file) for file in files if suffix_of(file) != ".txt") or Counter(suffix_of(file) for file in files)
     most = max(kinds, key=lambda kind: (kinds[kind], kind == ".parquet"), default="")
     return [file for file in files if suffix_of(file) == most]
@@ -135,7 +135,7 @@ def _holds_rows(file: str) -> bool:
 
 
 def _configs(card: str) -> list[dict[str, Any]]:
-    """`configs` of the front matter of a data set's README.md."""
+    """Read `configs` of the front matter of a data set's README.md."""
     try:
         front = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else None
     except (IndexError, yaml.YAMLError):
@@ -145,7 +145,7 @@ def _configs(card: str) -> list[dict[str, Any]]:
 
 
 def matching(files: list[str], pattern: str) -> list[str]:
-    """Those of `files` that a pattern names: ** any folders, * and ? within one, a folder all in it."""
+    """Return those of `files` that match a pattern: ** any folders, * and ? within one, a folder all in it."""
     signs = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     made = "".join(signs.get(part, re.escape(part)) for part in _TOKENS.findall(pattern))
     whole = re.compile(f"{made}(?:/.*)?" if made else ".*")

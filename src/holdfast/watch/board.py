@@ -76,7 +76,7 @@ class Board:
                 raise no_run(place)
 
     def rows(self) -> dict[str, Json]:
-        """One entry a run by its name, as `status --json` has it, with the newest numbers."""
+        """Return one entry a run by its name, as `status --json` has it, with the newest numbers."""
         with self._lock:
             if time.monotonic() - self._looked >= _FRESH_S:
                 self._find()
@@ -90,7 +90,7 @@ class Board:
         return known.folder if known else None
 
     def detail(self, name: str) -> Json | None:
-        """All that the page shows of one run; None where there is no such run."""
+        """Return all that the page shows of one run; None where there is no such run."""
         row = self.rows().get(name)
         with self._lock:
             known = self._known.get(name)
@@ -117,7 +117,7 @@ class Board:
             return row | found | {"incidents": known.incidents, "problems": problems}
 
     def compared(self, name: str, other: str) -> Json | None:
-        """What two runs differ in and what that comes from, as `holdfast compare` tells it, with both courses; None for no such run."""
+        """Compare two runs as `holdfast compare` does: differences, their causes, and both courses; None for no such run."""
         self.rows()
         with self._lock:
             one, two = self._known.get(name), self._known.get(other)
@@ -150,7 +150,7 @@ class Board:
             self._known[name] = known.get(folder.path) or _Known(folder, Curves(_journal(folder)))
 
     def _row(self, name: str, known: _Known) -> Json:
-        """The run's entry, looked at anew only where something of it changed, or it lives."""
+        """Return the run's entry, looked at anew only where something of it changed, or it lives."""
         key = _signature(known.folder)
         if key != known.key or known.row.get("state") == "running":
             known.key = key
@@ -175,7 +175,7 @@ def _journal(folder: RunFolder) -> Path:
 
 
 def _signature(folder: RunFolder) -> tuple[object, ...]:
-    """What changes when something of a run does, at the price of a few looks at the disk."""
+    """Return a value that changes when something of a run does, at the price of a few looks at the disk."""
     facts: list[object] = []
     for file in (
         _journal(folder),
@@ -199,7 +199,7 @@ def _signature(folder: RunFolder) -> tuple[object, ...]:
 
 
 def _numbers(standing: Standing) -> Json:
-    """The newest step in figures; None is unknown."""
+    """Return the newest step in figures; None is unknown."""
     row = standing.last_step
     rate = speed(row)
     return {

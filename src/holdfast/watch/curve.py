@@ -44,7 +44,7 @@ class Curve:
             self._buckets, self._width = merged + odd, 2 * self._width
 
     def points(self) -> list[Point]:
-        """In the order of steps."""
+        """Return the points in the order of steps."""
         return [point for bucket in self._buckets for point in sorted(set(bucket))]
 
 
@@ -95,7 +95,7 @@ class Curves:
 
 
 def speed(row: Json) -> float | None:
-    """Tokens a second of a step; None where they are not known."""
+    """Return tokens a second of a step; None where they are not known."""
     seconds, tokens = row.get("seconds"), row.get("tokens")
     known = isinstance(seconds, int | float) and isinstance(tokens, int | float) and seconds > 0
     return tokens / seconds if known else None  # type: ignore[operator]

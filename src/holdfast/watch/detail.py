@@ -44,18 +44,18 @@ Points = Sequence[tuple[float, float]]
 
 
 def held_out(run: RunFolder) -> list[tuple[int, float]]:
-    """(step, loss) of the evaluations on the way, the newest ones."""
+    """Return (step, loss) of the evaluations on the way, the newest ones."""
     return [(row["step"], row["loss"]) for row in read_evaluations(run) if row["loss"] is not None]
 
 
 def logged_losses(run: RunFolder) -> list[tuple[int, float]]:
-    """Losses that a watched command printed of late, numbered from 1: which steps they are of it need not say."""
+    """Return losses that a watched command printed of late, numbered from 1: the command need not say their steps."""
     text = _end_of(newest_log(run), _LOGGED_BYTES) if run.command_file.exists() else ""
     return [(number, point.loss) for number, point in enumerate(points(clean_lines(text)), 1)]
 
 
 def charts(run: RunFolder, curves: Curves, evaluated: Points) -> list[Json]:
-    """[{title, unit, over, lines: [{name, points, smooth}]}], the loss first."""
+    """Return [{title, unit, over, lines: [{name, points, smooth}]}], the loss first."""
     found = [_chart("Loss", "loss", [_line("training", curves.points(), smooth=True), _line("held-out", evaluated)])]
     if not curves.points() and (logged := logged_losses(run)):
         found = [_chart("Loss, as the command printed it of late", "loss", [_line("loss", logged)], over="printed loss")]
@@ -65,12 +65,12 @@ def charts(run: RunFolder, curves: Curves, evaluated: Points) -> list[Json]:
 
 
 def both_losses(names: tuple[str, str], courses: tuple[Points, Points]) -> Json:
-    """The chart of two runs' losses."""
+    """Return the chart of two runs' losses."""
     return _chart("Loss of both", "loss", [_line(name, course, smooth=True) for name, course in zip(names, courses, strict=True)])
 
 
 def _of_machine(run: RunFolder) -> list[Json]:
-    """What processors and cards did meanwhile."""
+    """Return the charts of processors and cards during the run."""
     found = [(one["step"], figures(one)) for one in kept(run.readings_file) if isinstance(one.get("step"), int)]
     names = [name for name in dict.fromkeys(name for _, known in found for name in known) if name.rpartition("/")[2] in _OF_MACHINE]
     charts = []
@@ -87,13 +87,13 @@ def _chart(title: str, unit: str, lines: list[Json], over: str = "step") -> Json
 
 
 def _line(name: str, points: Points, smooth: bool = False) -> Json:
-    """A line as it is sent: evenly chosen points, the last among them; five digits are more than can be seen."""
+    """Return a line as it is sent: evenly chosen points, the last among them; five digits are more than can be seen."""
     chosen = points[:: -max(1, -(-len(points) // _DRAWN))][::-1]
     return {"name": name, "smooth": smooth, "points": [[x, float(f"{y:.5g}")] for x, y in chosen]}
 
 
 def loss_svg(losses: Points, incidents: list[Json]) -> str:
-    """The loss over steps as a picture for other pages; a loss that is not finite is a gap."""
+    """Draw the loss over steps as a picture for other pages; a loss that is not finite is a gap."""
     marks = [
         Marker(one["step"], str(number), f"step {one['step']}: {one['cause']}")
         for number, one in enumerate(incidents, 1)
@@ -103,7 +103,7 @@ def loss_svg(losses: Points, incidents: list[Json]) -> str:
 
 
 def in_the_books_words(incident: Json, ends: dict[int, Json]) -> Json:
-    """The incident with what the book says of its cause, and what was done about it."""
+    """Return the incident with the book's words on its cause, and on what was done about it."""
     end = ends.get(incident["attempt"], {})
     clues = "\n".join(f"{clue}\nreading: {clue}" for clue in end.get("diagnosis", {}).get("clues", ()))
     cards = sorted((card for card in cards_of("failures").values() if card.cause == incident["cause"]), key=lambda card: -card.sure)
@@ -114,7 +114,7 @@ def in_the_books_words(incident: Json, ends: dict[int, Json]) -> Json:
 
 
 def what_comes_next(run: RunFolder, row: Json) -> str:
-    """What is done where the step of the newest incident fails again, what to type where nobody works on the run; else empty."""
+    """Say what is done if the newest incident's step fails again, or what to type where nobody works on the run; else empty."""
     incident, committed = row["last_incident"], row["step"]
     if row["state"] in ("dead", "interrupted") and row["command"]:
         where = f" in {row['folder']}" if row["folder"] else ""
@@ -129,7 +129,7 @@ def what_comes_next(run: RunFolder, row: Json) -> str:
 
 
 def trials(run: RunFolder, since: float) -> list[Json]:
-    """[{number, tries, came}] of the experiments with a failing step that began after `since`, oldest first; came: None as yet."""
+    """Return [{number, tries, came}] of the experiments with a failing step that began after `since`, oldest first; came: None as yet."""
     found = []
     for folder in sorted(run.trials.glob("[0-9]*"))[-_TRIALS:]:
         request, result = read_json(folder / "request.json"), read_json(folder / "trial.json")
@@ -143,7 +143,7 @@ def trials(run: RunFolder, since: float) -> list[Json]:
 
 
 def ranks(run: RunFolder, number: int) -> list[Json]:
-    """[{rank, pid, phase, step}] of an attempt of several ranks; pid: None where it is not of this machine, or gone."""
+    """Return [{rank, pid, phase, step}] of an attempt of several ranks; pid: None where it is not of this machine, or gone."""
     attempt = Attempt(number, run.attempt(number), None)
     spec = read_launch_spec(attempt.folder)
     count = spec.facts.get("ranks", 1) if spec else 1
@@ -165,7 +165,7 @@ def _pulse(attempt: Attempt, rank: int) -> Json:
 
 
 def happened(run: RunFolder, scrubber: Scrubber) -> list[Json]:
-    """The newest events worth telling, in words, oldest first. Evaluations are in the chart."""
+    """Return the newest events worth telling, in words, oldest first. Evaluations are in the chart."""
     found = []
     for event in run.events():
         told = notice(event)
@@ -181,7 +181,7 @@ def newest_log(run: RunFolder) -> Path:
 
 
 def output(run: RunFolder, scrubber: Scrubber) -> list[str]:
-    """The last lines that the newest attempt printed, without secrets."""
+    """Return the last lines that the newest attempt printed, without secrets."""
     text = _end_of(newest_log(run), _OUTPUT_BYTES)
     lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").splitlines()]
     return [inert(line) for line in scrubber.secrets("\n".join(lines[-_OUTPUT_LINES:])).split("\n")] if lines else []

@@ -9,7 +9,7 @@ import socket
 
 
 def lan_address() -> str:
-    """The address by which other machines of the network reach this one; loopback where it has none. Sends nothing."""
+    """Return the address by which other machines of the network reach this one; loopback where it has none. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address for documentation: only the route to it is looked up
@@ -19,7 +19,7 @@ def lan_address() -> str:
 
 
 def qr_code(text: str) -> str | None:
-    """The text as a QR code of block characters; None where the package segno is not installed."""
+    """Render the text as a QR code of block characters; None where the package segno is not installed."""
     if importlib.util.find_spec("segno") is None:
         return None
     drawn = io.StringIO()

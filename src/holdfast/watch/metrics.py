@@ -29,7 +29,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Json], Any]]] = {
 
 
 def metrics(rows: Mapping[str, Json], readings: Json | None = None) -> str:
-    """What is known of each run, and readings of the machine; an unknown number has no line."""
+    """Format the numbers of each run, and readings of the machine, as Prometheus text; an unknown number has no line."""
     lines = ["# HELP holdfast_run_state 1 for the state a run is in", "# TYPE holdfast_run_state gauge"]
     lines += [
         f'holdfast_run_state{{run="{_escaped(name)}",state="{state}"}} {int(row["state"] == state)}'

@@ -118,7 +118,7 @@ def _cells(row: Json) -> tuple[str, ...]:
 
 
 def _lines(run: Json) -> list[str]:
-    """The chosen run in words."""
+    """Describe the chosen run in lines of text."""
     rate = f", {run['tokens_per_second']:,.0f} tokens a second" if run["tokens_per_second"] else ""
     lines = [f"{run['run']} on {run['host'] or 'an unknown host'}: {_state(run)}{rate}"]
     lines += [f"! {text}" for text in (*run["ills"], *run["problems"], *(sign["says"] for sign in run["signs"]))]

@@ -41,7 +41,7 @@ class Watched:
 
 
 def open_site(watched: Watched, port: int) -> ThreadingHTTPServer:
-    """A server that listens. Raises Stop(2) where the port is taken."""
+    """Return a server that listens. Raises Stop(2) where the port is taken."""
     return open_server("0.0.0.0" if watched.lan else LOOPBACK, port, type("Bound", (Handler,), {"watched": watched}))
 
 
@@ -58,7 +58,7 @@ class Handler(GuardedHandler):
         return super().given_token() or parse_qs(urlsplit(self.path).query).get("token", [""])[0]
 
     def is_ours(self, host: str) -> bool:
-        """A name that another's page could give this address is refused; an address cannot be taken."""
+        """True if the host is an address or this machine's name: any other name may be another's page's (DNS rebinding)."""
         if super().is_ours(host) or not self.watched.lan:
             return super().is_ours(host)
         return _is_address(host.strip("[]")) or host.lower() in (platform.node().lower(), f"{platform.node().lower()}.local")
@@ -71,7 +71,7 @@ class Handler(GuardedHandler):
         self.answer({urlsplit(self.path).path: self._stop} if self._named("/stop") is not None else {})
 
     def _named(self, end: str = "") -> str | None:
-        """The run that the path names; None where it names none."""
+        """Return the run that the path names; None where it names none."""
         path = urlsplit(self.path).path
         if not path.startswith("/api/runs/") or not path.endswith(end):
             return None
@@ -106,7 +106,7 @@ class Handler(GuardedHandler):
         self._tell(found | {"readings": (self.watched.sampler.latest if here else None) or found["readings"] or {}})
 
     def _compare(self, name: str, other: str) -> None:
-        """One comparison at a time: it reads whole journals."""
+        """Send a comparison, one at a time: it reads whole journals."""
         with _COMPARING:
             found = self.watched.board.compared(name, other)
         if found is None:
@@ -130,7 +130,7 @@ class Handler(GuardedHandler):
         self._tell({"asked": True})
 
     def _events(self) -> None:
-        """Each run that changed, as it changes, until the client has gone."""
+        """Send each run that changed, as it changes, until the client has gone."""
         self.begin_stream()
         sent: dict[str, bytes] = {}
         last: dict[str, float] = {}
@@ -157,14 +157,14 @@ class Handler(GuardedHandler):
 
 
 def _brief(row: Json) -> Json:
-    """The entry as it is sent again and again."""
+    """Return the short entry that is sent again and again."""
     incident = row["last_incident"]
     brief = {name: incident[name] for name in ("step", "cause", "title")} if incident else None
     return row | {"readings": None, "last_incident": brief}
 
 
 def _bytes(value: Json) -> bytes:
-    """JSON in ASCII on one line: names of files may be no UTF-8, and a journal of others may hold NaN, which is no JSON."""
+    """Encode JSON in ASCII on one line: names of files may be no UTF-8, and a journal of others may hold NaN, which is no JSON."""
     return json.dumps(_without_nan(value)).encode()
 
 

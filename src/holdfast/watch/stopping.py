@@ -13,7 +13,7 @@ _REFUSED_WITHIN_S = 3.0  # a stop that cannot be asked for says so within
 
 
 def ask_to_stop(folder: RunFolder) -> str:
-    """Why the run cannot be asked to stop; empty where it was asked, and ends in its own time."""
+    """Ask the run to stop, in its own time; return why it cannot be asked, empty where it was."""
     command = [*module_command("holdfast", "stop"), "--", str(folder.path)]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     assert child.stderr is not None

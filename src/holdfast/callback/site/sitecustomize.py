@@ -18,7 +18,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
 
 
 def _run_the_other() -> None:
-    """The sitecustomize that this one stands before, if there is one."""
+    """Run the sitecustomize that this one stands before, if there is one."""
     path = [place for place in sys.path if os.path.abspath(place or os.curdir) != _HERE]  # noqa: PTH100
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:

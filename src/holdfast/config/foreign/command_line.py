@@ -21,7 +21,7 @@ _CONFIGS = (".yaml", ".yml", ".json")
 
 
 def read_command(text: str, program: str = "") -> tuple[Source, list[str]]:
-    """The options of the longest training command in a shell text, and config files that it names, in their order."""
+    """Read the options of the longest training command in a shell text, and config files that it names, in their order."""
     variables = _variables(text)
     commands = [words for line in _lines(text) if _TRAINS.search(line) and (words := _words(line, variables))]
     words = max(commands, key=lambda words: sum(word.startswith("-") for word in words), default=[])
@@ -61,7 +61,7 @@ def _words(line: str, variables: dict[str, str]) -> list[str]:
 
 
 def _options(words: list[str]) -> tuple[list[Key], list[str], str, list[Key]]:
-    """Keys of the training, its config files, its task, and options of the launcher before it."""
+    """Parse words to keys of the training, its config files, its task, and options of the launcher before it."""
     script = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
     task = next((word for word in words if word in _TASKS), "")
     if script is not None:
@@ -77,7 +77,7 @@ def _options(words: list[str]) -> tuple[list[Key], list[str], str, list[Key]]:
 
 
 def _pairs(words: list[str], where: str) -> list[Key]:
-    """--name value, --name=value, --flag, and name=value."""
+    """Parse --name value, --name=value, --flag, and name=value."""
     found: list[Key] = []
     at = 0
     while at < len(words):

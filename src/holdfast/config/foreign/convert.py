@@ -27,7 +27,7 @@ _ROWS = "data/rows.jsonl"
 
 
 def convert(source: Source, data: list[str] | None = None, model: str | None = None, known: Mapping[str, str] | None = None) -> Draft:
-    """data, model: given beside the file, and stronger; known: files of data sets by their names in it."""
+    """Convert a source to a draft. data, model: given beside the file, and stronger; known: files of data sets by their names in it."""
     draft = Draft(source.program)
     named = [(common_name(source.program, key.pattern), key) for key in source.keys]
     given = _given(source, named, data, known or {})
@@ -41,7 +41,7 @@ def convert(source: Source, data: list[str] | None = None, model: str | None = N
 
 
 def _given(source: Source, named: list[tuple[str, Key]], data: list[str] | None, known: Mapping[str, str]) -> dict[str, Any]:
-    """What the rules may look at: each value by its common name, and what follows from several."""
+    """Return the values that rules read: each by its common name, and those that follow from several."""
     given: dict[str, Any] = {}
     for common, key in named:
         if not isinstance(key.value, Contents | Computed) and not _empty(key.value):
@@ -72,7 +72,7 @@ def _objective(source: Source, given: Mapping[str, Any]) -> str:
 
 
 def _is_full(source: Source, given: Mapping[str, Any]) -> bool:
-    """Whether theirs trains all weights."""
+    """True if the other program trains all weights."""
     kind = str(given.get("adapter_kind", "")).lower()
     if kind in ("full", "none") or rules.is_true(given.get("full_finetuning")) or rules.is_true(given.get("full_finetune")):
         return True
@@ -106,7 +106,7 @@ def _outcome(common: str, key: Key, given: dict[str, Any], program: str) -> Outc
 
 
 def _our_key(common: str, given: dict[str, Any]) -> str | None:
-    """The key of ours that a rule sets, tried on a plain value."""
+    """Return the key of ours that a rule sets, tried on a plain value."""
     for sample in (1, "x", True):
         try:
             return _RULES[common](sample, given | {"_at": ""}).ours
@@ -136,7 +136,7 @@ def _row(draft: Draft, key: Key, outcome: Outcome) -> Row:
 
 
 def _name_sections(draft: Draft, source: Source) -> None:
-    """A section was carried as far as what is in it was."""
+    """Set the fate of each section to that of the keys in it."""
     sections = {key.theirs for key in source.keys if isinstance(key.value, Contents)}
     for row in reversed(draft.rows):
         if row.theirs not in sections:
@@ -151,7 +151,7 @@ def _name_sections(draft: Draft, source: Source) -> None:
 
 
 def _fill(draft: Draft, source: Source, given: dict[str, Any], data: list[str] | None, model: str | None) -> None:
-    """What the file does not say: theirs's defaults where ours are others, rows, model, and what cannot be done here."""
+    """Fill in what the file does not say: their defaults where ours are others, rows, model, and reasons for what cannot be done here."""
     tree = draft.tree
     _refuse(draft, source, given)
     for row in draft.rows:
@@ -243,7 +243,7 @@ def _keep_valid(draft: Draft) -> None:
 
 
 def _blamed(draft: Draft, text: str) -> str:
-    """The key that a problem of several is taken from: one that it names, of those that are no model and no rows."""
+    """Choose the key that a problem of several is taken from: one that it names, of those that are no model and no rows."""
     needed = ("model", "data.files", "adapter.type", "train.objective")
     named = [path for path in draft.tree if path not in needed and (path in text or path.rpartition(".")[2] in text.split())]
     return named[0] if named else ""

@@ -86,7 +86,7 @@ class Draft:
     refused: list[str] = field(default_factory=list)
 
     def as_tree(self) -> dict[str, Any]:
-        """The config with its sections."""
+        """Return the config with its sections."""
         root: dict[str, Any] = {}
         for path, value in self.tree.items():
             *sections, name = path.split(".")
@@ -115,7 +115,7 @@ def implied(ours: str | None, why: str) -> Outcome:
 
 
 def flatten(tree: Any, path: str = "", where: str = "") -> Iterator[Key]:
-    """Each key of a tree of values, sections before what is in them."""
+    """Yield each key of a tree of values, sections before what is in them."""
     if isinstance(tree, dict) and tree:
         if path:
             yield Key(path, Contents(len(tree)), where)

@@ -136,7 +136,7 @@ _BEGINNINGS = [(pattern, why) for pattern, why in _PATTERNS if pattern not in _E
 
 
 def why_left(pattern: str, program: str) -> str:
-    """Why a key of theirs has none here. Unknown is an answer."""
+    """Return why a key of theirs has none here. Unknown is an answer."""
     name = pattern.replace("[]", "").rpartition(".")[2]
     if why := _EXACT.get(pattern) or _EXACT.get(name) or NO_KEY.get(pattern) or NO_KEY.get(name):
         return why

@@ -38,7 +38,7 @@ _LAUNCH = {"compute_environment", "distributed_type", "zero_optimization"}
 
 
 def read_foreign(file: Path) -> tuple[Source, dict[str, str]]:
-    """What the file says, and files of data sets by the names it calls them. Raises Stop(2) where it is of no known kind."""
+    """Read the keys of a file, and files of data sets by the names it calls them. Raises Stop(2) where it is of no known kind."""
     text = _text(file)
     suffix = file.suffix.lower()
     if suffix in (".py", ".ipynb"):
@@ -73,7 +73,7 @@ def _script(file: Path, text: str) -> Source:
 
 
 def read_config(file: Path, text: str) -> Source:
-    """A config in YAML or JSON."""
+    """Read a config in YAML or JSON."""
     try:
         tree = json.loads(text) if file.suffix == ".json" else yaml.load(text, LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -96,7 +96,7 @@ def read_config(file: Path, text: str) -> Source:
 
 
 def program_of_tree(tree: dict[str, Any]) -> str:
-    """Whose a config is, by its keys; empty where it is of nobody known."""
+    """Return the program that a config is for, by its keys; empty where it is of none known."""
     if "_component_" in str(tree):
         return "torchtune"
     if "base" in tree and ("task" in tree or isinstance(tree.get("training"), dict)):
@@ -113,7 +113,7 @@ def program_of_tree(tree: dict[str, Any]) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Texts that other readers of YAML take for numbers, as 1e-4, are numbers."""
+    """Convert texts that other readers of YAML take for numbers, as 1e-4, to numbers."""
     if isinstance(value, dict):
         return {str(name): _numbers(inside) for name, inside in value.items()}
     if isinstance(value, list):
@@ -127,7 +127,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _interpolated(value: Any, root: dict[str, Any]) -> Any:
-    """Texts with ${NAME} of a key at the top, as OmegaConf has them, filled in."""
+    """Fill in texts with ${NAME} of a key at the top, as OmegaConf has them."""
     if isinstance(value, dict):
         return {name: _interpolated(inside, root) for name, inside in value.items()}
     if isinstance(value, list):
@@ -165,7 +165,7 @@ def _command(file: Path, text: str) -> Source:
 
 
 def _named_sets(file: Path, source: Source) -> dict[str, str]:
-    """Files that LLaMA-Factory's dataset_info.json gives to names, beside the config or where dataset_dir says."""
+    """Read the files that LLaMA-Factory's dataset_info.json gives to names, beside the config or where dataset_dir says."""
     if source.program != "LLaMA-Factory":
         return {}
     folder = next((str(key.value) for key in source.keys if key.theirs == "dataset_dir" and key.value), "data")

@@ -39,7 +39,7 @@ def is_true(value: Any) -> bool:
 
 
 def number(value: Any) -> float:
-    """A number, also where YAML has read it as a text, as 1e-4. Raises ValueError."""
+    """Convert to a number, also where YAML has read it as a text, as 1e-4. Raises ValueError."""
     if isinstance(value, bool):
         raise ValueError(f"{value} is no number")
     return float(value)
@@ -53,7 +53,7 @@ def whole(value: Any) -> int:
 
 
 def plain(ours: str, kind: Callable[[Any], Any] = number) -> Rule:
-    """A key that means the same in both."""
+    """Return the rule of a key that means the same in both."""
     return lambda value, given: same(ours, kind(value))
 
 
@@ -64,7 +64,7 @@ def model(value: Any, given: Given) -> Outcome:
 
 
 def batch(value: Any, given: Given) -> Outcome:
-    """Rows of a step: micro-batch times accumulation times devices."""
+    """Compute the rows of a step: micro-batch times accumulation times devices."""
     factors = {name: given.get(name) for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")}
     told = {name: whole(factor) for name, factor in factors.items() if factor not in (None, "auto", "", "gpu") and str(factor) != "-1"}
     if value == "auto" or "per_device_train_batch_size" not in told:

@@ -137,7 +137,7 @@ def use_peft(value: Any, given: Given) -> Outcome:
 
 
 def _of_adapter(rule: Rule) -> Rule:
-    """A rule for a key that means nothing where all weights are trained."""
+    """Wrap the rule of a key that means nothing where all weights are trained."""
     return lambda value, given: left("all weights are trained, there is no adapter") if given.get("_full") else rule(value, given)
 
 

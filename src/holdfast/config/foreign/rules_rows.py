@@ -41,7 +41,7 @@ class RowFile(NamedTuple):
 
 
 def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
-    """The file that a data set of the hub is saved in, and how."""
+    """Return the file that a data set of the hub is saved in, and how."""
     more = f", {config!r}" if isinstance(config, str) and config else ""
     part = split if isinstance(split, str) and split else "train"
     told = "-".join([name, *([part] if part != "train" else [])])
@@ -50,13 +50,13 @@ def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
 
 
 def _registered(name: str) -> RowFile:
-    """The file of a data set that a list of LLaMA-Factory's names, which is not here."""
+    """Return the file of a data set that a list of LLaMA-Factory's names, which is not here."""
     file = f"data/{name}.jsonl"
     return RowFile(file, f"put the rows of {name}, whose file LLaMA-Factory's dataset_info.json names, at {file}, or write their place")
 
 
 def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: bool = True) -> dict[str, list[RowFile]]:
-    """The row files that each key of theirs comes to, by its path.
+    """Return the row files that each key of theirs comes to, by its path.
 
     keys: with their common names; known: files of data sets by name; of_hub: other names are those of data sets of the hub.
     """
@@ -79,7 +79,7 @@ def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: boo
 
 
 def of_torchtune(component: Any) -> str:
-    """The data set of the hub that a builder of torchtune's loads; empty where it has none of its own."""
+    """Return the data set of the hub that a builder of torchtune's loads; empty where it has none of its own."""
     return _TUNE.get(str(component).rpartition(".")[2], "")
 
 

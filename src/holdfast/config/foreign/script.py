@@ -34,7 +34,7 @@ _OBJECTS = ("model", "args", "train_dataset", "tokenizer", "processing_class", "
 
 
 def read_script(text: str, file: str = "") -> Source:
-    """The keys of a Python script, or of a notebook. Raises SyntaxError where it is neither."""
+    """Read the keys of a Python script, or of a notebook. Raises SyntaxError where it is neither."""
     tree = ast.parse(_python(text, file))
     names = _literals(tree)
     keys: list[Key] = []
@@ -58,7 +58,7 @@ def read_script(text: str, file: str = "") -> Source:
 
 
 def _python(text: str, file: str) -> str:
-    """The Python of a file: cells of a notebook are joined, lines for the shell or IPython left out."""
+    """Return the Python of a file: cells of a notebook are joined, lines for the shell or IPython left out."""
     if file.endswith(".ipynb"):
         cells = [cell for cell in json.loads(text).get("cells", []) if cell.get("cell_type") == "code"]
         text = "\n".join("".join(cell["source"]) for cell in cells)
@@ -80,7 +80,7 @@ def _name(func: ast.expr) -> str:
 
 
 def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
-    """The keys that a call gives; none where it is no call of a training."""
+    """Yield the keys that a call gives; none where it is no call of a training."""
     loads = name == "from_pretrained" and "Tokenizer" not in ast.unparse(call.func) and "Processor" not in ast.unparse(call.func)
     if not (loads or name in (*_ARGUMENTS, *_TRAINERS, *_ADAPTERS, *_QUANTISERS, *_PLAIN)):
         return
@@ -101,7 +101,7 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
 
 
 def _keys_of_rows(call: ast.Call, name: str, names: dict[str, Any], rows: Rows) -> Iterator[Key]:
-    """The keys of a call that loads rows: of those that are learned all; of those that judge, and of others, what they are called."""
+    """Yield the keys of a call that loads rows: all, for rows that are learned; the names alone, for those that judge and for others."""
     where = f"{name}, line {call.lineno}"
     positional = zip(_FIRST[name], call.args, strict=False)
     given = {key: _value(node, names) for key, node in [*positional, *_named(call)]}
@@ -147,7 +147,7 @@ def _role(name: str, loads: bool) -> str:
 
 
 def _literals(tree: ast.AST) -> dict[str, Any]:
-    """Names that stand for one literal, options of argparse with their defaults, and fields of dataclasses, as `args.NAME`."""
+    """Collect names that stand for one literal, options of argparse with their defaults, and fields of dataclasses, as `args.NAME`."""
     found: dict[str, Any] = {}
     twice: set[str] = set()
     for node in ast.walk(tree):
@@ -175,7 +175,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _value(node: ast.expr, names: dict[str, Any]) -> Any:
-    """The value of an expression of literals; else its source."""
+    """Evaluate an expression of literals; return its source where it is none."""
     try:
         return _of(node, names)
     except (ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError):
@@ -209,7 +209,7 @@ def _of(node: ast.expr, names: dict[str, Any]) -> Any:
 
 
 def _computed(node: ast.BinOp, first: Any, second: Any) -> Any:
-    """Arithmetic of two plain numbers, or two texts put together."""
+    """Compute the arithmetic of two plain numbers, or join two texts."""
     if isinstance(node.op, ast.Add) and isinstance(first, str) and isinstance(second, str):
         return first + second
     if not (isinstance(first, int | float) and isinstance(second, int | float)):

@@ -20,7 +20,7 @@ _METHODS = ("compute_loss", "training_step", "create_optimizer", "get_train_data
 
 
 def changes(tree: ast.AST) -> Iterator[Key]:
-    """A key for each step of a script that changes rows, weights, tokens or the trainer itself, with its line, in their order."""
+    """Yield a key for each step of a script that changes rows, weights, tokens or the trainer itself, with its line, in their order."""
     steps = [(call.end_lineno or 0, f"dataset_step.{method}", _arguments(method, call)) for method, call in changes_of_rows(tree)]
     steps += [step for node in ast.walk(tree) for step in _of_node(node)]
     for line, name, text in sorted(steps, key=lambda step: step[0]):

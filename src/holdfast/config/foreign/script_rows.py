@@ -78,7 +78,7 @@ def changes_of_rows(tree: ast.AST) -> list[tuple[str, ast.Call]]:
 
 
 def _bound_in(tree: ast.AST) -> dict[str, list[Bound]]:
-    """The assignments of a script, by the name."""
+    """Return the assignments of a script, by the name."""
     bound: dict[str, list[Bound]] = {}
     for node in ast.walk(tree):
         for name, one in _assigned(node):
@@ -111,7 +111,7 @@ def _assigned(node: ast.AST) -> list[tuple[str, Bound]]:
 
 
 def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: int = 0) -> list[Origin] | None:
-    """Where the rows of an expression at this line come from; None where that cannot be followed."""
+    """Trace where the rows of an expression at this line come from; None where that cannot be followed."""
     if depth > _DEEPEST:
         return None
     match node:

@@ -165,6 +165,6 @@ TRL_LR = {"dpo": 1e-6, "kto": 1e-6, "orpo": 1e-6, "simpo": 1e-6, "reward": 1e-4}
 
 
 def common_name(program: str, pattern: str) -> str:
-    """What the rules call a key of theirs; the key itself where they have no other name for it."""
+    """Return the rules' name for a key of theirs; the key itself where they have no other name for it."""
     own = _OF_PROGRAM.get(program, {})
     return own.get(pattern) or _NAMES.get(pattern) or _NAMES.get(pattern.replace("-", "_")) or pattern

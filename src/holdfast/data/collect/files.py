@@ -19,7 +19,7 @@ KINDS = ("requests", "llama-server", "shell")
 
 
 def kind_of(file: str) -> str:
-    """What a file is, by its first bytes and its name."""
+    """Return the kind of a file, by its first bytes and its name."""
     head = read_head(file).text.decode("utf-8", "replace")
     if llamalog.is_log(head):
         return "llama-server"
@@ -27,7 +27,7 @@ def kind_of(file: str) -> str:
 
 
 def batches_of(file: str, kind: str, shell_allowed: bool) -> Iterator[Batch]:
-    """Everything in `file`, some at a time. Raises Stop(2) for a shell history nobody allowed to be read."""
+    """Yield the records of `file` in batches. Raises Stop(2) for a shell history that may not be read without leave."""
     if kind == "shell" and not shell_allowed:
         raise Stop(
             USAGE,

@@ -73,7 +73,7 @@ def gather(
 
 
 def cleared(record: Record | Unusable, level: Level, needs_consent: bool, redacted: Counter[str]) -> Json | Unusable:
-    """The row as it is written, or why it is not."""
+    """Return the row as it is written, or the reason why it is left out."""
     if isinstance(record, Unusable):
         return record
     if record.consent is False:

@@ -38,19 +38,19 @@ _TRIVIAL = {
 
 
 def is_history(path: Path, head: str) -> bool:
-    """Whether a file is a history, by its name or its first line."""
+    """True if a file is a shell history, by its name or its first line."""
     return path.name.endswith("_history") or head.startswith("- cmd: ") or bool(_ZSH.match(head))
 
 
 def text_of(data: bytes) -> str:
-    """The text of a history file; zsh writes some bytes as 0x83 and the byte with one bit changed (Src/utils.c, unmetafy)."""
+    """Decode a history file; zsh writes some bytes as 0x83 and the byte with one bit changed (Src/utils.c, unmetafy)."""
     if b"\x83" in data and _ZSH.search(data.decode("utf-8", "replace")):
         data = re.sub(rb"\x83(.)", lambda found: bytes([found[1][0] ^ 32]), data, flags=re.S)
     return data.decode("utf-8", "replace")
 
 
 def records(text: str, file: str) -> Iterator[Record | Unusable]:
-    """A record for each command."""
+    """Yield a record for each command."""
     lines = text.splitlines()
     if any(line.startswith("- cmd: ") for line in lines[:20]):
         commands = _fish(lines)
@@ -80,7 +80,7 @@ def records(text: str, file: str) -> Iterator[Record | Unusable]:
 
 
 def _bash(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """One command a line; between time stamps (HISTTIMEFORMAT) all lines are one command."""
+    """Yield (line, command) of one command a line; between time stamps (HISTTIMEFORMAT) all lines are one command."""
     if not any(_STAMP.match(line) for line in lines):
         yield from enumerate(lines, 1)
         return
@@ -98,7 +98,7 @@ def _bash(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _zsh(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """`: time:seconds;command`, or the command alone; a line that ends in a backslash goes on."""
+    """Yield (line, command) of `: time:seconds;command`, or the command alone; a line that ends in a backslash goes on."""
     waiting: list[str] = []
     first = 1
     for number, line in enumerate(lines, 1):

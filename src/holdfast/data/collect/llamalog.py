@@ -25,14 +25,14 @@ _LONGEST_BODY = 1 << 24
 
 
 def is_log(head: str) -> bool:
-    """Whether the first lines of a file are such a log's."""
+    """True if `head`, the first lines of a file, is of such a log."""
     return bool(
         re.search(r"\blog_server_r|\"function\":\s*\"log_server_request\"|^(?:srv|slot) +\w+: |main: server is listening", head, re.M)
     )
 
 
 def records(lines: Iterable[tuple[int, str]], file: str) -> Iterator[Record | Unusable]:
-    """A record for each conversation or completion that was asked for. `lines`: numbers and texts of the log's lines."""
+    """Yield a record for each conversation or completion that was asked for. `lines`: numbers and texts of the log's lines."""
     open_ones: list[tuple[int, Json]] = []
     streams: dict[str, list[Json]] = {}
     for number, kind, value, raw in _bodies(lines):
@@ -71,7 +71,7 @@ def _ended(chunks: list[Json]) -> bool:
 
 
 def _bodies(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, Any, str]]:
-    """Line, kind (request, response, chunk or pair), value (None for an empty body) and text of what is logged, in order."""
+    """Yield line, kind (request, response, chunk or pair), value (None for an empty body) and text of each logged body, in order."""
     begun: tuple[int, str, str] | None = None
     for number, line in lines:
         if begun and not _NEW_LINE.match(line) and not line.startswith('{"') and len(begun[2]) < _LONGEST_BODY:

@@ -27,7 +27,7 @@ _NEWEST_BYTES = 1 << 20
 
 
 def row_key(row: Json) -> int:
-    """64 bits of what a row says, whatever its layout, case and spaces. Raises BadRow."""
+    """Hash the content of a row to 64 bits, whatever its layout, case and spaces. Raises BadRow."""
     view = view_of(parse_example(row, "auto"))
     return key_of(f"{normal(view.prompt)}\n{normal(view.answer)}")
 

@@ -25,7 +25,7 @@ _CONSENTS, _REFUSALS = ("consent", "opt_in", "allow_training"), ("opt_out", "do_
 
 
 def record_of(value: Any, place: str, raw: str, kind: str) -> Record | Unusable:
-    """The row in one record of a log, or why there is none. `kind`: its category, where the record names none."""
+    """Return the row in one record of a log, or why there is none. `kind`: its category, where the record names none."""
     try:
         if not isinstance(value, dict):
             raise BadRow("not_an_object", "a record must be a JSON object")
@@ -44,7 +44,7 @@ def record_of(value: Any, place: str, raw: str, kind: str) -> Record | Unusable:
 
 
 def _row(value: Json, request: Any, response: Any) -> Json:
-    """The row's fields alone. Raises BadRow."""
+    """Return the row's fields alone. Raises BadRow."""
     if response is None or (not isinstance(request, dict) and "messages" not in value):
         try:
             parse_example(value, "auto")  # a row as it is, such as an application pushes into a stream
@@ -73,7 +73,7 @@ def _row(value: Json, request: Any, response: Any) -> Json:
 
 
 def _part(value: Json, names: Iterable[str]) -> Any:
-    """The request or the response in a record: unpacked from text and from `body`."""
+    """Return the request or the response of a record: unpacked from text and from `body`."""
     found = next((value[name] for name in names if value.get(name) is not None), None)
     found = _loaded(found)
     if isinstance(found, dict) and found.get("body") is not None:
@@ -105,7 +105,7 @@ def _refuse_failure(value: Json, response: Any) -> None:
 
 
 def _answer(response: Any) -> Json:
-    """The assistant's turn. Raises BadRow."""
+    """Return the assistant's turn. Raises BadRow."""
     if isinstance(response, str):
         if response.lstrip().startswith("data:"):
             return _joined(_events(response))
@@ -158,7 +158,7 @@ def _events(text: str) -> Iterator[Json]:
 
 
 def _joined(chunks: Iterable[Json]) -> Json:
-    """The turn that a stream of chunks makes."""
+    """Join a stream of chunks to the turn that they make."""
     text, ended = "", False
     calls: dict[int, Json] = {}
     for chunk in chunks:
@@ -181,7 +181,7 @@ def _joined(chunks: Iterable[Json]) -> Json:
 
 
 def _of_responses(output: list[Any]) -> Json:
-    """The assistant's turn in the output of the responses endpoint."""
+    """Return the assistant's turn in the output of the responses endpoint."""
     said = [item for item in output if isinstance(item, dict) and item.get("type", "message") == "message"]
     texts = [part.get("text", "") for item in said for part in item.get("content") or () if isinstance(part, dict)]
     texts += [item["content"] for item in said if isinstance(item.get("content"), str)]
@@ -196,7 +196,7 @@ def _of_responses(output: list[Any]) -> Json:
 
 
 def _messages(asked: Json) -> list[Any]:
-    """The turns before the answer. Raises BadRow."""
+    """Return the turns before the answer. Raises BadRow."""
     turns = asked.get("messages", asked.get("input"))
     if isinstance(turns, str):
         turns = [{"role": "user", "content": turns}]
@@ -207,7 +207,7 @@ def _messages(asked: Json) -> list[Any]:
 
 
 def _consent(known: list[Json]) -> bool | None:
-    """What the people concerned said; a no anywhere is a no."""
+    """Return the consent of the people concerned, None where none is recorded; a no anywhere is a no."""
     said = [each[name] for each in known for name in _CONSENTS if name in each]
     refused = [each[name] for each in known for name in _REFUSALS if name in each]
     answers = [_yes_or_no(value) for value in said] + [None if (no := _yes_or_no(value)) is None else not no for value in refused]
@@ -217,7 +217,7 @@ def _consent(known: list[Json]) -> bool | None:
 
 
 def _yes_or_no(value: Any) -> bool | None:
-    """None for null; what is no known word counts as a no."""
+    """Return True for yes, None for null and False for anything else: an unknown word counts as a no."""
     if value is None:
         return None
     word = value.strip().lower() if isinstance(value, str) else value

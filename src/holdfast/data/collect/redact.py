@@ -90,7 +90,7 @@ _KINDS = (
 
 
 def redact(text: str, level: Level, found: Counter[str]) -> str:
-    """The text with [EMAIL] and the like in place of what was found; `found` counts it by kind. Idempotent."""
+    """Replace personal data in the text by [EMAIL] and the like; `found` counts it by kind. Idempotent."""
     if level == "none":
         return text
     for kind in _KINDS:
@@ -100,7 +100,7 @@ def redact(text: str, level: Level, found: Counter[str]) -> str:
 
 
 def redact_all(value: Any, level: Level, found: Counter[str]) -> Any:
-    """The same for every text in a JSON value, its keys excepted."""
+    """Redact every text in a JSON value as `redact` does, its keys excepted."""
     if isinstance(value, str):
         return redact(value, level, found)
     if isinstance(value, list):

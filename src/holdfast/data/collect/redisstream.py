@@ -64,7 +64,7 @@ class Reader:
             raise Stop(USAGE, f"{source.shown}: {error}", "for example: redis://127.0.0.1:6379/0") from None
 
     def _connect(self) -> Any:
-        """A client, or one of a cluster, which asks the nodes for their places: it connects at once."""
+        """Return a client, or one of a cluster, which asks the nodes for their places: it connects at once."""
         times = {"socket_timeout": 30, "socket_connect_timeout": 5}
         if self._source.cluster:
             return importlib.import_module("redis.cluster").RedisCluster.from_url(self._source.url, **times)
@@ -72,7 +72,7 @@ class Reader:
         return self._redis.Redis.from_url(self._source.url, retry=retry, **times)
 
     def there(self) -> Iterator[Batch]:
-        """What is there now, each entry once, and nothing is acknowledged: `acknowledge` does that, later and perhaps in another process.
+        """Yield the entries present now, each once, unacknowledged: `acknowledge` does that, later and perhaps in another process.
 
         One that was trimmed from the stream after it was delivered is a record, too. Raises Stop as `batches` does.
         """
@@ -89,7 +89,7 @@ class Reader:
             self._patiently(functools.partial(self._client.xack, self._source.stream, self._source.group, *some))
 
     def batches(self) -> Iterator[Batch]:
-        """Entries of this consumer that were not acknowledged, then those of consumers that are gone, then new ones.
+        """Yield this consumer's unacknowledged entries, then those of consumers that are gone, then new ones.
 
         Raises Stop(2) for a stream that is not there, Stop(3) where the server stays away.
         """
@@ -104,7 +104,7 @@ class Reader:
                 return
 
     def _patiently_each(self) -> Iterator[list[Any]]:
-        """One round: pending entries until there are none, left ones, then what is new."""
+        """Yield the entries of one round: pending ones until there are none, abandoned ones, then new ones."""
         last = "0"
         while entries := self._patiently(functools.partial(self._read, last)):
             yield entries
@@ -115,7 +115,7 @@ class Reader:
             yield entries
 
     def _join(self) -> None:
-        """Become one of the group, which begins at the stream's first entry."""
+        """Join the group, or create it: it begins at the stream's first entry."""
         if not self._client.exists(self._source.stream):
             found = sorted(_text(key) for key in self._client.scan_iter(count=1000, _type="stream"))[:10]
             hint = f"streams there: {', '.join(found)}" if found else "there is no stream at all in this database"
@@ -162,7 +162,7 @@ class Reader:
         return record_of(value, place, raw, KIND)
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
-        """What the call gives; again for as long as the server is away. Raises Stop."""
+        """Return the result of the call, repeated for as long as the server is away. Raises Stop."""
         errors = self._redis.exceptions
         away: float | None = None
         pause_s = 0.1

@@ -24,7 +24,7 @@ SAME, ALIKE, CHANGED, ALONE = range(4)
 
 
 def difference(a: RowKeys, b: RowKeys) -> Difference:
-    """Rows are matched one to one: by value, then by texts but for case and spaces, then by prompt."""
+    """Match rows one to one: by value, then by texts but for case and spaces, then by prompt."""
     before, after = np.full(len(a), ALONE, np.int8), np.full(len(b), ALONE, np.int8)
     moved = False
     for kind, one, two in ((SAME, a.values, b.values), (ALIKE, a.pairs, b.pairs), (CHANGED, a.prompts, b.prompts)):
@@ -38,7 +38,7 @@ def difference(a: RowKeys, b: RowKeys) -> Difference:
 
 
 def _numbered(keys: Keys) -> Keys:
-    """Keys that are told apart by how often they stood before, so that the second of two equal rows matches a second one only."""
+    """Number equal keys by how often they stood before, so that the second of two equal rows matches a second one only."""
     order = np.argsort(keys, kind="stable")
     sorted_keys = keys[order]
     begins = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]]) if len(keys) else np.zeros(0, np.bool_)
@@ -50,6 +50,6 @@ def _numbered(keys: Keys) -> Keys:
 
 
 def kinds(marks: npt.NDArray[np.int8]) -> list[int]:
-    """How many rows there are of each kind, in the order of their numbers."""
+    """Count the rows of each kind, in the order of the kinds' numbers."""
     found: list[int] = np.bincount(marks, minlength=4).tolist()
     return found

@@ -30,13 +30,13 @@ class RowLine(NamedTuple):
     value: Any
 
     def of(self, field: str) -> str:
-        """What the row has in a field, as a name; "" where it has none."""
+        """Return the row's value in a field, as a name; "" where it has none."""
         found = self.value.get(field) if isinstance(self.value, dict) else None
         return found if isinstance(found, str) else "" if found is None else orjson.dumps(found, default=str).decode()
 
 
 def lines_of(files: list[str], whole: bool) -> Iterator[RowLine]:
-    """Every row of the files, in order. `whole`: raise Stop(1) at a row that cannot be read, instead of giving its bytes."""
+    """Yield every row of the files, in order. `whole`: raise Stop(1) at a row that cannot be read, instead of giving its bytes."""
     for file in files:
         for unparsed in read_unparsed(file):
             row = parse(file, unparsed)
@@ -67,7 +67,7 @@ class RowKeys:
 
 
 def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
-    """The keys of rows; `category`: the field that names it ("" for none); `compared`: with signatures, else those are empty."""
+    """Return the keys of rows; `category`: the field that names it ("" for none); `compared`: with signatures, else those are empty."""
     values, pairs, prompts, numbers = [], [], [], []
     names: dict[str, int] = {}
     texts: list[str] = []
@@ -92,7 +92,7 @@ def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
 
 
 def _texts(line: RowLine) -> tuple[str, str]:
-    """Prompt and whole text as they are compared; of a row of no known layout the row itself is the text."""
+    """Return prompt and whole text as they are compared; of a row of no known layout the row itself is the text."""
     try:
         view = view_of(parse_example(line.value, "auto"))
     except BadRow:

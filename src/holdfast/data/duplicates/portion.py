@@ -29,7 +29,7 @@ class Amount:
 
 
 def amount_of(text: str) -> Amount:
-    """`text`: 500 (rows), 0.1 (share) or rest. Raises Stop(2)."""
+    """Parse an amount: 500 (rows), 0.1 (share) or rest. Raises Stop(2)."""
     if not _AMOUNT.fullmatch(text):
         raise Stop(USAGE, f"{text!r} is no amount of rows", "write a count (500), a share (0.1) or rest")
     if text == "rest":
@@ -38,7 +38,7 @@ def amount_of(text: str) -> Amount:
 
 
 def groups(keys: RowKeys) -> Numbers:
-    """For each row the first row it hangs together with: the same texts, the same prompt, or nearly the same texts. int64 [rows]."""
+    """Return for each row the first row of its group: the same texts, the same prompt, or nearly the same texts. int64 [rows]."""
     near = np.flatnonzero(keys.comparable)
     one, two = alike_pairs(keys.signatures[near])
     same = links_of_equal(keys.pairs, np.arange(len(keys)))
@@ -46,7 +46,7 @@ def groups(keys: RowKeys) -> Numbers:
 
 
 def divide(keys: RowKeys, amounts: list[Amount], seed: int, together: Numbers, equal: bool = False) -> npt.NDArray[np.int8]:
-    """The part each row goes to (-1: none), int8 [rows], drawn by seed. Groups stay whole; each category is divided for itself.
+    """Draw the part each row goes to (-1: none) by seed, int8 [rows]. Groups stay whole; each category is divided for itself.
 
     `equal`: of each category as many, as far as there are, instead of in proportion.
     """
@@ -62,7 +62,7 @@ def divide(keys: RowKeys, amounts: list[Amount], seed: int, together: Numbers, e
 
 
 def _goals(amounts: list[Amount], sizes: npt.NDArray[np.int64], equal: bool) -> npt.NDArray[np.int64]:
-    """Rows of each category for each part, int64 [categories, parts + 1]; the last column is left over. Sums are as asked for."""
+    """Return the rows of each category for each part, int64 [categories, parts + 1]; the last column is left over. Sums are as asked."""
     total = int(sizes.sum())
     wanted = [round(amount.rows(total)) for amount in amounts]
     rest = next((number for number, amount in enumerate(amounts) if amount == Amount()), len(amounts))
@@ -77,7 +77,7 @@ def _goals(amounts: list[Amount], sizes: npt.NDArray[np.int64], equal: bool) -> 
 
 
 def _in_proportion(count: int, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`count` distributed over `sizes`, the largest remainders rounded up."""
+    """Distribute `count` over `sizes` in proportion, the largest remainders rounded up."""
     exact = sizes * (count / max(1, int(sizes.sum())))
     found: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
     missing = count - int(found.sum())
@@ -86,7 +86,7 @@ def _in_proportion(count: int, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.i
 
 
 def _equally(count: int, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """`count` distributed over `sizes` in equal numbers, but never more of one than there are."""
+    """Distribute `count` over `sizes` in equal numbers, but never more of one than there are."""
     found = np.zeros_like(sizes)
     while count:
         open_ones = np.flatnonzero(found < sizes)[:count]
@@ -109,7 +109,7 @@ def _fill(part: npt.NDArray[np.int8], heads: Numbers, size: Numbers, goals: list
 
 
 def by_hash(keys: RowKeys, amounts: list[Amount], seed: int, together: Numbers) -> npt.NDArray[np.int8]:
-    """The same by the hash of each group's first row: a row keeps its side when others are added. Shares only: Raises Stop(2)."""
+    """Divide by the hash of each group's first row: a row keeps its side when others are added. Shares only: raises Stop(2)."""
     shares = [amount.share for amount in amounts]
     if any(amount.count is not None for amount in amounts):
         raise Stop(USAGE, "--by-hash divides by shares, not by counts", "for example: --into train.jsonl=0.9 --into held-out.jsonl=rest")

@@ -40,12 +40,12 @@ class Seen:
         return bool(self.of(np.array([key], np.int64))[0])
 
     def of(self, keys: Keys) -> Mask:
-        """Which of these were added before."""
+        """Return which of the keys were added before, bool [keys]."""
         found: Mask = self.places_of(keys) >= 0
         return found
 
     def places_of(self, keys: Keys) -> Keys:
-        """The place of each that was added before, 0 where places are not kept; -1 of the others."""
+        """Return the place of each key that was added before, 0 where places are not kept; -1 for the others."""
         places = np.full(len(keys), -1, np.int64)
         for known, where in self._stretches:
             at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -59,7 +59,7 @@ class Seen:
         return self.add_at(keys, np.zeros(len(keys) if self._placed else 0, np.int64)) >= 0
 
     def add_at(self, keys: Keys, places: Keys) -> Keys:
-        """The same with the places of the keys, from 0 on; of each the place of the first that was equal, -1 without one."""
+        """Add keys with their places, from 0 on; return of each the place of the first that was equal, -1 without one."""
         found = self.places_of(keys)
         fresh, first, equal = np.unique(keys, return_index=True, return_inverse=True)
         again = found < 0
@@ -88,7 +88,7 @@ def _note(places: Keys, found: Mask, where: Keys, at: Keys) -> None:
 
 
 def _sorted(parts: list[tuple[Keys, Keys]]) -> tuple[Keys, Keys]:
-    """Several sorted arrays of keys as one, with their places."""
+    """Merge several sorted arrays of keys into one, with their places."""
     keys = np.concatenate([part for part, _ in parts])
     places = np.concatenate([where for _, where in parts])
     if not len(places):
@@ -134,7 +134,7 @@ class _Run:
         return self._pages.reshape(-1)[: self.size]
 
     def look_for(self, keys: Keys) -> tuple[Mask, Keys, Keys]:
-        """Which of these are among them; all places, and the number of each key's."""
+        """Return which of the keys are in this run; all places, and the number of each key's."""
         page = np.maximum(np.searchsorted(self._firsts, keys, "right") - 1, 0)
         found = np.zeros(len(keys), np.bool_)
         at = np.zeros(len(keys), np.int64)
@@ -153,7 +153,7 @@ class _Run:
 
 
 def _merged(parts: list[tuple[Keys, Keys]]) -> Iterator[tuple[Keys, Keys]]:
-    """Sorted keys of several sorted arrays with their places, a stretch at a time. They have no key in common."""
+    """Yield the merged keys of several sorted arrays with their places, a stretch at a time. They have no key in common."""
     at = [0] * len(parts)
     while any(begin < len(keys) for begin, (keys, _) in zip(at, parts, strict=True)):
         windows = [keys[begin : begin + _WINDOW] for begin, (keys, _) in zip(at, parts, strict=True)]

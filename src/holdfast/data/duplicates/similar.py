@@ -28,23 +28,23 @@ Signatures = npt.NDArray[np.uint8]
 
 
 def normal(text: str) -> str:
-    """The text as it is compared: in lower case, with single spaces."""
+    """Return the text as it is compared: in lower case, with single spaces."""
     return " ".join(text.lower().split())
 
 
 def key_of(text: str) -> int:
-    """64 bits of a text."""
+    """Hash a text to 64 bits."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
 def hashes(texts: Sequence[str]) -> Keys:
-    """`key_of` of many texts, int64 [texts]; 0 for an empty one."""
+    """Return `key_of` of many texts, int64 [texts]; 0 for an empty one."""
     digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() if text else bytes(8) for text in texts]
     return np.frombuffer(b"".join(digests), "<i8")
 
 
 def signatures(texts: Sequence[str]) -> tuple[Signatures, Mask]:
-    """uint8 [texts, BINS], and which texts are long enough to be compared."""
+    """Return the signatures, uint8 [texts, BINS], and which texts are long enough to be compared."""
     data = [text.encode("utf-8", "surrogatepass") for text in texts]
     sizes = np.array([len(item) for item in data], np.int64)
     long_enough = sizes >= _FEWEST_RUNS + _RUN - 1
@@ -79,7 +79,7 @@ def _least_hashes(flat: bytes, begin: int, sizes: npt.NDArray[np.int64], least: 
 
 
 def _filled(least: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Empty bins take what the next one to the right has, changed by the distance."""
+    """Fill each empty bin with the value of the next full one to the right, changed by the distance."""
     places = np.arange(2 * BINS, dtype=np.int16)
     full = np.where(np.tile(least != _NONE, 2), places, np.int16(2 * BINS - 1))
     nearest = np.minimum.accumulate(full[:, ::-1], axis=1)[:, ::-1][:, :BINS]
@@ -88,7 +88,7 @@ def _filled(least: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def alike_pairs(rows: Signatures) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Pairs of rows that are nearly the same: first and second of each, int64 [pairs]. Each row is compared with the few before it that
+    """Find pairs of rows that are nearly alike: first and second of each, int64 [pairs]. Each row is compared with the few before it that
     agree in a band; whole groups hang together through their neighbours."""
     found = []
     for band in range(_BANDS):
@@ -120,7 +120,7 @@ class Near:
         return self.add_at(fresh, np.zeros(len(fresh), np.int64)) >= 0
 
     def add_at(self, fresh: Signatures, where: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The same with the places of the rows, from 0 on; of each the place of an earlier one that is like it, -1 without one."""
+        """Add rows with their places, from 0 on; return of each the place of an earlier one that is like it, -1 without one."""
         self._make_room(len(fresh))
         numbers = np.arange(self._count + 1, self._count + 1 + len(fresh))
         self._kept[(numbers - 1) % self._size] = fresh
@@ -137,7 +137,7 @@ class Near:
         return found
 
     def _candidates(self, band: int, fresh: Signatures, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """For each row the newest earlier one that agrees in this band, 0 without; and note the rows themselves."""
+        """Return for each row the newest earlier one that agrees in this band, 0 without; and note the rows themselves."""
         table = self._newest[band]
         slots = _slots(fresh, band, len(table))
         earlier: npt.NDArray[np.uint32] = table[slots]
@@ -148,7 +148,7 @@ class Near:
         return earlier
 
     def _make_room(self, more: int) -> None:
-        """Twice as much of everything while there may be, with what was kept put in again."""
+        """Double the capacity as long as the limit allows, and insert the kept rows again."""
         while self._count + more > self._size and self._size < self._most:
             self._size *= 2
             for band in range(_BANDS):
@@ -160,7 +160,7 @@ class Near:
 
 
 def _band(rows: Signatures, band: int) -> npt.NDArray[np.uint64]:
-    """The bins of one band as one number, uint64 [rows]."""
+    """Pack the bins of one band into one number, uint64 [rows]."""
     part = np.zeros((len(rows), 8), np.uint8)
     part[:, :_ROWS] = rows[:, band * _ROWS : (band + 1) * _ROWS]
     numbers: npt.NDArray[np.uint64] = part.view("<u8")[:, 0]

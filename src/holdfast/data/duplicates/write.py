@@ -63,7 +63,7 @@ def write_lines(files: list[str], count: int, outputs: list[Path], part_of: Call
 
 
 def cannot_write(error: OSError, out: Path) -> Stop:
-    """What a failed write means for the user."""
+    """Return the Stop for a failed write: its cause and its cure."""
     if is_full(error):
         return Stop(BLOCKED, f"the disk of {out} is full; nothing was written", "make room and give the same command: it goes on")
     return Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another place for it")

@@ -24,7 +24,7 @@ Sizes = npt.NDArray[np.int64]
 
 
 def read_columns(file: str, kind: str) -> Iterator[Unparsed]:
-    """Every row of a Parquet or Arrow file, numbered from 1. Raises Stop(1) without pyarrow."""
+    """Yield every row of a Parquet or Arrow file, numbered from 1. Raises Stop(1) without pyarrow."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -46,7 +46,7 @@ def read_columns(file: str, kind: str) -> Iterator[Unparsed]:
 
 
 def _parquet_batches(pa: Any, file: str) -> Iterator[Any]:
-    """Texts stay in their dictionaries, where the file has them: written out, each of a batch's rows would have its own copy."""
+    """Yield batches whose texts stay dictionary-encoded where the file has them so: decoded, each row would have its own copy."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as plain:
@@ -88,7 +88,7 @@ def _stored_batches(pa: Any, source: Any) -> Iterator[Any]:
 
 
 def as_bytes(pa: Any, batch: Any) -> Any:
-    """A batch whose texts are bytes, so that text that is not UTF-8 is the matter of its row and not of the file."""
+    """Cast the texts of a batch to bytes, so that text that is not UTF-8 rejects its row and not the file."""
     columns = []
     for column in batch.columns:
         if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type):
@@ -102,7 +102,7 @@ def as_bytes(pa: Any, batch: Any) -> Any:
 
 
 def row_sizes(pa: Any, batch: Any) -> Sizes:
-    """About how many bytes each row of a batch takes as JSON, int64[rows], without making any of them."""
+    """Estimate the bytes each row of a batch takes as JSON, int64[rows], without making any of them."""
     return sum((_sizes(pa, column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
 
 
@@ -129,7 +129,7 @@ def _sizes(pa: Any, array: Any) -> Sizes:
 
 
 def _portions(sizes: Sizes) -> Iterator[tuple[int, int]]:
-    """(first row, how many) of stretches of rows that together are no larger than one row may be; a larger row stands alone."""
+    """Yield (first row, how many) of stretches of rows that together are no larger than one row may be; a larger row stands alone."""
     first, held = 0, 0
     for at, size in enumerate(sizes.tolist()):
         if at > first and held + size > LARGEST_ROW:

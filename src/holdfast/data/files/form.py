@@ -71,7 +71,7 @@ class Form(NamedTuple):
 
 
 def form_of(file: str) -> Form:
-    """How `file` is written, by its first bytes, then by its name. Raises Stop(1) for what cannot be opened."""
+    """Return the form in which `file` is written, by its first bytes, then by its name. Raises Stop(1) for what cannot be opened."""
     head = read_head(file)
     for magic, kind in _MAGIC.items():
         if head.text.startswith(magic) and not head.compression:
@@ -96,7 +96,7 @@ def _first_line_is_an_object(text: bytes) -> bool:
 
 
 def _json_kind(head: bytes) -> str:
-    """One array, objects over several lines, or one row a line. Rows may be arrays themselves: those end with their lines."""
+    """Tell apart one array, objects over several lines, and one row a line. Rows may be arrays themselves: those end with their lines."""
     text = head.lstrip()
     first_line = text.split(b"\n", 1)[0].strip()
     if text.startswith(b"["):
@@ -109,7 +109,7 @@ def _json_kind(head: bytes) -> str:
 
 
 def records_begin(text: bytes) -> tuple[int, str]:
-    """Where the first list of one object of lists of rows begins, the place behind the bracket, and its name; 0 where the text is none."""
+    """Find the first list of rows in one object of lists: return the place behind its bracket, and its name; 0 where there is none."""
     found = _RECORDS.match(text)
     if not found or found[2].lower() in _OF_TURNS:
         return 0, ""

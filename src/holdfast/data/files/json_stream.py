@@ -60,7 +60,7 @@ class JsonStream:
             self._again = re.compile(rf"[\s,\]}}](\{{\s*{key})" if key else r"(?!)")
 
     def _damaged(self, wrong: str) -> Unparsed:
-        """Everything up to the next value that begins like the first one, as one row; of a long stretch only the start is kept."""
+        """Return all bytes up to the next value that begins like the first one as one row; of a long stretch only the start is kept."""
         line, kept, size = self.line, "", 0
         self._remember()
         assert self._again is not None
@@ -94,7 +94,7 @@ class JsonStream:
             self._grow()
 
     def _value_end(self) -> int | str:
-        """Where the value at hand ends, or what is wrong with it. At the window's end only a longer window can tell."""
+        """Return where the value at hand ends, or what is wrong with it. At the window's end only a longer window can tell."""
         while True:
             wrong = ""
             try:

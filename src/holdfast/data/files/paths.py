@@ -23,7 +23,7 @@ _ABOUT = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
 def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
-    """The files, in order, each once; those of a folder or a pattern by name, hidden ones left out.
+    """Return the files, in order, each once; those of a folder or a pattern by name, hidden ones left out.
 
     use: what for. Where a folder or a pattern has files of a split that judges beside others, those are not learned, and the others do not
     judge; what is left out is said on stderr. Those of the hub and of addresses are fetched. Raises Stop(2) for what names none.
@@ -57,7 +57,7 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
 
 
 def _of_split(asked: str, files: list[str], folder: Path, use: Use) -> list[str]:
-    """Those of the files in `folder` that are of use; say which are not, and how to name them."""
+    """Return those of the files in `folder` that are of use; print which are not, and how to name them."""
     splits = judging([Path(file).relative_to(folder).as_posix() for file in files]) if use != "all" else {}
     of_judges = [str(folder / file) for inside in splits.values() for file in inside]
     if not of_judges:
@@ -73,7 +73,7 @@ def _of_split(asked: str, files: list[str], folder: Path, use: Use) -> list[str]
 
 
 def _above(files: list[str]) -> Path:
-    """The folder that all files lie in."""
+    """Return the folder that all files lie in."""
     return Path(os.path.commonpath([str(Path(file).parent) for file in files])) if files else Path()
 
 

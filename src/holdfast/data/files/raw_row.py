@@ -50,7 +50,7 @@ class Reject:
 
 
 def raw_json(raw: bytes) -> Json:
-    """A row's bytes as they go into a journal: text, or base64 where they are not UTF-8."""
+    """Return a row's bytes as they go into a journal: text, or base64 where they are not UTF-8."""
     try:
         return {"raw": raw.decode()}
     except UnicodeDecodeError:
@@ -58,7 +58,7 @@ def raw_json(raw: bytes) -> Json:
 
 
 def json_line(entry: Json) -> bytes:
-    """One line of a journal of rows, whatever a reader takes for the end of a line: others than \\n are escaped."""
+    """Encode one line of a journal of rows; every character but \\n that a reader may take for the end of a line is escaped."""
     line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
     for separator, escape in _SEPARATORS:
         line = line.replace(separator, escape)
@@ -75,6 +75,6 @@ class Unparsed(NamedTuple):
 
 
 def overlong(line: int, start: bytes, size: int) -> Unparsed:
-    """The damaged row that stands for one that is too large."""
+    """Return the damaged row that stands for one that is too large."""
     detail = f"the row has {size:,} bytes, {LARGEST_ROW:,} at most are read; its first {_START_KEPT:,} are kept here"
     return Unparsed(line, start[:_START_KEPT], ("too_large", detail))

@@ -29,7 +29,7 @@ _NEXT_OBJECT = re.compile(rb'\}[ \t]*\{[ \t]*["}]')
 
 
 def read_rows(file: str) -> Iterator[RawRow | Reject]:
-    """Every row of `file`, in order; blank lines are not rows.
+    """Yield every row of `file`, in order; blank lines are not rows.
 
     Raises Stop(1) for a file that cannot be opened and for one that changes meanwhile.
     """
@@ -38,7 +38,7 @@ def read_rows(file: str) -> Iterator[RawRow | Reject]:
 
 
 def read_unparsed(file: str) -> Iterator[Unparsed]:
-    """Every row of `file` as it stands there; otherwise like read_rows."""
+    """Yield every row of `file` as it stands there; otherwise like read_rows."""
     form = form_of(file)
     with open(file, "rb") as handle:
         before = os.fstat(handle.fileno())
@@ -76,7 +76,7 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
 
 
 def _records(handle: BinaryIO, stream: BinaryIO, head: FileHead) -> Iterator[Unparsed]:
-    """The rows of all lists of one object; those of a test or validation split beside other lists are left out, each with the reason.
+    """Yield the rows of all lists of one object; those of a test or validation split beside other lists are left out, each with the reason.
 
     stream: handle as it is read. Where the first list is such a split, the file is read once before, to know whether it is the only one.
     """
@@ -120,7 +120,7 @@ def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:
 
 
 def _skip_line(handle: BinaryIO) -> tuple[int, bytes]:
-    """How many bytes the line that is too long still had, and those behind it."""
+    """Skip the rest of a line that is too long; return its number of bytes, and those read behind it."""
     size = 0
     while part := handle.read(_CHUNK):
         line, end, behind = part.partition(b"\n")
@@ -138,7 +138,7 @@ def _text(number: int, raw: bytes) -> Unparsed:
 
 
 def _several(raw: bytes) -> list[bytes]:
-    """The objects of a line that is made of objects alone; empty when it is not."""
+    """Split a line that is made of objects alone into these; empty when it is not."""
     text, at, parts = raw.decode("latin-1"), 0, []
     try:
         while at < len(text):
@@ -153,7 +153,7 @@ def _several(raw: bytes) -> list[bytes]:
 
 
 def parse(file: str, row: Unparsed, first_line: int = 0) -> RawRow | Reject:
-    """The row's JSON value, or why there is none; its line is counted from `first_line`."""
+    """Return the row's JSON value, or why there is none; its line is counted from `first_line`."""
     source = Source(file, row.line - first_line)
     if row.damage:
         return Reject(source, *row.damage, row.raw)
@@ -165,7 +165,7 @@ def parse(file: str, row: Unparsed, first_line: int = 0) -> RawRow | Reject:
 
 
 def _second_look(source: Source, raw: bytes, text: bytes, error: orjson.JSONDecodeError) -> RawRow | Reject:
-    """What orjson refuses may be bytes that are not UTF-8, or literals that other programs write; everything else has a likely cause."""
+    """Parse again what orjson refuses: bytes that are not UTF-8, literals of other programs; else reject it with a likely cause."""
     try:
         decoded = text.decode()
     except UnicodeDecodeError as damage:
@@ -232,7 +232,7 @@ def _hint(raw: bytes, wrong: str) -> str:
 
 
 def line_of(row: Unparsed, value: Any) -> bytes:
-    """A row as a line of JSON: byte for byte as it stood where it was one."""
+    """Encode a row as a line of JSON: byte for byte as it stood where it was one."""
     text = row.json or row.raw
     if isinstance(value, list):  # a bare list of turns; as a line of its own the file's first one would be read as an array
         text = b'{"messages": ' + text.strip() + b"}"
@@ -240,10 +240,10 @@ def line_of(row: Unparsed, value: Any) -> bytes:
 
 
 def exact_value(text: str) -> Any:
-    """The JSON value with whole numbers of any size, and null for NaN and infinities. Raises ValueError or RecursionError."""
+    """Parse JSON with whole numbers of any size, and null for NaN and infinities. Raises ValueError or RecursionError."""
     return _DECODER.decode(text)
 
 
 def json_of(value: Any) -> bytes:
-    """One line of JSON that keeps whole numbers of any size. Raises ValueError for half of a surrogate pair, or RecursionError."""
+    """Encode one line of JSON with whole numbers of any size. Raises ValueError for half of a surrogate pair, or RecursionError."""
     return json.dumps(value, ensure_ascii=False).encode()

@@ -92,7 +92,7 @@ def _errors(encoding: str) -> str:
 
 
 def _pass_or_replace(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Half of a surrogate pair goes through, for the row's parsing to find; what is cut off or beyond Unicode becomes U+FFFD."""
+    """Pass half of a surrogate pair on, for the row's parsing to find; replace what is cut off or beyond Unicode by U+FFFD."""
     try:
         return codecs.lookup_error("surrogatepass")(error)
     except UnicodeError:
@@ -104,7 +104,7 @@ codecs.register_error(_HALVES_PASS, _pass_or_replace)
 
 
 def read_head(file: str) -> FileHead:
-    """What the first bytes say. Raises Stop(1) for what cannot be opened."""
+    """Detect how a file is written from its first bytes. Raises Stop(1) for what cannot be opened."""
     try:
         with open(file, "rb") as handle:
             raw = handle.read(HEAD)
@@ -121,7 +121,7 @@ def read_head(file: str) -> FileHead:
 
 
 def open_stream(handle: BinaryIO, head: FileHead) -> tuple[io.BufferedReader, Guarded]:
-    """The rows' bytes of an opened file as `head` says they are written, and the guard that knows of damage."""
+    """Open the rows' bytes of an opened file as `head` says they are written; return them and the guard that knows of damage."""
     guarded = Guarded(_decompressed(handle, head.compression), head.encoding)
     return io.BufferedReader(guarded, _CHUNK), guarded
 
@@ -177,7 +177,7 @@ def _frame() -> zstandard.ZstdDecompressionObj:
 
 
 def _encoding(raw: bytes) -> str:
-    """The encoding to undo: by its mark, by NULs in every second byte, or by letters that only Latin-1 explains."""
+    """Detect the encoding to undo: by its mark, by NULs in every second byte, or by letters that only Latin-1 explains."""
     for mark, name in _BOMS.items():
         if raw.startswith(mark):
             return name
@@ -192,11 +192,11 @@ def _encoding(raw: bytes) -> str:
 
 
 def from_latin_1(raw: bytes) -> bytes:
-    """Bytes of Latin-1, or of Windows-1252 which holds it, as UTF-8."""
+    """Convert bytes of Latin-1, or of Windows-1252 which holds it, to UTF-8."""
     return raw.decode("cp1252", "replace").encode()
 
 
 def bare_suffix(file: str) -> str:
-    """The suffix of a file's name without that of its compression: .csv of rows.csv.gz."""
+    """Return the suffix of a file's name without that of its compression: .csv of rows.csv.gz."""
     path = Path(file)
     return (path.with_suffix("") if path.suffix in (".gz", ".zst", ".bz2", ".zstd") else path).suffix.lower()

@@ -82,7 +82,7 @@ def _unclosed(lines: _Lines, first: int) -> Unparsed:
 
 
 def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
-    """Every record behind the header, which names the fields; the separator is the one the header has most of."""
+    """Yield every record behind the header, which names the fields; the separator is the one the header has most of."""
     csv.field_size_limit(_LONGEST_RECORD)
     first_line, _, behind = head.partition(b"\n")
     told = _SEPARATOR_LINE.fullmatch(first_line.strip(b"\xef\xbb\xbf\r "))

@@ -76,7 +76,7 @@ class Judged:
 
 
 def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tuple[str, ...]) -> tuple[list[Judged], list[Reject]]:
-    """The good rows in order, and the rejects; lines are counted from `first_line`."""
+    """Return the good rows in order, and the rejects; lines are counted from `first_line`."""
     rejects: list[Reject] = []
     good: list[Judged] = []
     fields = dict(rules.fields)
@@ -102,7 +102,7 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
 
 
 def _value(row: Unparsed, first_line: int) -> tuple[Any, tuple[tuple[str, str], ...]]:
-    """The row's JSON value, or the Reject that stands for it; and what had to be changed to read it."""
+    """Return the row's JSON value, or the Reject that stands for it; and the changes needed to read it."""
     if not row.damage:
         try:
             return orjson.loads(row.raw if row.json is None else row.json), ()
@@ -113,7 +113,7 @@ def _value(row: Unparsed, first_line: int) -> tuple[Any, tuple[tuple[str, str], 
 
 
 def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[Judged]:
-    """The rows that are left. Mends come first and are looked at by all later checks: one may bring to light what another is for."""
+    """Return the rows that pass. Mends come first and are looked at by all later checks: one may bring to light what another is for."""
     cards = deque(sorted(filter(rules.changes, checks()), key=lambda card: card.mend is None))
     asked = _asked(cards, rows, specials)
     while cards:
@@ -140,7 +140,7 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
 
 
 def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, ...]) -> list[DataCheck]:
-    """The checks that can find something in the rows as they are now; they are told of the special tokens in them."""
+    """Select the checks that can find something in the rows as they are now; they are told of the special tokens in them."""
     text = joined_text(rows)
     may_be = any(beginning in text for beginning in {token[:2] for token in specials})  # most of them begin alike
     present = tuple(token for token in specials if token in text) if may_be else ()
@@ -151,7 +151,7 @@ def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, 
 
 
 def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[DataCheck]:
-    """The checks that can find something in rows of this text."""
+    """Select the checks that can find something in rows of this text."""
     conversations = any(row.layout in CONVERSATIONS for row in rows)
     pairs = any(row.layout == "preference" for row in rows)
     specials = any(row.specials for row in rows)
@@ -168,7 +168,7 @@ def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[Da
 
 
 def found_in(card: DataCheck, rows: list[Judged]) -> Iterator[tuple[Judged, str]]:
-    """The rows in which a check finds something, and what; `card.finds` for many rows."""
+    """Yield the rows in which a check finds something, and the finding; `card.finds` for many rows."""
     if card.sift:
         places = card.sifted([row.prompt for row in rows], [row.answer for row in rows], [row.tokens for row in rows])
         rows = [rows[place] for place in places]
@@ -187,18 +187,18 @@ def _worse(example: Example | None) -> str:
 
 
 def joined_text(rows: list[Judged]) -> str:
-    """The texts of many rows as one."""
+    """Join the texts of many rows to one."""
     return "\n".join([part for row in rows for part in (row.prompt, row.answer)])
 
 
 def view_of(example: Example) -> RowView:
-    """What checks see of an example."""
+    """Return the view of an example that checks see."""
     _, prompt, answer = _texts(example)
     return RowView(prompt, answer, f"{prompt}\n{answer}", _turns(example) if example.layout == "chat" else ())
 
 
 def _texts(example: Example) -> tuple[str, str, str]:
-    """Layout, prompt and answer; of a conversation all that the assistant does not say, and all it says."""
+    """Return layout, prompt and answer; of a conversation all that the assistant does not say, and all it says."""
     if example.layout not in CONVERSATIONS:
         prompt, answer = [turn.content for turn in example.messages] or (example.given, example.learned)
         return example.layout, prompt, answer
@@ -219,7 +219,7 @@ def _mended(row: Judged, mend: Callable[[str], str], reason: str, detail: str, r
 
 
 def _exact(row: Judged) -> Any:
-    """The row's value with whole numbers as they stand in the file, since a mended row is written out anew."""
+    """Return the row's value with whole numbers as they stand in the file, since a mended row is written out anew."""
     try:
         return exact_value(row.raw.decode()) if isinstance(row.value, dict) and row.raw.lstrip()[:1] == b"{" else row.value
     except (ValueError, RecursionError):

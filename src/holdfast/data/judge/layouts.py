@@ -46,7 +46,7 @@ _KNOWN = (
 
 
 def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
-    """Layout, prompt and answer of a row that holds them in fields of their own, as nearly all rows do; None where `parse_example` has to
+    """Return layout, prompt and answer of a row with fields of its own for them, as nearly all rows have; None where `parse_example` has to
     look at it. The prompt of a text is empty."""
     if type(value) is not dict:
         return None
@@ -85,7 +85,7 @@ def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None
 
 
 def example_of(layout: str, prompt: str, answer: str) -> Example:
-    """The example that `parse_example` makes of a row of which `prompt_and_answer` gives this."""
+    """Build the example that `parse_example` makes of a row of which `prompt_and_answer` gives this."""
     if layout in WITHOUT_TURNS:
         return Example(given=prompt, learned=answer, layout=layout)
     return Example(messages=(Message("user", prompt), Message("assistant", answer)), layout=layout)
@@ -202,7 +202,7 @@ def _is_talk(value: Any) -> bool:
 
 
 def _continued(value: dict[str, Any], pair: Pair) -> Example:
-    """A prompt and a completion of turns, as TRL has them, of which only the completion is learned. Either may be a text."""
+    """Parse a prompt and a completion of turns, as TRL has them, of which only the completion is learned. Either may be a text."""
     given, learned = (
         turns_of({"messages": inside}) if _is_talk(inside := value[name]) else (Message(role, _text(value, name)),)
         for name, role in ((pair.question, "user"), (pair.answer, "assistant"))

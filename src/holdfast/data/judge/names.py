@@ -61,7 +61,7 @@ KNOWN_NAMES = FIELDS | PREFERENCE
 
 
 def under_our_names(value: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """The row with the fields that it names otherwise under our names, too: those that `fields` maps, and those of another case."""
+    """Add to the row, under our names, the fields that it names otherwise: those that `fields` maps, and those of another case."""
     if not fields and value.keys() <= KNOWN_NAMES:
         return value
     cased: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def under_our_names(value: dict[str, Any], fields: Mapping[str, str]) -> dict[st
 
 
 def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]) -> set[str]:
-    """The names in `value`, as they stand there, of all that a row of this layout is read from. `fields`: names of ours and theirs."""
+    """Return the names in `value`, as they stand there, that a row of this layout is read from. `fields`: names of ours and theirs."""
     ours_of = {name: {in_our_case(name)} for name in value}
     for ours, theirs in fields.items():
         for name in ours_of:
@@ -109,7 +109,7 @@ def pair_of(value: Mapping[str, Any], layout: str) -> Pair | None:
 def name_them(
     value: Mapping[str, Any], as_it_stands: Mapping[str, Any], is_read: Callable[[Mapping[str, Any], Mapping[str, str]], bool]
 ) -> str:
-    """Which options say what this row's question and answer are called, with names it has, the likeliest first; "" where none helps.
+    """Name the options that map this row's question and answer, with names it has, the likeliest first; "" where none helps.
 
     is_read: whether the row is read where the fields are called so.
     """
@@ -156,7 +156,7 @@ _KEPT_AS = re.compile(
 
 
 def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:
-    """The name that is most like one of `like`; an empty text where none is."""
+    """Return the name that is most like one of `like`; an empty text where none is."""
     scored = [(max(difflib.SequenceMatcher(None, in_our_case(name), one).ratio() for one in like), name) for name in names]
     best, name = max(scored, default=(0.0, ""))
     return name if best > _ALIKE else ""

@@ -11,7 +11,7 @@ from holdfast.data.judge.rules import Rules, checks
 
 
 def note(rows: list[Judged], rules: Rules) -> Iterator[tuple[DataCheck, Judged, str]]:
-    """Each row that a check notes, with what it finds. Tokens of a row that calls tools are taken for unknown: its text has not all."""
+    """Yield each row that a check notes, with its finding. Tokens of a row that calls tools are taken for unknown: its text has not all."""
     for row in rows:
         if row.layout == "chat" and (row.example.tools or any(message.calls for message in row.example.messages)):
             row.tokens = None

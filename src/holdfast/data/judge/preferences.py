@@ -23,7 +23,7 @@ Parse = Callable[[dict[str, Any]], Example]
 
 
 def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
-    """The row as its better conversation, with the worse one's messages beside it. parse: reads rows of one answer. Raises BadRow."""
+    """Parse the row as its better conversation, with the worse one's messages beside it. parse: reads rows of one answer. Raises BadRow."""
     better, worse, given = _answers(value, parse)
     chosen, rejected = _whole(better, given, "chosen"), _whole(worse, given, "rejected")
     for name, turns in (("chosen", chosen), ("rejected", rejected)):
@@ -41,7 +41,7 @@ def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
 
 
 def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
-    """A row of one answer and a mark that says whether it is a good one; a pair is two such answers. Raises BadRow."""
+    """Parse a row of one answer and a mark that says whether it is a good one; a pair is two such answers. Raises BadRow."""
     name = next((name for name in MARKS if value.get(name) is not None), None)
     if name is None and any(all(value.get(one) for one in names) for names in _MORE_PAIRS):
         return parse_pair(value, parse)
@@ -59,7 +59,7 @@ def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
 
 
 def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Message, ...]]:
-    """(better, worse, what stands before both)."""
+    """Return (better answer, worse answer, the turns before both)."""
     names = next((names for names in _MORE_PAIRS if all(name in value for name in names)), None)
     if names:
         rest = {key: inside for key, inside in value.items() if key not in names}
@@ -76,7 +76,7 @@ def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Messa
 
 
 def _given(value: dict[str, Any]) -> tuple[Message, ...]:
-    """The turns before the answers, from whatever holds them; none where each answer brings its own."""
+    """Return the turns before the answers, from whichever field holds them; none where each answer brings its own."""
     inside = value.get("input")
     turns = value.get("messages") or value.get("conversations") or (inside.get("messages") if isinstance(inside, Mapping) else None)
     prompt = value.get("prompt")
@@ -97,7 +97,7 @@ def _given(value: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message, ...]:
-    """The conversation that an answer ends, or is."""
+    """Return the conversation that an answer ends, or is."""
     if isinstance(answer, str):
         found = _transcript(answer)
         if found and not given:
@@ -116,7 +116,7 @@ def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message,
 
 
 def _transcript(text: str) -> tuple[Message, ...]:
-    """The turns of a transcript as HH writes them; none where it is no such text."""
+    """Parse the turns of a transcript as HH writes them; none where it is no such text."""
     if not text.startswith(("\n\nHuman:", "\n\nAssistant:")):
         return ()
     parts = _HH.split(text)[1:]

@@ -17,7 +17,7 @@ _SHOWN = 60  # characters of a value
 
 
 def weight_of(value: Any, name: str, had_nan: bool = False) -> float | None:
-    """The weight of a row in its field `name`, a number or its text; None where it has none. Raises BadRow.
+    """Read the weight of a row in its field `name`, a number or its text; None where it has none. Raises BadRow.
 
     had_nan: the reader put null where the file has NaN or Infinity.
     """
@@ -62,6 +62,6 @@ class Weights:
             self.rows, self.total = self.rows + other.rows, self.total + other.total
 
     def as_json(self) -> Json:
-        """`rows`, and of their weights `min`, `mean` and `max`, which are null without any."""
+        """Return `rows`, and of their weights `min`, `mean` and `max`, which are null without any."""
         found = (self.least, self.total / self.rows, self.most) if self.rows else (None, None, None)
         return {"rows": self.rows} | dict(zip(("min", "mean", "max"), found, strict=True))

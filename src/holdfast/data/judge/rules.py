@@ -49,17 +49,17 @@ class Rules:
         return frozenset((*marks, *([in_our_case(self.weight)] if self.weight else [])))
 
     def changes(self, card: DataCheck) -> bool:
-        """Whether rows in which this check finds something are rejected or mended, and not only noted."""
+        """True if rows in which this check finds something are rejected or mended, and not only noted."""
         return card.verdict != "note" or (self.redact and card.mend is not None)
 
 
 def learns_of(wanted: Wanted, asked: Learns = "assistant") -> Learns:
-    """What of a row is learned: of answers that are held against each other the last one."""
+    """Return the part of a row that is learned: of answers that are held against each other the last one."""
     return asked if wanted == "answers" else "last"
 
 
 def rules_of(config: Config, limit: int) -> Rules:
-    """The rules of a run, whose rows may have `limit` tokens."""
+    """Return the rules of a run, whose rows may have `limit` tokens."""
     data, train = config.data, config.train
     fields = named(data.fields.items(), "data.fields")
     wanted = train.objective_kind.rows
@@ -69,7 +69,7 @@ def rules_of(config: Config, limit: int) -> Rules:
 
 
 def asked_fields(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Names of ours with those the files use, each given as NAME=THEIRS on a command line. Raises Stop(2)."""
+    """Parse NAME=THEIRS of a command line: names of ours with those the files use. Raises Stop(2)."""
     fields = [one.partition("=") for one in given]
     if wrong := [ours for ours, sign, _ in fields if not sign]:
         raise Stop(USAGE, f"--field {wrong[0]}: write NAME=THEIRS", "for example: --field instruction=question --field output=reply")
@@ -77,7 +77,7 @@ def asked_fields(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:
-    """Names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
+    """Return names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
     pairs = tuple(fields)
     wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in FIELDS), None)
     if wrong:
@@ -89,14 +89,14 @@ def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str],
 
 @functools.cache
 def checks() -> tuple[DataCheck, ...]:
-    """All data checks: those that mend first, so that the others see what is left."""
+    """Return all data checks: those that mend first, so that the others see what is left."""
     order = ("mend", "reject", "note")
     return tuple(sorted(cards_of("checks_data").values(), key=lambda card: order.index(card.verdict)))
 
 
 @functools.cache
 def rules_version() -> str:
-    """A hash of how rows are read and of the data checks as they stand: rows judged otherwise have to be judged again."""
+    """Hash how rows are read and the data checks as they stand: rows judged otherwise have to be judged again."""
     digest = hashlib.sha256(b"%d" % _VERSION)
     for file in sorted(files("holdfast.book.checks_data").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".py"):

@@ -74,7 +74,7 @@ class Example:
 
 
 def conversation(value: dict[str, Any]) -> tuple[Message, ...]:
-    """The turns of a row, wherever it has them. Raises BadRow."""
+    """Return the turns of a row, wherever it has them. Raises BadRow."""
     messages = turns_of(value)
     system = system_of(value)
     if system and (not messages or messages[0].role != "system"):
@@ -83,7 +83,7 @@ def conversation(value: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
-    """The turns in the first field that holds some. Raises BadRow."""
+    """Return the turns in the first field that holds some. Raises BadRow."""
     field = talk_field(value) or "messages"
     turns = value.get(field)
     if isinstance(turns, str):
@@ -109,7 +109,7 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def talk_field(value: dict[str, Any]) -> str:
-    """The field that holds the turns of a row; "" where none does."""
+    """Return the name of the field that holds the turns of a row; "" where none does."""
     found = next(
         (name for name in TALKS if isinstance(inside := value.get(name), list) and inside and isinstance(inside[0], dict | list)), ""
     )
@@ -118,7 +118,7 @@ def talk_field(value: dict[str, Any]) -> str:
 
 
 def checked_turns(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Turns of which something can be learned. Raises BadRow."""
+    """Return turns of which something can be learned. Raises BadRow."""
     if not any(message.role == "user" for message in messages):
         raise BadRow("no_user_turn", f"none of {len(messages)} turns is the user's")
     answers = [message for message in messages if message.role == "assistant"]
@@ -130,7 +130,7 @@ def checked_turns(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def system_of(value: dict[str, Any]) -> str:
-    """What the system says, in a field beside the turns: text, a turn or parts of text."""
+    """Return the system prompt in a field beside the turns: text, a turn or parts of text."""
     system = next((value[name] for name in ("system", "systeminstruction", "system_instruction") if value.get(name)), "")
     if isinstance(system, dict):
         system = system.get("parts", system.get("content", system.get("text")))
@@ -140,7 +140,7 @@ def system_of(value: dict[str, Any]) -> str:
 
 
 def exchange_of(turn: Any, number: int) -> list[Message]:
-    """Question and answer of an element that holds both in fields of its own; empty where it is a turn."""
+    """Return question and answer of an element that holds both in fields of its own; empty where it is a turn."""
     if not isinstance(turn, dict) or not _TURN_NAMES.isdisjoint(turn):
         return []
     names = next((names for names in EXCHANGES if all(isinstance(turn.get(name), str) for name in names)), None)
@@ -188,7 +188,7 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
 
 
 def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
-    """By whom a turn is, and what is said."""
+    """Return the speaker and the content of a turn."""
     if share:
         return turn.get("from"), turn.get("value", turn.get("content"))
     content = turn.get("content")
@@ -198,7 +198,7 @@ def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
 
 
 def _joined(parts: list[Any], number: int) -> str:
-    """The text of a turn that is written as a list of parts."""
+    """Join the text of a turn that is written as a list of parts."""
     texts = []
     for part in parts:
         text = next((part[key] for key in _PART_TEXTS if key in part), None) if isinstance(part, dict) else part
@@ -210,7 +210,7 @@ def _joined(parts: list[Any], number: int) -> str:
 
 
 def _calls(calls: Any, number: int) -> tuple[Any, ...]:
-    """Tool calls in the form chat templates take: arguments as an object, not as its text, without what is null in an object."""
+    """Return tool calls in the form chat templates take: arguments as an object, not as its text, without what is null in an object."""
     if isinstance(calls, str):
         text, calls = calls, loaded(calls)
         if calls is None and text.strip() not in _NO_CALLS:
@@ -240,7 +240,7 @@ def _arguments(function: dict[str, Any], number: int) -> Any:
 
 
 def without_nulls(value: Any, depth: int = 0) -> Any:
-    """The value without the fields of its objects that are null: columns of objects give every row the fields of all rows."""
+    """Remove the fields that are null from the value's objects: columns of objects give every row the fields of all rows."""
     if depth > _DEEPEST or not isinstance(value, dict | list):
         return value
     if isinstance(value, list):
@@ -255,7 +255,7 @@ _MAY_BE_NULL = ("default", "const")  # of a JSON schema
 
 
 def loaded(text: str) -> Any:
-    """The object or list that a text is as JSON; None where it is none."""
+    """Parse a text as a JSON object or list; None where it is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -264,7 +264,7 @@ def loaded(text: str) -> Any:
 
 
 def tools_of(value: dict[str, Any]) -> tuple[Any, ...]:
-    """The tools of a row: a list, or its text. Raises BadRow for a text that is none."""
+    """Return the tools of a row: a list, or its text. Raises BadRow for a text that is none."""
     tools = value.get("tools") or value.get("functions")
     if isinstance(tools, str):
         text, tools = tools, loaded(tools)

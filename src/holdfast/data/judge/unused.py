@@ -61,14 +61,14 @@ class Unused:
                     mine[name] += count
 
     def as_json(self) -> dict[str, dict[str, int]]:
-        """`telling` and `others`, the most frequent first; a field whose values tell in some rows is told of with all its rows."""
+        """Return `telling` and `others`, the most frequent first; a field whose values tell in some rows is counted with all its rows."""
         telling = Counter({name: count + self.others[name] for name, count in self.telling.items()})
         others = Counter({name: count for name, count in self.others.items() if name not in telling})
         return {"telling": dict(telling.most_common()), "others": dict(others.most_common())}
 
 
 def tells(name: str, value: Any) -> bool:
-    """Whether a field nothing is learned from may change what its row means: it is named so, or holds a number or a yes or no."""
+    """True if an unlearned field may change what its row means: it is named so, or holds a number or a yes or no."""
     meaning, counting = _says(name)
     if meaning or counting:
         return meaning
@@ -76,20 +76,20 @@ def tells(name: str, value: Any) -> bool:
 
 
 def counts_only(name: str) -> bool:
-    """Whether a field's name speaks of a number, place or time that each row has its own of."""
+    """True if a field's name is one of a number, place or time of which each row has its own."""
     meaning, counting = _says(name)
     return counting and not meaning
 
 
 @lru_cache(maxsize=4 * _MOST_NAMES)
 def _says(name: str) -> tuple[bool, bool]:
-    """Whether a field's name speaks of what its row means, and whether of a place, time or size. Rows share their names."""
+    """Return whether a field's name is about the row's meaning, and whether about a place, time or size. Rows share their names."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     return bool(_MEANING.search(words)), bool(_COUNTING.search(words))
 
 
 def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:
-    """Fields of a conversation's turns beside what is said and by whom, under the name of the list they stand in. Whether an answer is
+    """Yield the fields of turns beside role and content, under the name of the list they stand in. Whether an answer is
     learned is used, and so is that other turns are not."""
     where, turns = "", value
     if isinstance(value, dict):
@@ -106,7 +106,7 @@ def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _rarely_read(turn: Mapping[str, Any]) -> Collection[str]:
-    """The names that are read of a turn of a rarer form: a text beside a role, a question with its answer."""
+    """Return the names that are read of a turn of a rarer form: a text beside a role, a question with its answer."""
     if not _SAYS_WHO.isdisjoint(turn):
         return ("text",) if _TEXTS.isdisjoint(turn) else ()
     return next((("system", *names) for names in EXCHANGES if all(isinstance(turn.get(name), str) for name in names)), ())

@@ -98,7 +98,7 @@ class Asker:
         self._wire.close()
 
     def ask(self, messages: list[Json], schema: Json, max_tokens: int) -> Answer:
-        """The model's answer, which should follow the JSON schema. Raises Stop(2) for a refusal, Stop(3) when it fails too often."""
+        """Return the model's answer, which should follow the JSON schema. Raises Stop(2) for a refusal, Stop(3) when it fails too often."""
         pause_s = self._endpoint.first_pause_s
         for attempt in range(self._endpoint.retries + 1):
             try:

@@ -47,7 +47,7 @@ Progress = Callable[[int], None]
 
 
 def make_rows(recipe: Recipe, rows: int, seed: int) -> list[Row]:
-    """The rows of make_set."""
+    """Return the rows of make_set."""
     return make_set(recipe, rows, seed).rows
 
 
@@ -78,13 +78,13 @@ def make_set(recipe: Recipe, rows: int, seed: int, progress: Progress = lambda _
 
 
 def _facts_of(recipe: Recipe) -> int:
-    """How many facts the templates have that rows are drawn from."""
+    """Count the facts of the templates that rows are drawn from."""
     asked = set(recipe.shares) or set(DIFFICULTIES)
     return sum(len(each.facts) for category in recipe.categories for each in category.templates if each.difficulty in asked)
 
 
 def category_quotas(recipe: Recipe, rows: int) -> list[int]:
-    """How many rows each category gives: what it asks for, and an even part of the rest. Raises ValueError where that does not add up."""
+    """Return the number of rows of each category: its quota, or an even part of the rest. Raises ValueError where that does not add up."""
     asked = [round(rows * each.quota) if isinstance(each.quota, float) else each.quota for each in recipe.categories]
     rest = rows - sum(quota or 0 for quota in asked)
     open_ones = asked.count(None)
@@ -104,7 +104,7 @@ def parts_of(whole: int, shares: Sequence[float]) -> list[int]:
 
 
 def _fill_all(recipe: Recipe, category: Category, quota: int, seed: int, progress: Progress) -> list[tuple[Row, RecipeTemplate]]:
-    """Rows of a category, of each difficulty its part."""
+    """Generate the rows of a category, of each difficulty its part."""
     if not recipe.shares:
         return fill_category(recipe, category, category.templates, quota, Random(f"{seed} {category.name}"), progress)
     made: list[tuple[Row, RecipeTemplate]] = []
@@ -144,7 +144,7 @@ def fill_category(
 
 
 def near_duplicates(rows: Sequence[Row]) -> int:
-    """How many rows are the same as or nearly like an earlier one, as `data check` counts."""
+    """Count the rows that are the same as or nearly like an earlier one, as `data check` does."""
     texts = [f"{normal(row['instruction'])}\n{normal(row['output'])}" for row in rows]
     compared, comparable = signatures(texts)
     near = Near()
@@ -227,7 +227,7 @@ def choose_held_out(rows: list[Row], wanted: int, rng: Random) -> set[int]:
 
 
 def _answers(rows: list[Row]) -> dict[tuple[str, str], list[tuple[str, list[int]]]]:
-    """For each category and template, every answer with the places of its rows."""
+    """Group rows: for each category and template, every answer with the places of its rows."""
     by_answer: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
         by_answer[row["category"], row["template"], row["output"]].append(place)

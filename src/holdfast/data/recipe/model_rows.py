@@ -155,7 +155,7 @@ class _Writer:
         self.found.resumed = len(self.found.rows)
 
     def next_request(self, asked: Iterable[_Request]) -> _Request | None:
-        """What to ask for next, beside what is asked for already: the part that most is missing of. None when nothing is."""
+        """Return the next request, beside those already asked: the part of which most is missing. None when nothing is."""
         under_way = list(asked)
         cost, most_cost = self._order.cost(self.found.tokens_in, self.found.tokens_out), self._order.most_cost
         if cost is not None and most_cost is not None and cost >= most_cost and any(self._missing.values()):
@@ -210,7 +210,7 @@ class _Writer:
         return len(rows)
 
     def _checked(self, value: Any, request: _Request) -> tuple[Row | None, str]:
-        """The row, or why it is none: it has the three texts, and `data check` would keep it."""
+        """Return the row, or why it is none: it has the three texts, and `data check` would keep it."""
         if not isinstance(value, dict) or not all(isinstance(value.get(name, ""), str) for name in FIELDS):
             return None, "wrong_form"
         if not {"instruction", "output"} <= set(value):

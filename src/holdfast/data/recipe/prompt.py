@@ -32,7 +32,7 @@ SCHEMA: Json = {
 
 
 def messages(recipe: Recipe, category: Category, difficulty: str, wanted: int, before: Iterable[str], rng: Random) -> list[Json]:
-    """What is said to the model: the form, the subject, a few rows of the recipe, and what was asked `before`."""
+    """Build the chat for the model: the form, the subject, a few rows of the recipe, and the prompts asked `before`."""
     drawn = Alike()
     like = [template for template in category.templates if template.difficulty == difficulty] or list(category.templates)
     chosen = rng.sample(like, min(_SHOWN, len(like)))
@@ -60,7 +60,7 @@ def messages(recipe: Recipe, category: Category, difficulty: str, wanted: int, b
 
 
 def rows_in(text: str) -> tuple[list[Any], str]:
-    """The rows of an answer, whole ones also of a torn answer; and what is wrong with it: nothing, `cut_off` or `not_json`."""
+    """Parse the rows of an answer, whole ones also of a torn answer; and its fault: none, `cut_off` or `not_json`."""
     start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
     if start < 0:
         return [], "not_json"

@@ -90,7 +90,7 @@ def recipe_files(where: Path) -> list[Path]:
 
 
 def difficulty_shares(given: Mapping[str, Any]) -> dict[str, float]:
-    """Shares that add up to 1, of parts such as easy=2, medium=1. Raises ValueError for what is no such part."""
+    """Normalise parts such as easy=2, medium=1 to shares that add up to 1. Raises ValueError for an invalid part."""
     for name, part in given.items():
         if name not in DIFFICULTIES:
             raise ValueError(f"{name} is no difficulty, known: {', '.join(DIFFICULTIES)}")

@@ -28,11 +28,11 @@ class YamlPlace:
         return self.file.name + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.keys)
 
     def wrong(self, what: str) -> ValueError:
-        """The error that says `what` is wrong here, with the line."""
+        """Return the error that says `what` is wrong here, with the line."""
         return ValueError(f"{self}: {what} (line {self._line()} of {self.file})")
 
     def _line(self) -> int:
-        """The line of the innermost key that is there, counted from 1."""
+        """Return the line of the innermost key that is there, counted from 1."""
         node, line = self._root, 1
         for key in self.keys:
             if isinstance(node, yaml.MappingNode):
@@ -49,7 +49,7 @@ class YamlPlace:
 
 
 def read_file(file: Path) -> tuple[dict[str, Any], YamlPlace]:
-    """The values of a recipe file and the place of its root. Raises ValueError for what is no YAML, and for a key given twice."""
+    """Read the values of a recipe file and the place of its root. Raises ValueError for invalid YAML, and for a key given twice."""
     try:
         root, values = root_of(file.read_text(encoding="utf-8"))
         place = YamlPlace(file, root)
@@ -62,7 +62,7 @@ def read_file(file: Path) -> tuple[dict[str, Any], YamlPlace]:
 
 
 def _refuse_double_keys(root: yaml.Node, place: YamlPlace) -> None:
-    """A template would be lost without a word."""
+    """Refuse a key given twice, of which YAML would drop the first silently. Raises ValueError."""
     for keys, inside in mappings(root):
         here = YamlPlace(place.file, root, keys)
         for key, _ in inside.value:
@@ -91,7 +91,7 @@ def whole(value: Any, least: int, place: YamlPlace) -> int:
 
 
 def share(value: Any, place: YamlPlace) -> float:
-    """A share written as 25% or 0.25."""
+    """Parse a share written as 25% or 0.25."""
     text = str(value)
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

@@ -32,7 +32,7 @@ class RecipeTemplate:
 
 
 def read_facts(value: Any, place: YamlPlace) -> dict[str, list[dict[str, str]]]:
-    """Tables of facts, each a list of mappings with the same fields."""
+    """Read tables of facts, each a list of mappings with the same fields."""
     found: dict[str, list[dict[str, str]]] = {}
     for name, table in mapping(value, place).items():
         there = place / name
@@ -51,7 +51,7 @@ def read_facts(value: Any, place: YamlPlace) -> dict[str, list[dict[str, str]]]:
 
 
 def read_templates(name: str, body: Any, pools: Mapping[str, Draw], facts: Facts, place: YamlPlace) -> list[RecipeTemplate]:
-    """One template, or one for each fact of the table it names."""
+    """Read one template, or one for each fact of the table it names."""
     body = mapping(body, place)
     refuse_unknown(body, {"wishes", "answer", "tool", "difficulty"}, place)
     wishes = texts(body.get("wishes", []), place / "wishes")
@@ -86,7 +86,7 @@ def _whole_template(
     place: YamlPlace,
     may_say_more: bool = False,
 ) -> RecipeTemplate:
-    """`may_say_more`: a wish may have slots that the answer lacks, as an error message has that its cure does not need."""
+    """Build a template; `may_say_more`: a wish may have slots that the answer lacks, as an error message has its cure does not need."""
     slots = fields(answer, place / "answer")
     for slot in slots:
         if pool_of(slot, pools) not in pools:
@@ -105,7 +105,7 @@ def _whole_template(
 
 
 def _table_of(wishes: Iterable[str], answer: str, facts: Facts, pools: Mapping[str, Draw], place: YamlPlace) -> str | None:
-    """The table whose fields a template names, None without. Raises ValueError for an unknown one and for two."""
+    """Return the table whose fields a template names, None without. Raises ValueError for an unknown one and for two."""
     found: dict[str, YamlPlace] = {}
     for text, there in [(answer, place / "answer"), *((wish, place / "wishes" / number) for number, wish in enumerate(wishes))]:
         for slot in fields(text, there):

@@ -35,7 +35,7 @@ class Wire:
     """Posts JSON from several threads at once."""
 
     def __init__(self, key: str | None, timeout_s: float) -> None:
-        """Raises Stop(2) where httpx is not installed."""
+        """Open a client. Raises Stop(2) where httpx is not installed."""
         try:
             self._httpx: Any = importlib.import_module("httpx")
         except ImportError:
@@ -52,7 +52,7 @@ class Wire:
         self._client.close()
 
     def post(self, address: str, body: Json) -> Reply:
-        """Raises Failed, and Stop(2) for an address that is none."""
+        """Send `body` to the address. Raises Failed, and Stop(2) for an invalid address."""
         began = time.monotonic()
         late = f"no whole answer within {self._timeout_s:g} s"
         try:
@@ -87,14 +87,14 @@ class Wire:
 
 
 def _cut(sockets: set[socket.socket]) -> None:
-    """Whoever reads from these reads their end."""
+    """Shut the sockets: whoever reads from them reads their end."""
     for one in tuple(sockets):
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
 
 
 def _unpacked(parts: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """The answer's bytes. Raises Failed where they are too many, or packed in a way that was not asked for."""
+    """Decode the answer's bytes. Raises Failed where they are too many, or compressed in a way that was not asked for."""
     kind, left = encoding.strip().lower(), LARGEST
     if kind not in {"", "identity", *_UNPACKS}:
         raise Failed(f"the answer is packed with {kind[:40]!r}, which was not asked for")
@@ -111,7 +111,7 @@ def _unpacked(parts: Iterator[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def shown(address: str) -> str:
-    """An address without the name and password in it."""
+    """Return an address without the name and password in it."""
     try:
         parts = urlsplit(address)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -60,7 +60,7 @@ def check_files(files: list[str], held_out: list[str], crew: Crew[B], findings: 
 def clean_files(
     files: list[str], held_out: list[str], crew: Crew[B], findings: Findings, out: Path, rejects: Path, mended: Path, key: str
 ) -> int:
-    """The same, and write the three files, each whole or not at all; how many blocks an interrupted cleaning had done. Raises OSError."""
+    """Clean the files into three outputs, each whole or not at all; return the blocks an interrupted cleaning had done. Raises OSError."""
     unfinished = Unfinished(out, key)
     _hold_out(held_out, crew, findings)
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def _hold_out(files: list[str], crew: Crew[B], findings: Findings) -> None:
 
 
 def _surveys(files: list[str], crew: Crew[B], unfinished: Unfinished | None) -> Iterator[tuple[str, B, Survey]]:
-    """The survey of each block of the files, in order; some are begun ahead."""
+    """Yield the survey of each block of the files, in order; some are begun ahead."""
     ahead: deque[tuple[str, B, str, Work | bytes]] = deque()
     for number, (file, block) in enumerate(crew.blocks(files)):
         name = block.name if unfinished and number >= _KEPT_AFTER else ""

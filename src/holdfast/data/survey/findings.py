@@ -47,7 +47,7 @@ class Repetitions:
         self.held_out.add_at(survey.prompts[asked], places[asked])
 
     def take(self, file: str, first_line: int, survey: Survey) -> dict[str, Places]:
-        """By kind, of each of the survey's rows the place of one that it repeats, -1 where it repeats none."""
+        """Return by kind, for each of the survey's rows, the place of one that it repeats, -1 where it repeats none."""
         places = self._places(file, first_line, survey)
         exact = self.pairs.add_at(survey.pairs, places)
         again = exact >= 0
@@ -63,7 +63,7 @@ class Repetitions:
         return {"duplicate": exact, "near_duplicate": near, "conflicting_answer": conflicting, "in_held_out": overlap}
 
     def source(self, place: int) -> Source:
-        """The file and line of a place."""
+        """Return the file and line of a place."""
         file, first = self.begins[place >> _LINES]
         return Source(file, first + place % (1 << _LINES))
 
@@ -161,7 +161,7 @@ class Findings:
             shown.append({"file": entry["file"], "line": entry["line"], "detail": entry["detail"], "text": text})
 
     def as_json(self) -> Json:
-        """The counts and lengths as `data check --json` gives them, without times and names."""
+        """Return the counts and lengths as `data check --json` gives them, without times and names."""
         counted = {reason: count for reason, count in self.verdicts.by_reason.most_common() if count > 0}
         layouts = sum(self.layouts.values(), Counter[str]())
         few = strays(dict(self.languages.most_common()))

@@ -16,7 +16,7 @@ _MOST = 0.5  # of them, for a language to be that of the set
 
 
 def languages_of(texts: Sequence[str]) -> list[str]:
-    """The language of each text as its ISO 639 code, or UNCLEAR. Raises ModuleNotFoundError without py3langid."""
+    """Detect the language of each text, as its ISO 639 code, or UNCLEAR. Raises ModuleNotFoundError without py3langid."""
     classify = _identifier().classify
     found = (classify(text[:_READ]) for text in texts)
     return [UNCLEAR if share < _SURE or code == _NO_LANGUAGE else str(code) for code, share in found]
@@ -29,7 +29,7 @@ def _identifier() -> Any:
 
 
 def strays(counts: dict[str, int]) -> dict[str, int]:
-    """The languages of a few rows, where most of the others are of one language."""
+    """Return the languages of a few rows, where most of the others are of one language."""
     clear = {code: count for code, count in counts.items() if code != UNCLEAR}
     total = sum(clear.values())
     if not total or max(clear.values()) < _MOST * total:

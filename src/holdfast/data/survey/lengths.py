@@ -34,7 +34,7 @@ class Tally:
         self._long.update(lengths[~short].tolist())
 
     def counted(self) -> tuple[Counts, Counts]:
-        """The lengths that there are, ascending, and how many rows have each."""
+        """Return the distinct lengths, ascending, and how many rows have each."""
         short = np.flatnonzero(self._dense)
         long = np.array(sorted(self._long), np.int64)
         counts = np.array([self._long[length] for length in long.tolist()], np.int64)
@@ -59,7 +59,7 @@ class Lengths:
         self._rest = rows[full:].copy()
 
     def spread(self) -> dict[str, Any]:
-        """Total, least, percentiles and greatest, as numpy has them; None where there are no rows."""
+        """Return total, least, percentiles and greatest, as numpy has them; None where there are no rows."""
         values, counts = self._trained.counted()
         if not len(values):
             return {"total": 0} | dict.fromkeys(_PERCENTILES)
@@ -74,7 +74,7 @@ class Lengths:
         return {"total": int((values * counts).sum())} | {name: between(share) for name, share in _PERCENTILES.items()}
 
     def histogram(self) -> Json:
-        """Whole rows between edges, in tokens."""
+        """Count whole rows between edges, in tokens."""
         values, counts = self._whole.counted()
         if not len(values):
             return {"counts": [], "edges": []}
@@ -82,7 +82,7 @@ class Lengths:
         return {"counts": found.astype(np.int64).tolist(), "edges": [round(float(edge), 2) for edge in edges]}
 
     def outlook(self) -> Json:
-        """`tokens`: of the whole rows. `padding`: share of a batch of 8 rows, as they stand in the file, that is padding unless rows are
+        """Return `tokens`: of whole rows. `padding`: share of a batch of 8 rows, as they stand in the file, that is padding unless rows are
         packed. `limits`: for each power of two as max_tokens, how many rows and tokens are beyond it."""
         trained, rows = self._trained.counted()
         total = int((trained * rows).sum())

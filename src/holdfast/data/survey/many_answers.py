@@ -30,7 +30,7 @@ class ManyAnswers:
     known: int = 0
 
     def add(self, prompt: int, first: Source, other: Source) -> None:
-        """A prompt that stood at `first`, and stands with another answer at `other`."""
+        """Note a prompt that stood at `first`, and stands with another answer at `other`."""
         if self.known < _MOST_ROWS:
             rows = self.asked.setdefault(prompt, {first: None})
             self.known += len(rows) == 1
@@ -38,7 +38,7 @@ class ManyAnswers:
             rows[other] = None
 
     def look(self, files: list[str], unused: Collection[str]) -> Json:
-        """How many prompts and rows these are, the prompt with most answers, and which fields of `unused` tell how many rows apart."""
+        """Count these prompts and rows; add the prompt with most answers, and of the fields of `unused` how many rows each tells apart."""
         if not self.asked:
             return {}
         most = max(self.asked.values(), key=len)
@@ -54,7 +54,7 @@ class ManyAnswers:
 
 
 def _told_apart(rows: list[Json], names: list[str]) -> Iterator[str]:
-    """Each name as often as there are rows with a value of their own in it."""
+    """Yield each name as often as there are rows with a value of their own in it."""
     for name in names:
         texts = Counter(_text(row.get(name)) for row in rows)
         yield from (name for text, count in texts.items() if count == 1 and text and len(texts) > 1)
@@ -67,7 +67,7 @@ def _text(value: Any) -> str:
 
 
 def _values(files: list[str], wanted: set[Source]) -> dict[Source, Json]:
-    """The rows that stand there."""
+    """Read the rows at the wanted places."""
     found: dict[Source, Json] = {}
     for file in files:
         lines = {source.line for source in wanted if source.file == file}

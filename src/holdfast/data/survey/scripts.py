@@ -51,7 +51,7 @@ _NAME_AT = np.array([len(_NAMES), *(_NAMES.index(name) if name else len(_NAMES) 
 
 
 def scripts_of(others: Sequence[str], count: int) -> Counter[str]:
-    """How many of `count` texts are written in each script, at least in part; `others`: those that are not ASCII, the rest is Latin."""
+    """Count of `count` texts how many are in each script, at least in part; `others`: those that are not ASCII, the rest is Latin."""
     found = Counter(Latin=count - len(others))
     letters = np.frombuffer("".join(others).encode("utf-32-le", "surrogatepass"), "<u4")
     kinds = _NAME_AT[np.searchsorted(_STARTS, letters, "right")]

@@ -46,7 +46,7 @@ class SecondLook:
 
 
 def look_at(found: npt.NDArray[Any], files: Sequence[str], cards: Sequence[DataCheck]) -> SecondLook:
-    """`found`: [rows, 4], number of the file, line, learned tokens, mean loss of each row. Of few rows nothing is said."""
+    """Report rows of odd loss; `found`: [rows, 4], number of the file, line, learned tokens, mean loss. Few rows give no finding."""
     losses = found[:, 3]
     if len(losses) < FEWEST:
         return SecondLook(len(losses))

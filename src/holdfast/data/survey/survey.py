@@ -70,17 +70,17 @@ class Survey:
     longer: Counter[str]  # of pairs: which of the two answers has more characters
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
-        """The entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
+        """Yield the entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
         return placed(getattr(self, name), file, first_line)
 
 
 def check_block(block: Block, rules: Rules, codec: Codec) -> bytes:
-    """The survey of a block as bytes, without the clean lines."""
+    """Return the survey of a block as bytes, without the clean lines."""
     return _bytes(_survey(block, rules, codec, with_clean=False))
 
 
 def clean_block(block: Block, rules: Rules, codec: Codec) -> bytes:
-    """The survey of a block as bytes."""
+    """Return the survey of a block as bytes."""
     return _bytes(_survey(block, rules, codec, with_clean=True))
 
 
@@ -133,7 +133,7 @@ def _sizes(example: Example, found: list[int | Fit | BadRow], codec: Codec, rule
 
 
 def _of_both(example: Example, better: Sizes, codec: Codec, rules: Rules) -> Sizes:
-    """Of a pair, which is trained on as one row of two sequences, each of which has to fit in. Raises BadRow as `judged_answers` does."""
+    """Return the sizes of a pair, one row of two sequences, each of which has to fit. Raises BadRow as `judged_answers` does."""
     size = codec.measure([worse_pieces(example, codec.template)], rules)
     worse = _sizes(replace(example, messages=example.worse, worse=()), size, codec, rules)
     both = (better.lengths[0], worse.lengths[0])
@@ -157,7 +157,7 @@ class _Fitted:
 
 
 def _fitting(good: list[tuple[Judged, Written]], rejects: list[Reject], rules: Rules, codec: Codec) -> tuple[list[Judged], _Fitted]:
-    """The rows of which something can be learned, and their sizes; the others go to the rejects."""
+    """Return the rows of which something can be learned, and their sizes; the others go to the rejects."""
     rows: list[Judged] = []
     found = _Fitted()
     sizes = codec.measure([pieces for _, written in good for pieces in written.sequences], rules)
@@ -188,7 +188,7 @@ def _mends(row: Judged, fitted: Changes) -> list[Json]:
 
 
 def _notes(rows: list[Judged], sizes: _Fitted, rules: Rules, codec: Codec, verdicts: Verdicts) -> list[Json]:
-    """The first few rows each note was made of; `verdicts` counts them all."""
+    """Return the first few rows each note was made of; `verdicts` counts them all."""
     for row, size, written in [] if codec.stands_in else zip(rows, sizes.whole, sizes.written, strict=True):
         row.tokens = size if len(written.sequences) == 1 else None
     quoted: list[Json] = []
@@ -211,7 +211,7 @@ def _longer(pair: Example) -> str:
 
 
 def _category(value: Any) -> str:
-    """What a row says it is of, by the first of its fields that is named like one; "" where none is."""
+    """Return the category of a row, by the first of its fields that is named like one; "" where none is."""
     for name in _CATEGORY_FIELDS if isinstance(value, dict) else ():
         found = value.get(name)
         if isinstance(found, str) and 0 < len(found) <= _LONGEST_CATEGORY:
@@ -220,7 +220,7 @@ def _category(value: Any) -> str:
 
 
 def _clean_line(row: Judged, block: Block) -> bytes:
-    """A row as it goes into the clean file: byte for byte as it stood where it was a line of JSON and nothing was mended."""
+    """Return a row as a line of the clean file: byte for byte as it stood where it was a line of JSON and nothing was mended."""
     if row.mended:
         return json_of({"messages": row.value} if isinstance(row.value, list) else row.value) + b"\n"
     return line_of(block.rows[row.at], row.value)
@@ -237,7 +237,7 @@ def _bytes(survey: Survey) -> bytes:
 
 
 def read_survey(data: bytes) -> Survey:
-    """The survey in `data`. Raises ValueError when it is torn or damaged."""
+    """Parse the survey in `data`. Raises ValueError when it is torn or damaged."""
     facts, arrays = unpack(data)
     stated = facts.pop("sha256", None)
     if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):

@@ -49,7 +49,7 @@ _DIFFERS = "the chat template's prompt is not what stands before this answer"
 
 
 def thought_of(message: Message, template: ChatTemplate) -> str:
-    """The reasoning of a turn, apart or in its text."""
+    """Return the reasoning of a turn, apart or in its text."""
     if message.thinking or type(message.content) is not str:
         return message.thinking.strip()
     if placed := placed_thinking(message, template):
@@ -58,7 +58,7 @@ def thought_of(message: Message, template: ChatTemplate) -> str:
 
 
 def _first_said(text: str, rendering: Rendering, messages: tuple[Message, ...]) -> int:
-    """Where what the last of the turns says begins in `text`, the rendering of all of them; its length where nothing of it is there."""
+    """Find where the content of the last turn begins in `text`, the rendering of all turns; its length where nothing of it is there."""
     message = messages[-1]
     if type(message.content) is not str:
         place = text.rfind(str.__str__(message.content))
@@ -75,7 +75,7 @@ def _first_said(text: str, rendering: Rendering, messages: tuple[Message, ...]) 
 
 
 def _others(message: Message) -> Iterator[Message]:
-    """The turn with something put before each thing it says, one at a time."""
+    """Yield the turn with something put before each of its texts, one at a time."""
     if message.content.strip():
         yield message._replace(content=_ODD + message.content)
     if message.calls:
@@ -86,7 +86,7 @@ def _others(message: Message) -> Iterator[Message]:
 
 
 def _end_of_markup(text: str, common: int, begin: int, messages: tuple[Message, ...]) -> int:
-    """The last place up to `common` that is not within a mark of the template: where the answer or a mark begins, or a turn ends."""
+    """Return the last place up to `common` that is not within a mark of the template: where the answer or a mark begins, or a turn ends."""
     said = tuple(content for one in messages if (content := str.__str__(one.content).strip()))
     while 0 < common < begin and text[common - 1] not in _ENDS_OF_MARKUP and not text.endswith(said, 0, common):
         common -= 1
@@ -94,7 +94,7 @@ def _end_of_markup(text: str, common: int, begin: int, messages: tuple[Message, 
 
 
 def shared(one: str, two: str) -> int:
-    """How many characters both begin with."""
+    """Count the characters with which both begin."""
     low, high = 0, min(len(one), len(two))
     while low < high:
         middle = (low + high + 1) // 2

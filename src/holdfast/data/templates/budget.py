@@ -72,7 +72,7 @@ class Spent:
             raise TooMuch("the command ends")
 
     def items_of(self, values: Iterable[Any]) -> tuple[int, int]:
-        """(items, characters) of values with all that stands in them, as often as it stands there."""
+        """Count (items, characters) of values with all that stands in them, as often as it stands there."""
         found = characters = 0
         waiting: list[tuple[Iterator[Any], int]] = [(iter(values), 0)]
         while waiting:
@@ -107,7 +107,7 @@ class Spent:
             raise TooMuch(f"it takes more than {_CPU_S:.0f} s")
 
     def measured(self, value: Any) -> Any:
-        """A value that was made, counted; an iterator of values comes back as one that counts them."""
+        """Count a value that was made, and return it; an iterator of values comes back as one that counts them."""
         kind = type(value)
         if kind is str or kind is bytes or kind is list or kind is tuple:  # not the marks of skeleton.py, which tell nothing of themselves
             if len(value) > LONGEST:
@@ -120,7 +120,7 @@ class Spent:
         return value
 
     def counting(self, values: Iterable[Any]) -> Iterator[Any]:
-        """The values, each of which is a turn."""
+        """Yield the values, each counted as a turn of a loop."""
         for value in values:
             self.turn()
             yield self.measured(value)
@@ -137,7 +137,7 @@ def begin() -> Spent:
 
 
 def spent() -> Spent:
-    """What the rendering in this thread has taken."""
+    """Return the budget spent by the rendering in this thread."""
     found = getattr(_now, "spent", None)
     return found if isinstance(found, Spent) else begin()
 
@@ -195,7 +195,7 @@ def weigh_operation(operator: str, left: Any, right: Any) -> None:
 
 
 def refuse_wide_times(form: Any) -> str:
-    """A format of a date, which names no width. Raises TooMuch."""
+    """Return the format of a date as text. Raises TooMuch where it names a width or is too long."""
     text = str(form)
     if len(text) > WIDEST or _TIME_WIDTH.search(text):
         raise TooMuch("it formats a date too widely")
@@ -209,7 +209,7 @@ def _refuse_numbers(name: str, given: Iterable[Any], wide: Iterable[str]) -> Non
 
 
 def _refuse_spreading(name: str, given: tuple[Any, ...], size: int) -> None:
-    """Of texts that are put in many places: as long as the longest, or as wide, times all there is."""
+    """Refuse a text put in too many places: `size` times the longest text or the greatest width. Raises TooMuch."""
     if name not in _SPREADING:
         return
     widths = [value if type(value) is int else len(value) if type(value) is str else 0 for value in given[1:]]
@@ -221,7 +221,7 @@ def _refuse_spreading(name: str, given: tuple[Any, ...], size: int) -> None:
 
 
 def _small(left: Any, right: Any) -> bool:
-    """Whether a product is one of numbers that a machine holds, or no longer than a text may be."""
+    """True if a product is one of numbers that a machine holds, or no longer than a text may be."""
     sizes = [len(side) if isinstance(side, (str, bytes, list, tuple)) else 0 for side in (left, right)]
     times = [side for side in (left, right) if isinstance(side, int)]
     if len(times) == 2:

@@ -19,7 +19,7 @@ _PAIR = ("user", "assistant")
 
 
 def write(example: Example, template: ChatTemplate) -> Written:
-    """An example as it is trained on. Raises BadRow when the template refuses the turns."""
+    """Render an example as it is trained on. Raises BadRow when the template refuses the turns."""
     if not example.messages:
         return _text(example, template)
     if template.compiled is None:
@@ -32,12 +32,12 @@ def write(example: Example, template: ChatTemplate) -> Written:
 
 
 def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
-    """The texts of an example in order, each with whether it is learned; of several sequences those of the last answer's."""
+    """Return the texts of an example in order, each with whether it is learned; of several sequences those of the last answer's."""
     return write(example, template).sequences[-1]
 
 
 def learned_by(written: Written, learns: Literal["assistant", "last", "all"]) -> Written:
-    """The same with those pieces marked that are to be learned: as they are, the last answer alone, or all of one sequence."""
+    """Mark the pieces that are to be learned: as they are, the last answer alone, or all of one sequence."""
     if learns == "assistant":
         return written
     parts = written.sequences[-1]
@@ -51,12 +51,12 @@ def learned_by(written: Written, learns: Literal["assistant", "last", "all"]) ->
 
 
 def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:
-    """The pieces of a pair's worse conversation; its last answer is what is looked at."""
+    """Return the pieces of a pair's worse conversation; its last answer is the one compared."""
     return learned_by(write(replace(example, messages=example.worse, worse=()), template), "last").sequences[-1]
 
 
 def pair_written(prompt: str, answer: str, template: ChatTemplate) -> Written | None:
-    """A prompt and its answer by the skeleton of such conversations, where there is one that holds for these."""
+    """Render a prompt and its answer by the skeleton of such conversations; None where none holds for these."""
     if template.shapes is None:
         return None
     shape = template.shapes[_PAIR] if _PAIR in template.shapes else _shape(_PAIR, template)
@@ -65,7 +65,7 @@ def pair_written(prompt: str, answer: str, template: ChatTemplate) -> Written | 
 
 
 def _by_shape(example: Example, template: ChatTemplate) -> Written | None:
-    """What is written by the skeleton of the conversation's shape, where there is one that holds for it."""
+    """Render by the skeleton of the conversation's shape; None where none holds for it."""
     messages = example.messages
     if template.shapes is None or example.tools or any(one.calls or one.thinking or one.beside or not one.learn for one in messages):
         return None
@@ -84,7 +84,7 @@ def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
 
 
 def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
-    """Of conversations that are one sequence with every answer learned; others are looked at one by one."""
+    """Return the skeleton of conversations that are one sequence with every answer learned; None for others, looked at one by one."""
     answers = roles.count("assistant")
     known: list[Written] = []
 
@@ -104,7 +104,7 @@ def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None
 
 
 def _text(example: Example, template: ChatTemplate) -> Written:
-    """A text that passes through no template, with what the tokenizer itself puts around it: one beginning, one end."""
+    """Render a text that passes through no template, with what the tokenizer itself puts around it: one beginning, one end."""
     given, learned = example.given, example.learned
     ends = {template.eos, template.trail} - {""}
     stripped = learned.rstrip()
@@ -119,7 +119,7 @@ def _text(example: Example, template: ChatTemplate) -> Written:
 
 
 def without_place(example: Example, template: ChatTemplate) -> list[str]:
-    """What of an example the template has no place for, and what becomes of it, in words."""
+    """List the parts of an example the template has no place for, and what becomes of them, in words."""
     source, found = template.source or "", []
     if any(message.thinking for message in example.messages) and not template.thinking_names:
         found.append("the chat template has no place for reasoning: it is written as <think>...</think> before the answer")

@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 
 def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> Written:
-    """The conversation up to its last answer. Raises BadRow where the template refuses it, or keeps no answer of it."""
+    """Render the conversation up to its last answer. Raises BadRow where the template refuses it, or keeps no answer of it."""
     answers = [at for at, message in enumerate(messages) if message.role == "assistant"]
     if 2 * sum(at + 1 for at in answers) > _MOST_RENDERED:
         raise BadRow("too_many_turns", f"{len(messages):,} turns with {len(answers):,} answers: make several conversations of them")
@@ -60,7 +60,7 @@ def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], te
 def _turn_by_turn(
     messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate
 ) -> tuple[list[list[Piece]], list[tuple[int, int]], dict[str, str]]:
-    """Sequences in which each answer stands behind its own generation prompt; of each answer its sequence and its piece; notes."""
+    """Build sequences in which each answer stands behind its own generation prompt; of each answer its sequence and its piece; notes."""
 
     def asked(turns: tuple[Message, ...]) -> str:
         return render(template, turns, tools, True)
@@ -90,7 +90,7 @@ def _turn_by_turn(
 
 
 def _without_opening(before: str, after: str, template: ChatTemplate) -> str:
-    """An answer without the next turn's beginning that a template writes behind every turn: up to its end and the white space there."""
+    """Strip the next turn's beginning that a template writes behind every turn: keep the answer up to its end and the white space there."""
     end = after.rfind(template.end, len(before))
     if end < 0:
         return after
@@ -99,7 +99,7 @@ def _without_opening(before: str, after: str, template: ChatTemplate) -> str:
 
 
 def _common_end(done: str, before: str, sequence: list[Piece], template: ChatTemplate) -> str:
-    """The sequence so far, without what the template writes behind its last turn only: the answer then ends with its end token."""
+    """Trim the sequence so far of the end that the template writes behind its last turn only: the answer then ends with its end token."""
     if before.startswith(done) or not template.end:
         return done
     text = sequence[-1][0]
@@ -115,7 +115,7 @@ def _common_end(done: str, before: str, sequence: list[Piece], template: ChatTem
 
 
 def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate) -> Written:
-    """The conversation as the template writes it at its end, of which it says itself what is generated.
+    """Render the conversation as the template does at its end, with its own marks of the generated spans.
 
     Of an answer of which it keeps nothing, a call without a place say, its end mark alone would be learned: it is not.
     """
@@ -151,7 +151,7 @@ class _Judged:
         self.learned = self.unended = self.off = self.calls = self.thoughts = 0
 
     def teaches(self, at: int, text: str) -> bool:
-        """Whether the answer of turn `at` is learned, of which the template writes `text`."""
+        """True if the answer of turn `at` is learned, of which the template writes `text`."""
         message = self.messages[at]
         if not message.learn:
             self.off += 1
@@ -167,7 +167,7 @@ class _Judged:
         return True
 
     def _keeps(self, at: int, message: Message, text: str) -> bool:
-        """Whether anything of the turn is in `text`; notes what is not."""
+        """True if anything of the turn is in `text`; notes what is not."""
         names = [call["function"]["name"] for call in message.calls]
         gone = [name for name in names if name not in text]
         if gone:
@@ -209,5 +209,5 @@ class _Judged:
 
 
 def _probe(text: str) -> str:
-    """A text's last line, or what of it is looked for."""
+    """Return the end of a text's last line, to look for in a rendering."""
     return text.strip().rpartition("\n")[2].strip()[-_PROBE:]

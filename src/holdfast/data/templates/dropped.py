@@ -36,7 +36,7 @@ def dropped_turns(messages: tuple[Message, ...], written: Written) -> tuple[Note
 
 
 def _probe(said: str) -> str:
-    """The first words of a turn, without its reasoning: a template may leave that out."""
+    """Return the first words of a turn, without its reasoning: a template may leave that out."""
     words = _words(said.rpartition("</think>")[2])
     return words[:_PROBE].rpartition(" ")[0] or words[:_PROBE] if len(words) > _PROBE else words
 
@@ -51,5 +51,5 @@ def told_of_dropped(notes: dict[str, int]) -> list[str]:
 
 
 def _words(text: str) -> str:
-    """The words alone: a template may strip, break or quote what it writes."""
+    """Return the words alone: a template may strip, break or quote what it writes."""
     return re.sub(r"\W+", " ", re.sub(r"\\[nrt\"]", " ", text)).strip()

@@ -21,7 +21,7 @@ def owners(
     answers: Sequence[int],
     marked: Callable[[tuple[Message, ...]], list[str]],
 ) -> list[int]:
-    """The turn of each span. given: the text before each; marked: the spans of other messages.
+    """Return the turn of each span. given: the text before each; marked: the spans of other messages.
 
     A span that no answer changes (an end that is written once, behind the last turn) is of the answer before it, or of the one behind it
     where somebody else speaks before it.
@@ -42,7 +42,7 @@ def owners(
 
 
 def _holds(span: str, message: Message) -> bool:
-    """Whether a span is plainly of this answer. Its content may be a mark, of which nothing can be asked."""
+    """True if a span is plainly of this answer. Its content may be a mark, of which nothing can be asked."""
     content = str.__str__(message.content)
     return content.strip() in span if content.strip() else any(call["function"]["name"] in span for call in message.calls)
 
@@ -50,7 +50,7 @@ def _holds(span: str, message: Message) -> bool:
 def _changed(
     spans: Sequence[str], messages: tuple[Message, ...], turn: int, marked: Callable[[tuple[Message, ...]], list[str]]
 ) -> Sequence[int]:
-    """The spans that another answer of this turn would change, which stand side by side."""
+    """Return the spans that another answer of this turn would change, which stand side by side."""
     content = messages[turn].content
     if type(content) is not str:
         return [at for at, span in enumerate(spans) if str.__str__(content) in span]
@@ -68,7 +68,7 @@ def _changed(
 
 
 def _others(message: Message) -> Iterator[Message]:
-    """The answer with something added to all it says; where that changes no span, with a content where it had none."""
+    """Yield the answer with something added to each of its texts; where that changes no span, with a content where it had none."""
     calls = tuple({**call, "function": {**call["function"], "name": call["function"]["name"] + _ODD}} for call in message.calls)
     thinking = message.thinking and message.thinking + _ODD
     yield message._replace(content=message.content and message.content + _ODD, calls=calls, thinking=thinking)

@@ -52,7 +52,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%", "+"})
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The tree of a template whose loops count their turns and whose texts are measured where they are joined, compared or written."""
+        """Parse a template so that its loops count their turns and its texts are measured where they are joined, compared or written."""
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):
             loop.iter = _through("_counted", loop.iter)
@@ -90,12 +90,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _through(name: str, node: Any) -> nodes.Filter:
-    """A part of a template with a filter of ours behind it."""
+    """Wrap a part of a template in a filter of ours."""
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 def sandbox() -> Sandbox:
-    """An environment for chat templates, as transformers documents it, without what writes texts of its own."""
+    """Return an environment for chat templates, as transformers documents it, without the filters that write texts of their own."""
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], optimized=False, finalize=_written)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(refuse_wide_times(form))
@@ -108,7 +108,7 @@ def sandbox() -> Sandbox:
 
 
 def bounded_text(parts: Iterable[str]) -> str:
-    """What a template writes, part by part, within the bounds of one rendering. Raises TooMuch where that is longer than a row may be."""
+    """Join a template's output, part by part, within the bounds of one rendering. Raises TooMuch where it is longer than a row may be."""
     begin()
     found, size = [], 0
     for part in parts:
@@ -126,7 +126,7 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """A value as JSON, other letters than ASCII as they are; what may be asked for is what transformers' filter takes."""
+    """Encode a value as JSON, other letters than ASCII as they are; the options are those of transformers' filter."""
     wide = (len(indent) if isinstance(indent, str) else indent or 0) + sum(map(len, separators or ()))
     if wide and spent().items_of((value,))[0] * wide * DEEPEST > 16 * LONGEST:
         raise TooMuch("it indents too far")
@@ -134,24 +134,24 @@ def to_json(
 
 
 def _counted(values: Iterable[Any]) -> Iterable[Any]:
-    """The values of a loop, counted over all loops of a rendering. Undefined values stay, for jinja2 to say so."""
+    """Count the values of a loop, over all loops of a rendering. Undefined values stay, for jinja2 to say so."""
     return values if isinstance(values, jinja2.Undefined) else spent().counting(values)
 
 
 def _written(value: Any) -> Any:
-    """A value that is written out, as itself: what lists hold is counted as it will be written."""
+    """Return a value that is written out, as itself: the content of lists is counted as it will be written."""
     return _compared(spent().measured(value)) if type(value) in (str, list, tuple, dict, set) else value
 
 
 def _compared(value: Any) -> Any:
-    """A value that is compared with another: what it holds is counted."""
+    """Count the content of a value that is compared with another, and return it."""
     if type(value) in (list, tuple, dict, set):
         spent().items_of((value,))
     return value
 
 
 def _sliced(value: Any) -> Any:
-    """A value of which a part is copied: counted as if all of it were."""
+    """Count a value of which a part is copied as if all of it were, and return it."""
     if type(value) in (str, list, tuple):
         spent().turn()
         spent().measured(value)
@@ -159,7 +159,7 @@ def _sliced(value: Any) -> Any:
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter or test that is weighed before and measured behind; its own marks (what of the context it wants) stay."""
+    """Wrap a filter or test: weighed before and measured behind; its own marks (what of the context it wants) stay."""
 
     def bounded(*args: Any, **kwargs: Any) -> Any:
         weigh_filter(name, args, kwargs)

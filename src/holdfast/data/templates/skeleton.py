@@ -103,7 +103,7 @@ class Skeleton:
         return tuple((constants[0], constants[1], learned) for constants, learned in self.parts)
 
     def fill(self, contents: Sequence[str]) -> list[Piece] | None:
-        """The pieces with these contents in them; None for contents it does not hold for."""
+        """Return the pieces with these contents in them; None for contents it does not hold for."""
         for text in contents:
             if (
                 not text or text.isspace() or (self.stripped and (text[0].isspace() or text[-1].isspace()))
@@ -126,12 +126,12 @@ class Skeleton:
 
 
 def followable(environment: jinja2.Environment, source: str) -> bool:
-    """Whether marks are followed to the end in this template: it has none of the constructs that make plain text of them."""
+    """True if marks are followed to the end in this template: it has none of the constructs that make plain text of them."""
     return next(iter(environment.parse(source).find_all(_OPAQUE)), None) is None
 
 
 def make_skeleton(pieces: Callable[[list[str]], list[Piece]], count: int) -> Skeleton | None:
-    """The skeleton of what `pieces` makes of `count` contents; None when it cannot be known."""
+    """Derive the skeleton from the pieces that `pieces` makes of `count` contents; None when it cannot be known."""
     asked = _Asked()
     marks = [_Mark(f"\ue000{number}\ue001") for number in range(count)]
     for mark in marks:

@@ -100,7 +100,7 @@ class ChatTemplate:
         return min(found)[2] if found else ""
 
     def _behind_an_answer(self) -> str | None:
-        """What it writes behind the answer of a plain exchange; None where it refuses one. The plain form has the end of text there."""
+        """Return the text behind the answer of a plain exchange; None where it refuses one. The plain form has the end of text there."""
         if self.compiled is None:
             return self.eos
         try:
@@ -140,7 +140,7 @@ def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
 
 
 def render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool, marks: bool = False) -> str:
-    """What the template writes of a conversation; marks: with MARK_BEGIN and MARK_END around what it says is generated.
+    """Render a conversation; marks: with MARK_BEGIN and MARK_END around the spans the template says are generated.
 
     Raises BadRow where it refuses the turns. A template that adds up texts gets the arguments of calls as text.
     """
@@ -157,7 +157,7 @@ def render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[A
 
 
 def turns_of(messages: tuple[Message, ...], template: ChatTemplate) -> list[Json]:
-    """The turns as they are handed to a template."""
+    """Return the turns as they are handed to a template."""
     as_text = bool(template.known.get("text_arguments"))
     return [_turn(message, template, as_text) for message in messages]
 
@@ -211,7 +211,7 @@ def _turn(message: Message, template: ChatTemplate, as_text: bool) -> Json:
 
 
 def placed_thinking(message: Message, template: ChatTemplate) -> tuple[str, str] | None:
-    """The reasoning of a turn and the rest of it, where the reasoning is apart, or has to be: the template reads it from a field, and
+    """Split a turn into its reasoning and the rest, where the reasoning is apart, or has to be: the template reads it from a field, and
     knows nothing of <think> in a text."""
     if message.thinking:
         return message.thinking, message.content

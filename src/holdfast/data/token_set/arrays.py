@@ -37,12 +37,12 @@ class Span(NamedTuple):
 
 
 def in_file_order(kinds: Mapping[str, np.dtype[Any]]) -> list[str]:
-    """Wide types first, then by name: as safetensors itself writes them, so that every array is aligned."""
+    """Sort wide types first, then by name: as safetensors itself writes them, so that every array is aligned."""
     return sorted(kinds, key=lambda name: (-kinds[name].itemsize, name))
 
 
 def header_of(facts: Json, kinds: Mapping[str, np.dtype[Any]], sizes: Mapping[str, int]) -> bytes:
-    """The bytes before the arrays; `sizes` in elements. Equal to what safetensors writes."""
+    """Return the bytes before the arrays; `sizes` in elements. Equal to the header that safetensors writes."""
     entries: Json = {"__metadata__": {"holdfast": orjson.dumps(facts).decode()}}
     at = 0
     for name in in_file_order(kinds):
@@ -55,14 +55,14 @@ def header_of(facts: Json, kinds: Mapping[str, np.dtype[Any]], sizes: Mapping[st
 
 
 def pack(arrays: Mapping[str, Array], facts: Json) -> bytes:
-    """A whole file of one-dimensional arrays."""
+    """Pack one-dimensional arrays into the bytes of a whole file."""
     kinds = {name: array.dtype for name, array in arrays.items()}
     header = header_of(facts, kinds, {name: len(array) for name, array in arrays.items()})
     return b"".join([header, *(arrays[name].tobytes() for name in in_file_order(kinds))])
 
 
 def read_header(handle: BinaryIO) -> tuple[Json, dict[str, Span]]:
-    """Facts, and where each array lies. Raises ValueError when this is no whole file of ours."""
+    """Read the facts, and where each array lies. Raises ValueError when this is no whole file of ours."""
     size = handle.seek(0, os.SEEK_END)
     handle.seek(0)
     first = handle.read(8)
@@ -90,13 +90,13 @@ def _span(entry: Json, start: int) -> Span:
 
 
 def unpack(data: bytes) -> tuple[Json, dict[str, Array]]:
-    """Facts and arrays of a whole file that `pack` made. Raises ValueError when it is damaged."""
+    """Unpack facts and arrays of a whole file that `pack` made. Raises ValueError when it is damaged."""
     facts, spans = read_header(io.BytesIO(data))
     return facts, {name: np.frombuffer(data[span.begin : span.end], span.kind) for name, span in spans.items()}
 
 
 def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
-    """Facts and arrays of a file, mapped, read-only. Raises FileNotFoundError, or ValueError when it is damaged."""
+    """Map facts and arrays of a file, read-only. Raises FileNotFoundError, or ValueError when it is damaged."""
     with open_regular(path) as handle:
         try:
             facts, spans = read_header(handle)
@@ -107,7 +107,7 @@ def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
 
 
 def read_array(path: Path, name: str) -> Array:
-    """One array of a file, read into memory."""
+    """Read one array of a file into memory."""
     with open_regular(path) as handle:
         span = read_header(handle)[1][name]
         handle.seek(span.begin)

@@ -51,7 +51,7 @@ def kin_of(rows: list[Judged], times: list[int]) -> Kin:
 
 
 def _texts(row: Judged) -> tuple[str, str]:
-    """The prompt before the first answer, and what user and assistant say."""
+    """Return the prompt before the first answer, and all that user and assistant say."""
     if row.layout not in CONVERSATIONS:
         return row.prompt, row.text
     turns = row.example.messages
@@ -61,7 +61,7 @@ def _texts(row: Judged) -> tuple[str, str]:
 
 
 def _conversation(value: Any) -> int:
-    """The hash of the id of the row's conversation; 0 without one."""
+    """Hash the id of the row's conversation; 0 without one."""
     if not isinstance(value, dict):
         return 0
     found = {re.sub("[^a-z]", "", str(name).lower()): inside for name, inside in value.items()}

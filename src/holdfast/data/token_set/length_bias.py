@@ -13,7 +13,7 @@ _ONE_SIDED = 0.7  # of the pairs
 
 
 def length_bias(tokens: TokenSet) -> Json | None:
-    """{pairs, longer: share whose better answer has more tokens, times: how many times as many, at the median}; None where it is balanced.
+    """Return {pairs, longer: share whose better answer has more tokens, times: the median ratio of lengths}; None where it is balanced.
 
     Pairs of the same length count as half.
     """

@@ -61,7 +61,7 @@ class Overlap(NamedTuple):
     same_prompt: int
 
     def as_json(self) -> Json:
-        """The counts under their names."""
+        """Return the counts under their names."""
         return self._asdict()
 
 

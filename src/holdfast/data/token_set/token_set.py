@@ -48,7 +48,7 @@ class TokenSet:
         return len(self.starts) - 1
 
     def weights_of(self, rows: list[int]) -> npt.NDArray[np.float32]:
-        """How much each of these rows counts, [rows]."""
+        """Return the weights of these rows, float32 [rows]."""
         return np.ones(len(rows), np.float32) if self.weight is None else self.weight[rows]
 
     def row(self, number: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
@@ -66,7 +66,7 @@ Sequence = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 
 
 def sequences(ids: npt.NDArray[np.int32], learned: npt.NDArray[np.uint8]) -> list[tuple[Sequence, bool]]:
-    """The one or two sequences of a row, each as (ids, learned), and whether it is a good one: a pair has its better one first."""
+    """Return the one or two sequences of a row, each as (ids, learned), and whether it is a good one: a pair has its better one first."""
     better = int(np.searchsorted(learned >= WORSE, True))
     parts = ((slice(0, better), True), (slice(better, len(ids)), False))
     return [((ids[span], learned[span] & np.uint8(1)), good) for span, good in parts if span.start < span.stop]
@@ -112,14 +112,14 @@ def join_parts(path: Path, parts: list[ShardPart], data: Data, pad: int, grouped
 
 
 def _groups(parts: list[ShardPart]) -> Groups:
-    """Which rows of all shards hang together."""
+    """Group the rows of all shards that hang together."""
     kin = Kin(*(np.concatenate([read_array(part.shard, name) for part in parts]) for name in Kin._fields))
     file, line = (np.frombuffer(b"".join(_column(name, parts)), _KINDS[name]) for name in ("file", "line"))
     return groups_of(kin, file, line)
 
 
 def _column(name: str, parts: list[ShardPart]) -> Iterator[bytes]:
-    """One array of the token set, shard by shard."""
+    """Yield the bytes of one array of the token set, shard by shard."""
     total = 0
     if name == "starts":
         yield np.zeros(1, _KINDS[name]).tobytes()
@@ -146,7 +146,7 @@ def load_tokens(path: Path) -> TokenSet:
 
 
 def split(tokens: TokenSet, data: Data, seed: int) -> tuple[Rows, Rows]:
-    """(training rows, rows for evaluation): by file where the config names files for evaluation, else a share drawn by seed, of rows that
+    """Return (training, evaluation) rows: by file where the config names files for evaluation, else a share drawn by seed, of rows that
     hang together all or none."""
     if not tokens.held_out_files and tokens.group is not None:
         return split_groups(tokens.group, data.held_out, seed)
@@ -158,7 +158,7 @@ def split(tokens: TokenSet, data: Data, seed: int) -> tuple[Rows, Rows]:
 
 
 def _parts_together(tokens: TokenSet, training: Rows, held_out: Rows) -> tuple[Rows, Rows]:
-    """The parts of a row that was split stand on one side: that of evaluation, unless no row were left to train on."""
+    """Put all parts of a row that was split on one side: that of evaluation, unless no row were left to train on."""
     follows = (tokens.file[1:] == tokens.file[:-1]) & (tokens.line[1:] == tokens.line[:-1])
     row = np.concatenate([[0], np.cumsum(~follows)])
     with_held_out = np.isin(row, row[held_out])
@@ -166,7 +166,7 @@ def _parts_together(tokens: TokenSet, training: Rows, held_out: Rows) -> tuple[R
 
 
 def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture | None:
-    """How epochs are drawn from the training rows; None when each is simply all of them."""
+    """Return how epochs are drawn from the training rows; None when each is simply all of them."""
     if data.rows_per_epoch is None and not data.weights:
         return None
     lengths = np.diff(tokens.starts)[training]
@@ -175,10 +175,10 @@ def mixture(tokens: TokenSet, training: Rows, data: Data, seed: int) -> Mixture 
 
 
 def step_table(tokens: TokenSet, training: Rows, data: Data, train: Train) -> StepTable:
-    """Which of the training rows each step sees."""
+    """Return the table of the training rows each step sees."""
     return StepTable(training, train.effective_batch, train.seed, mixture(tokens, training, data, train.seed))
 
 
 def epoch_rows(data: Data, training: int) -> int:
-    """How many rows an epoch draws from `training` rows."""
+    """Return the number of rows an epoch draws from `training` rows."""
     return training if data.rows_per_epoch is None else data.rows_per_epoch

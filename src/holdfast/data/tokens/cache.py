@@ -31,7 +31,7 @@ class TokenCache:
         self.damaged: list[str] = []
 
     def find(self, name: str) -> tuple[Path, Shard] | None:
-        """A shard that verifies, and where it lies."""
+        """Find a shard that verifies, and its path; None without."""
         for place in self._places:
             path = place / f"{name}.safetensors"
             try:
@@ -62,7 +62,7 @@ class TokenCache:
 
 
 def cache_key(codec: Codec, rules: Rules) -> str:
-    """What rows are tokenised with, as one hash: tokenizer and its package, chat template and special tokens, rules and data checks."""
+    """Hash all that rows are tokenised with: tokenizer and its package, chat template and special tokens, rules and data checks."""
     template = codec.template
     settings = [tokenizers.__version__, version("ftfy"), template.source, template.bos, template.eos, codec.bos, codec.specials]
     settings.append(str(codec.tokenizer.pre_tokenizer))  # not the file's, where transformers has rules of its own

@@ -85,7 +85,7 @@ class Codec:
         return [self._join(row, ids, sizes, rules) for row, (ids, sizes) in zip(rows, self._encoded(rows), strict=True)]
 
     def placed(self, row: list[Piece]) -> list[Placed]:
-        """The tokens of a row as `encode` has them, without its lead, each with where it stands in the row's text and with its piece."""
+        """Return the tokens of a row as `encode` has them, without its lead, each with its place in the row's text and its piece."""
         found: list[Placed] = []
         begin = piece = 0
         for run in self._runs(row):
@@ -101,7 +101,7 @@ class Codec:
         return found
 
     def measure(self, rows: list[list[Piece]], rules: Rules) -> list[int | Fit | BadRow]:
-        """What `encode` would make of the rows, without the token numbers; of a row that fits whole, as nearly all do, its length alone."""
+        """Return the results of `encode` without the token numbers; of a row that fits whole, as nearly all do, its length alone."""
         if self.whole:
             return self._measure_whole(rows, rules)
         found: list[int | Fit | BadRow] = []
@@ -131,7 +131,7 @@ class Codec:
             return word_counts(self.tokenizer, self.template.eos)
 
     def _sizes(self, texts: list[str]) -> list[int]:
-        """Tokens of each text; what stands there more than once is counted once."""
+        """Count the tokens of each text; a text that stands there more than once is counted once."""
         once = [*dict.fromkeys(texts)]
         with in_words(self.folder):
             counts = self._words.of(once) if self._words is not None else tokens_of(self.tokenizer, once)
@@ -141,7 +141,7 @@ class Codec:
         return [size_of[text] for text in texts]
 
     def _measure_whole(self, rows: list[list[Piece]], rules: Rules) -> list[int | Fit | BadRow]:
-        """By the words of their texts where those are counted; token by token where a row is too long, or ends with what is given."""
+        """Measure by the words of the texts where those are counted; token by token where a row is too long, or ends with what is given."""
         counted = [row for row in rows if row[-1][0] and row[-1][1]] if self._words else []
         runs = [self._runs(row) for row in counted]
         sizes = iter(self._sizes([text_of(run) for row in runs for run in row]))
@@ -154,7 +154,7 @@ class Codec:
         return runs_of(row, self.whole, self.template.lead)
 
     def _encoded(self, rows: list[list[Piece]]) -> Iterator[tuple[list[int], list[int]]]:
-        """Of each row its tokens, without its lead, and how many of them each piece has."""
+        """Yield of each row its tokens, without its lead, and how many of them each piece has."""
         runs = [self._runs(row) for row in rows]
         encode = self.tokenizer.encode_batch if self.whole else self.tokenizer.encode_batch_fast  # the fast one tells no offsets
         with in_words(self.folder):
@@ -168,7 +168,7 @@ class Codec:
             yield ids, sizes
 
     def lead(self, row: list[Piece]) -> tuple[int, ...]:
-        """What stands before a row whose text does not begin with it already."""
+        """Return the tokens before a row whose text does not begin with them already."""
         if not self.bos:
             return ()
         begins = tuple(filter(None, (self.template.bos, self.template.lead)))
@@ -187,7 +187,7 @@ class Codec:
 
 
 def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> Fit:
-    """How much of a row is trained on, from the number of tokens of each part. Raises BadRow where nothing of it can be."""
+    """Return how much of a row is trained on, from the number of tokens of each part. Raises BadRow where nothing of it can be."""
     total, targets, learned, lost, torn = len(lead), 0, 0, 0, 0
     for length, is_learned in parts:
         if is_learned:
@@ -222,7 +222,7 @@ def load_codec(folder: Path, given: str | None = None) -> Codec:
 
 
 def plain_codec(codec: Codec) -> Codec:
-    """The same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
+    """Return the same tokenizer with the plain instruction form instead of a chat template: for counting, when the model is not known."""
     return dataclasses.replace(codec, template=ChatTemplate(None, "", codec.template.eos, None), bos=(), stands_in=True)
 
 
@@ -247,7 +247,7 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _as_transformers_reads(tokenizer: Tokenizer, folder: Path, settings: Json) -> Tokenizer:
-    """The tokenizer with AutoTokenizer's rules: since transformers 5 those of Llama 2 are its class's, whatever the file says.
+    """Apply AutoTokenizer's rules to the tokenizer: since transformers 5 those of Llama 2 are its class's, whatever the file says.
 
     There a space stands before a text alone and not behind each special token, too. Rows are compared with AutoTokenizer before step one.
     """
@@ -262,7 +262,7 @@ def _as_transformers_reads(tokenizer: Tokenizer, folder: Path, settings: Json) -
 
 
 def _transformers_major() -> int:
-    """The first number of the version of transformers; 0 where it is not installed."""
+    """Return the first number of the version of transformers; 0 where it is not installed."""
     try:
         return int(version("transformers").partition(".")[0])
     except (PackageNotFoundError, ValueError):
@@ -270,7 +270,7 @@ def _transformers_major() -> int:
 
 
 def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
-    """The tokenizer of a Qwen2 folder that has vocabulary and merges only, put together as transformers does."""
+    """Build the tokenizer of a Qwen2 folder that has vocabulary and merges only, as transformers does."""
     tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     tokenizer.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated")
@@ -282,7 +282,7 @@ def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
 
 
 def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tokenizer itself puts before and behind a text, for forms without a chat template."""
+    """Return the tokens the tokenizer itself puts before and behind a text, for forms without a chat template."""
     plain = tokenizer.encode("x", add_special_tokens=False).ids
     whole = tokenizer.encode("x", add_special_tokens=True).ids
     at = next((at for at in range(len(whole)) if plain and whole[at : at + len(plain)] == plain), len(whole))
@@ -290,7 +290,7 @@ def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate:
-    """The template with what the tokenizer puts around a text, and with the texts of its special tokens."""
+    """Return the template with what the tokenizer puts around a text, and with the texts of its special tokens."""
     lead, trail = ("".join(tokenizer.id_to_token(number) or "" for number in ids) for ids in _around(tokenizer))
     added = tokenizer.get_added_tokens_decoder().values()
     specials = tuple(sorted(token.content for token in added if token.special))
@@ -298,7 +298,7 @@ def _with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate:
 
 
 def _pad_token(folder: Path, tokenizer: Tokenizer, template: ChatTemplate) -> tuple[int, str]:
-    """A token for padding that is not the end of text: the model's own, else one that never has to be predicted."""
+    """Choose a token for padding that is not the end of text: the model's own, else one that never has to be predicted."""
     settings = read_json(folder / "tokenizer_config.json") or {}
     value = settings.get("pad_token")
     own = value.get("content") if isinstance(value, dict) else value

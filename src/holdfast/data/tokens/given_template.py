@@ -31,7 +31,7 @@ _ANSWER = "yes"
 
 
 def template_source(given: str | Mapping[str, str] | None) -> str | None:
-    """The text of the template that `data.chat_template` means; None without one. Raises Stop where it cannot be had."""
+    """Return the text of the template that `data.chat_template` means; None without one. Raises Stop where it cannot be had."""
     if given is None:
         return None
     if not isinstance(given, str):
@@ -59,13 +59,13 @@ def _of_model(model: str) -> str:
 
 
 def with_template(config: Config) -> Config:
-    """The config with the text of its template in place of where that is: a run goes by the text it was begun with."""
+    """Return the config with the text of its template in place of its path: a run goes by the text it was begun with."""
     source = template_source(config.data.chat_template)
     return config if source is None else config.model_copy(update={"data": config.data.model_copy(update={"chat_template": source})})
 
 
 def codec_of(config: Config, folder: Path) -> Codec:
-    """The tokenizer of a model folder with the template the config gives, else the folder's. Raises Stop for one that is no use."""
+    """Load the tokenizer of a model folder with the template the config gives, else the folder's. Raises Stop for an unusable one."""
     source = template_source(config.data.chat_template)
     codec = load_codec(folder, source)
     if source is not None:

@@ -27,7 +27,7 @@ _FORM = """{%- for message in messages -%}
 
 
 def written_template(codec: Codec) -> str:
-    """The template that renders a conversation as it was trained: the model's or the given one, else the plain form with its beginning."""
+    """Return the template that renders conversations as trained: the model's or the given one, else the plain form with its beginning."""
     if codec.template.source is not None:
         return codec.template.source
     begin = "".join(codec.tokenizer.id_to_token(number) or "" for number in codec.bos)

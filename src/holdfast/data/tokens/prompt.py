@@ -9,7 +9,7 @@ from holdfast.data.tokens.codec import Codec, Tokens
 
 
 def prompt_ids(codec: Codec, turns: tuple[Message, ...], most_tokens: int) -> list[int]:
-    """The tokens before the answer to these turns. Raises BadRow where the template refuses them, or they are more than `most_tokens`."""
+    """Return the tokens before the answer to these turns. Raises BadRow where the template refuses them, or for more than `most_tokens`."""
     written = learned_by(write(Example(messages=(*turns, Message("assistant", "x"))), codec.template), "last")
     found = codec.encode([written.sequences[-1]], Rules())[0]
     if not isinstance(found, Tokens):

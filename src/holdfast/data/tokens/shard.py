@@ -71,7 +71,7 @@ class Block:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process as numbers and bytes, where that is all there is to the rows: named tuples take ten times as long."""
+        """Pickle for another process as numbers and bytes, where the rows are no more than that: named tuples take ten times as long."""
         if any(row.damage or row.json is not None for row in self.rows):
             return Block, (self.rows,)
         return _block_of, ([row.line for row in self.rows], [row.raw for row in self.rows])
@@ -82,7 +82,7 @@ def _block_of(lines: list[int], raws: list[bytes]) -> Block:
 
 
 def blocks(file: str) -> Iterator[Block]:
-    """The rows of `file` in blocks of about a mebibyte. Raises what read_unparsed raises."""
+    """Yield the rows of `file` in blocks of about a mebibyte. Raises what read_unparsed raises."""
     rows: list[Unparsed] = []
     size = 0
     for row in read_unparsed(file):
@@ -143,12 +143,12 @@ class Verdicts:
         self.taught.merge(other.taught)
 
     def facts(self) -> Json:
-        """As they are stored; `verdicts_of` reads them."""
+        """Return the verdicts as they are stored; `verdicts_of` reads them."""
         return vars(self) | {"unused": vars(self.unused), "weights": vars(self.weights), "taught": vars(self.taught)}
 
 
 def verdicts_of(facts: Json) -> Verdicts:
-    """Verdicts as they were before they were stored."""
+    """Restore verdicts from `Verdicts.facts`."""
     counters: Json = {name: Counter(facts[name]) for name in ("by_reason", "noted")}
     unused = Unused(**{name: Counter(found) for name, found in facts["unused"].items()})
     return Verdicts(**facts | counters | {"unused": unused, "weights": Weights(**facts["weights"]), "taught": Taught(**facts["taught"])})
@@ -173,7 +173,7 @@ class Shard:
     verdicts: Verdicts
 
     def rejected(self, file: str, first_line: int) -> Iterator[Json]:
-        """The rejects as they stand in rejects.jsonl, of a block that begins at `first_line` of `file`."""
+        """Yield the rejects as they stand in rejects.jsonl, of a block that begins at `first_line` of `file`."""
         return placed(self.rejects, file, first_line)
 
 
@@ -220,7 +220,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
 
 
 def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) -> Parts:
-    """A pair as one row of two sequences, the worse one second; its tokens, and those of an answer marked bad, have WORSE added.
+    """Join a pair to one row of two sequences, the worse one second; its tokens, and those of an answer marked bad, have WORSE added.
 
     Raises BadRow where nothing of the worse answer is left.
     """
@@ -240,7 +240,7 @@ def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) 
 
 
 def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judged, Written]], list[Reject]]:
-    """The rows that pass every check up to the tokens, each as the template writes it; and the rejects."""
+    """Return the rows that pass every check up to the tokens, each as the template writes it; and the rejects."""
     rows, rejects = judge(block.rows, block.first_line, rules, codec.specials)
     good = []
     for row in rows:
@@ -253,28 +253,28 @@ def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judge
 
 
 def placed(lines: npt.NDArray[np.uint8], file: str, first_line: int) -> Iterator[Json]:
-    """The entries that `as_lines` made of a block that begins at `first_line` of `file`, as they stand in a journal."""
+    """Yield the entries that `as_lines` made of a block that begins at `first_line` of `file`, as they stand in a journal."""
     for line in lines.tobytes().splitlines():
         entry = orjson.loads(line)
         yield {"file": file} | entry | {"line": first_line + entry["line"]}
 
 
 def as_lines(rejects: list[Reject]) -> npt.NDArray[np.uint8]:
-    """Rejects as JSON lines, by line of the file."""
+    """Encode rejects as JSON lines, by line of the file."""
     rejects.sort(key=lambda reject: reject.source.line)
     objects = ({key: value for key, value in reject.as_json().items() if key != "file"} for reject in rejects)
     return np.frombuffer(b"".join(json_line(entry) for entry in objects), np.uint8)
 
 
 def shard_bytes(shard: Shard) -> bytes:
-    """The shard as a safetensors file that can be checked."""
+    """Return the shard as a safetensors file that can be checked."""
     arrays: dict[str, Array] = {name: getattr(shard, name) for name in _ARRAYS}
     facts: Json = {"version": _VERSION, **shard.verdicts.facts()}
     return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
 
 
 def read_shard(data: bytes) -> Shard:
-    """The shard in `data`. Raises ValueError with the reason when it is torn, damaged or of another version."""
+    """Parse the shard in `data`. Raises ValueError with the reason when it is torn, damaged or of another version."""
     facts, arrays = unpack(data)
     if facts.get("version") != _VERSION:
         raise ValueError(f"it is of version {facts.get('version')}, this is version {_VERSION}")

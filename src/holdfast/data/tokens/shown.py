@@ -36,7 +36,7 @@ class ShownRow:
 
 
 def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
-    """The row as `train` takes it under these rules. Raises BadRow with the reason where it is rejected."""
+    """Return the row as `train` takes it under these rules. Raises BadRow with the reason where it is rejected."""
     good, rejects = readable(Block((row,)), rules, codec)
     if not good:
         raise BadRow(rejects[0].reason, rejects[0].detail)
@@ -74,7 +74,7 @@ def _text(tokens: list[Json]) -> str:
 
 
 def _tokens(pieces: list[Piece], codec: Codec) -> list[Json]:
-    """Each token with the stretch of text that is its own; of a character that several make up the first has it."""
+    """Return each token with its own stretch of text; a character of several tokens goes to the first of them."""
     found: list[Json] = [
         {"id": number, "text": codec.tokenizer.decode([number], skip_special_tokens=False), "learned": False}
         for number in codec.lead(pieces)

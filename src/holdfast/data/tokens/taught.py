@@ -81,12 +81,12 @@ class Taught:
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def as_json(self) -> Json:
-        """All counts; `off` and `cut` where they are not 0."""
+        """Return all counts; `off` and `cut` where they are not 0."""
         return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut")}
 
 
 def notes_of(rows: list[Judged], written: list[Written], codec: Codec) -> Iterator[tuple[str, Judged, str]]:
-    """(reason, row, detail) of what is to be told of rows that are trained on, beside what their texts say."""
+    """Yield (reason, row, detail) of each note on rows that are trained on, beside those on their texts."""
     for row, one in zip(rows, written, strict=True):
         for reason, detail in one.notes:
             yield reason, row, detail
@@ -102,7 +102,7 @@ def notes_of(rows: list[Judged], written: list[Written], codec: Codec) -> Iterat
 
 
 def told_of(taught: Json, train_on: str = "assistant") -> list[str]:
-    """What is to be said of the answers of a set, each a sentence; those that begin with "! " are about something that is lost."""
+    """Return the notes on the answers of a set, each a sentence; those that begin with "! " are about something that is lost."""
     answers, learned, cut, off = (taught.get(name, 0) for name in ("answers", "learned", "cut", "off"))
     said = []
     if learned < answers:

@@ -33,7 +33,7 @@ def refuse_growing(file: Path, settings: Json) -> None:
 
 
 def _growth(part: Any) -> float:
-    """How many times as long a normalizer makes a text, at most; of a pattern, as if it stood for one character."""
+    """Return by which factor a normalizer lengthens a text, at most; of a pattern, as if it stood for one character."""
     if not isinstance(part, dict):
         return 1.0
     if isinstance(inner := part.get("normalizers"), list):

@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
 
 
 def fitted(example: Example, found: Tokens | BadRow | Sequence[Tokens | BadRow], codec: Codec, rules: Rules) -> Parts:
-    """A row's sequences as `found` has them, cut, or split where the rules say so. Raises BadRow where nothing of it can be learned."""
+    """Return a row's sequences as in `found`, cut, or split where the rules say so. Raises BadRow where nothing of it can be learned."""
     found = [found] if isinstance(found, Tokens | BadRow) else found
     if rules.too_long == "split" and any(isinstance(tokens, BadRow) or tokens.cut for tokens in found):
         return _split(example, codec, rules)[0]
@@ -57,7 +57,7 @@ def fitted(example: Example, found: Tokens | BadRow | Sequence[Tokens | BadRow],
 
 
 def fitted_sizes(example: Example, found: Sequence[int | Fit | BadRow], codec: Codec, rules: Rules) -> Sizes:
-    """What `fitted` would give, without the token numbers where they are not needed. Raises BadRow as it does."""
+    """Return the sizes of `fitted`, without the token numbers where they are not needed. Raises BadRow as it does."""
     if rules.too_long == "split" and any(isinstance(size, BadRow) or (isinstance(size, Fit) and size.cut) for size in found):
         parts, whole = _split(example, codec, rules)
         return Sizes(tuple([len(part.ids) for part in parts.rows]), whole, parts.changes, parts.lost, parts.torn)
@@ -70,7 +70,7 @@ def fitted_sizes(example: Example, found: Sequence[int | Fit | BadRow], codec: C
 
 
 def _missed(found: Sequence[object], rules: Rules) -> int:
-    """How many sequences of a row have nothing to learn within the limit. Raises BadRow where all are so, or too long for the rules."""
+    """Count the sequences of a row with nothing to learn within the limit. Raises BadRow where all are so, or too long for the rules."""
     bad = [one for one in found if isinstance(one, BadRow)]
     if bad and (len(bad) == len(found) or rules.too_long == "reject"):
         raise bad[0]
@@ -84,7 +84,7 @@ def _cut(lost: int, whole: int, missed: int = 0) -> Changes:
 
 
 def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
-    """The parts of a row, and the tokens of the whole one."""
+    """Split a row into parts; return them and the tokens of the whole row."""
     whole = sum(len(tokens.ids) for _, tokens in _whole(example, codec))
     found: list[Tokens] = []
     lost, refused, missed = 0, None, 0
@@ -108,7 +108,7 @@ def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
 
 
 def _whole(example: Example, codec: Codec) -> list[tuple[list[Piece], Tokens]]:
-    """The sequences of an example, whole. Raises BadRow where one has nothing to learn."""
+    """Return the sequences of an example, whole. Raises BadRow where one has nothing to learn."""
     sequences = write(example, codec.template).sequences
     found = []
     for pieces, tokens in zip(sequences, codec.encode(sequences, Rules(max_tokens=NO_LIMIT)), strict=True):
@@ -119,7 +119,7 @@ def _whole(example: Example, codec: Codec) -> list[tuple[list[Piece], Tokens]]:
 
 
 def _by_turns(example: Example, codec: Codec, rules: Rules) -> Iterator[Example]:
-    """The conversation in stretches of exchanges that fit, each with the system's turn; an exchange too long alone is one stretch."""
+    """Yield the conversation in stretches of exchanges that fit, each with the system's turn; an exchange too long alone is one stretch."""
     messages = example.messages
     head = messages[:1] if messages and messages[0].role == "system" else ()
     stretch: tuple[Message, ...] = ()
@@ -133,7 +133,7 @@ def _by_turns(example: Example, codec: Codec, rules: Rules) -> Iterator[Example]
 
 
 def _exchanges(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
-    """Each from the user's first word up to the last answer to it; a question at the end that nobody answers is left out."""
+    """Yield each exchange, from the user's first word up to the last answer to it; an unanswered question at the end is left out."""
     first = 0
     for at in range(1, len(messages)):
         if messages[at].role == "user" and messages[at - 1].role != "user":
@@ -144,7 +144,7 @@ def _exchanges(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
 
 
 def _by_sentences(whole: Tokens, codec: Codec, parts: list[Piece], rules: Rules) -> list[Tokens]:
-    """The row itself where it fits; else its one answer in parts that end with a sentence; else its beginning. Raises BadRow."""
+    """Return the row itself where it fits; else its one answer in parts that end with a sentence; else its beginning. Raises BadRow."""
     limit, size = rules.max_tokens, len(whole.ids)
     if size <= limit:
         return [whole]
@@ -174,17 +174,17 @@ def _by_sentences(whole: Tokens, codec: Codec, parts: list[Piece], rules: Rules)
 
 
 def _sentence_ends(text: str, starts: list[int]) -> list[int]:
-    """The tokens that sentences end before, by where each token begins in the text."""
+    """Return the tokens that sentences end before, by where each token begins in the text."""
     return sorted({bisect.bisect_left(starts, match.end()) for match in _SENTENCE_END.finditer(text)})
 
 
 def _last(ends: list[int], after: int, up_to: int) -> int:
-    """The last sentence end in (after, up_to], else up_to itself."""
+    """Return the last sentence end in (after, up_to], else up_to itself."""
     at = bisect.bisect_right(ends, up_to) - 1
     return ends[at] if at >= 0 and ends[at] > after else up_to
 
 
 def _first(ends: list[int], from_: int, before: int) -> int:
-    """The first sentence end in [from_, before), else `before` less one token."""
+    """Return the first sentence end in [from_, before), else `before` less one token."""
     at = bisect.bisect_left(ends, from_)
     return ends[at] if at < len(ends) and ends[at] < before else before - 1

@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 
 
 def reads_whole(tokenizer: Tokenizer) -> bool:
-    """Whether the tokens of a text depend on where the text begins and ends, so that those of its pieces are not its own."""
+    """True if the tokens of a text depend on where the text begins and ends, so that those of its pieces are not its own."""
     tree = json.loads(tokenizer.to_str())
     parts = [*_parts(tree["normalizer"]), *_parts(tree["pre_tokenizer"])]
     model = tree["model"]
@@ -34,7 +34,7 @@ def reads_whole(tokenizer: Tokenizer) -> bool:
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """A normalizer or pre-tokenizer and all that it is made of."""
+    """Yield a normalizer or pre-tokenizer and all that it is made of."""
     if isinstance(part, dict):
         yield part
         for inner in (*part.get("normalizers", ()), *part.get("pretokenizers", ())):
@@ -49,7 +49,7 @@ def _changes_ends(part: dict[str, Any]) -> bool:
 
 
 def runs_of(row: list[Piece], whole: bool, lead: str) -> list[list[Piece]]:
-    """The pieces of a row that are encoded as one text: each alone, or all; but for what the tokenizer itself puts before a text."""
+    """Group the pieces of a row that are encoded as one text: each alone, or all; but for what the tokenizer itself puts before a text."""
     if not whole:
         return [[piece] for piece in row]
     if len(row) > 2 and lead and row[0] == (lead, False) and not row[1][1]:  # of a text; a template writes no two given pieces there
@@ -62,7 +62,7 @@ def text_of(run: list[Piece]) -> str:
 
 
 def sizes_of(encoding: Encoding, run: list[Piece]) -> list[int]:
-    """How many tokens each piece of a run has."""
+    """Count the tokens of each piece of a run."""
     if len(run) == 1:
         return [len(encoding)]
     found = [0] * len(run)
@@ -72,7 +72,7 @@ def sizes_of(encoding: Encoding, run: list[Piece]) -> list[int]:
 
 
 def pieces_of(offsets: Sequence[tuple[int, int]], row: Sequence[Piece]) -> list[int]:
-    """To which piece of a row each token of its text belongs, by the characters it is made of.
+    """Return to which piece of a row each token of its text belongs, by the characters it is made of.
 
     A token with characters of several pieces belongs to the first of them that is learned, as transformers' masks have it.
     """

@@ -34,7 +34,7 @@ _AT_ONCE = 256  # texts; the encodings of more at a time go beyond the caches of
 
 
 def word_counts(tokenizer: Tokenizer, ending: str) -> WordCounts | None:
-    """What counts words with this tokenizer; None where the tokens of a text need not be those of its words.
+    """Build the counter of words of this tokenizer; None where the tokens of a text need not be those of its words.
 
     A text is cut where a space follows anything but white space. `ending`: with what nearly every text ends.
     """
@@ -60,23 +60,23 @@ def word_counts(tokenizer: Tokenizer, ending: str) -> WordCounts | None:
 
 
 def begins_with_space(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer's normalizer puts a space before every text, as those of Llama 2 do, and nothing else changes texts."""
+    """True if a tokenizer's normalizer puts a space before every text, as those of Llama 2 do, and nothing else changes texts."""
     return not tokenizer.pre_tokenizer and _state(tokenizer.normalizer).get("normalizers") == _METASPACE
 
 
 def _state(part: Any) -> Json:
-    """How a part of a tokenizer is made; empty where there is none."""
+    """Return the settings of a part of a tokenizer; empty where there is none."""
     found: Json = json.loads(part.__getstate__()) if part else {}
     return found
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether `other` may take the place of `one` in a text: it holds it, or ends as that begins."""
+    """True if `other` may take the place of `one` in a text: it holds it, or ends as that begins."""
     return one in other or any(other.endswith(one[:length]) for length in range(1, len(one)))
 
 
 def _is_byte_level(before: Json) -> bool:
-    """Whether texts are cut into words of bytes in one of the known ways."""
+    """True if texts are cut into words of bytes in one of the known ways."""
     if before["type"] == "ByteLevel":
         return bool(before["use_regex"] and not before["add_prefix_space"])
     kinds = before.get("pretokenizers", [])
@@ -91,7 +91,7 @@ class WordCounts(dict[str, int]):
     """Tokens of each word as it stands behind a space; the first word of a text has a space before it, the last one two behind it."""
 
     def __init__(self, tokenizer: Tokenizer, lead: str, added: tuple[str, ...], ending: str) -> None:
-        """`lead`: what a word is counted with; `added`: the tokens texts are cut at first; `ending`: one of them, or ""."""
+        """Take `lead`: what a word is counted with; `added`: the tokens texts are cut at first; `ending`: one of them, or ""."""
         super().__init__()
         self._tokenizer, self._lead, self._added, self._ending = tokenizer, lead, added, ending
         self._going_on = (_SPACE, *added)  # what ends so may be one token with a space behind it, or be cut from it in another way
@@ -101,7 +101,7 @@ class WordCounts(dict[str, int]):
         return _MANY
 
     def of(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, without those a tokenizer adds around it."""
+        """Count the tokens of each text, without those a tokenizer adds around it."""
         split = [*map(self._words, texts)]
         self._learn(split)
         found = [sum(map(self.__getitem__, words)) for words in split]
@@ -141,7 +141,7 @@ class WordCounts(dict[str, int]):
         self.update(zip((word for word, _ in joined), self._tokens_joined([text for _, text in joined]), strict=True))
 
     def _tokens_joined(self, words: list[str]) -> list[int]:
-        """Tokens of each word behind a space, from texts of many words: half the work. Each word's first token holds that space."""
+        """Count the tokens of each word behind a space, from texts of many words: half the work. A word's first token holds that space."""
         counts: list[int] = []
         for start in range(0, len(words), _JOINED * _AT_ONCE):
             chunks = [words[at : at + _JOINED] for at in range(start, min(len(words), start + _JOINED * _AT_ONCE), _JOINED)]
@@ -169,7 +169,7 @@ class _Starts(dict[int, bool]):
 
 
 def tokens_of(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
-    """How many tokens each text has."""
+    """Count the tokens of each text."""
     counts: list[int] = []
     for start in range(0, len(texts), _AT_ONCE):
         counts += map(len, _encoded(tokenizer, texts[start : start + _AT_ONCE]))

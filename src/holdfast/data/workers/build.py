@@ -61,7 +61,7 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
 
 
 def _shards(file: str, cache: TokenCache, workers: Workers) -> Iterator[tuple[Path, Shard, Block, bool]]:
-    """The shard of each block of `file` in order, where it lies, and whether it was there already; some blocks are begun ahead."""
+    """Yield the shard of each block of `file` in order, its path, the block, and whether it was there already; some are begun ahead."""
     ahead: deque[tuple[Block, str, tuple[Path, Shard] | Work]] = deque()
     for block in blocks(file):
         name = block.name
@@ -81,7 +81,7 @@ def _next(ahead: deque[tuple[Block, str, tuple[Path, Shard] | Work]], cache: Tok
 
 
 def report(checked: Checked, tokens: TokenSet) -> Json:
-    """The data part of the summary: counts by verdict and reason, token lengths of the rows that are trained on."""
+    """Return the data part of the summary: counts by verdict and reason, token lengths of the rows that are trained on."""
     found = checked.verdicts
     lengths = np.diff(tokens.starts)
     spread = dict(zip(("min", "p50", "p90", "p99", "max"), map(int, np.percentile(lengths, [0, 50, 90, 99, 100])), strict=True))

@@ -113,7 +113,7 @@ class Cluster:
         self._setting_place = ray.put(self._setting)
 
     def blocks(self, files: list[str]) -> Iterator[tuple[str, FarBlock]]:
-        """Every block of the files in order, with its file; some files are begun ahead. Raises what read_unparsed raises."""
+        """Yield every block of the files in order, with its file; some files are begun ahead. Raises what read_unparsed raises."""
         rest = iter(files)
         readers = deque((file, self._reader(file)) for file in itertools.islice(rest, _READERS))
         while readers:
@@ -176,7 +176,7 @@ def _leave_cluster() -> None:
 
 
 def _got(place: Any) -> Any:
-    """What lies there. Raises Stop for what a reader or worker stopped at, and for what the cluster lost."""
+    """Fetch the object at `place`. Raises Stop for what a reader or worker stopped at, and for what the cluster lost."""
     try:
         return ray.get(place)
     except RayTaskError as error:
@@ -191,21 +191,21 @@ def _got(place: Any) -> Any:
 
 
 def read_blocks(file: str) -> Iterator[Any]:
-    """For each block of `file`: its name and first line, then the block itself."""
+    """Yield for each block of `file` its name and first line, then the block itself."""
     for block in blocks(file):
         yield block.name, block.first_line
         yield block
 
 
 def work_on_block(block: Block, setting: list[Any]) -> bytes:
-    """What the setting makes of a block. Raises Stop(1) on a node that would make something else of it."""
+    """Return the result of the setting for a block. Raises Stop(1) on a node that would compute another one."""
     make, rules, codec = _arrived(setting[0])
     return make(block, rules, codec)
 
 
 @functools.lru_cache(maxsize=1)
 def _arrived(place: Any) -> tuple[Make, Rules, Codec]:
-    """The setting as this worker process uses it."""
+    """Load the setting as this worker process uses it."""
     setting: _Setting = ray.get(place)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as folder:

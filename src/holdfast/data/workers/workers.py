@@ -39,7 +39,7 @@ class Work(Protocol):
     """A block that is being worked on."""
 
     def result(self) -> bytes:
-        """What was made of it. Raises Stop(1) when whoever was at it is lost."""
+        """Return the bytes made of the block. Raises Stop(1) when the worker on it is lost."""
 
 
 class Crew(Protocol[B]):
@@ -48,7 +48,7 @@ class Crew(Protocol[B]):
     count: int
 
     def blocks(self, files: list[str]) -> Iterator[tuple[str, B]]:
-        """Every block of the files in order, with its file. Raises what read_unparsed raises."""
+        """Yield every block of the files in order, with its file. Raises what read_unparsed raises."""
 
     def begin(self, block: B) -> Work:
         """Start on a block."""
@@ -80,7 +80,7 @@ class _OfThisMachine:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def blocks(self, files: list[str]) -> Iterator[tuple[str, Block]]:
-        """Every block of the files in order, with its file. Raises what read_unparsed raises."""
+        """Yield every block of the files in order, with its file. Raises what read_unparsed raises."""
         return ((file, block) for file in files for block in blocks(file))
 
 
