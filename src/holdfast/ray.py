@@ -101,7 +101,7 @@ class _Place(TorchConfig):  # type: ignore[misc]
 
 
 def _work(facts: dict[str, Any]) -> None:
-    """What each worker does: be one rank's `holdfast train`, and report what the first one commits."""
+    """Do each worker's part: be one rank's `holdfast train`, and report what the first one commits."""
     context = ray_train.get_context()
     meeting = broadcast_from_rank_zero(_meeting())
     variables = {
@@ -160,7 +160,7 @@ def _report(news: Json, run: RunFolder, first: bool) -> None:
 
 
 def _copy(news: Json, run: RunFolder, place: Path, metrics: Json) -> ray_train.Checkpoint | None:
-    """The newest checkpoint for Ray to keep. At the end there always is one, because Ray's Result has the metrics of its last alone."""
+    """Copy the newest checkpoint for Ray to keep. At the end there always is one: Ray's Result has the metrics of its last alone."""
     ended = news["code"] is not None
     name = news["checkpoint"]
     if ended and run.checkpoints.is_dir() and (newest := newest_valid(run)[0]):
@@ -183,7 +183,7 @@ class _Seen:
         self.run, self.step, self.checkpoint = run, 0, 0
 
     def news(self, code: int | None) -> Json:
-        """The newest row and checkpoint that were not told yet; how the command ended, and what it said."""
+        """Return the newest row and checkpoint that were not told yet; how the command ended, and what it said."""
         row = self.run.last_step() if self.run.begun() else None
         if row is not None and row["step"] <= self.step and code is None:
             row = None
@@ -197,7 +197,7 @@ class _Seen:
 
 
 def _meeting() -> Json:
-    """Where ranks meet if this is the first of them."""
+    """Return where ranks meet if this is the first of them."""
     import ray
 
     with socket.create_server(("", 0)) as free:
@@ -226,6 +226,6 @@ def _last(errors: Any) -> str:
 
 
 def _end_with_parent() -> None:
-    """In the child: end as soon as the worker does, however that was ended; another may have the run a moment later."""
+    """End this child as soon as the worker does, however that was ended; another may have the run a moment later."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

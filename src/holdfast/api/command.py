@@ -90,7 +90,7 @@ def _read(stream: Any, *listeners: Callable[[str], Any] | None) -> None:
 
 
 def _judged(text: str, code: int, said: collections.deque[str], fine: tuple[int, ...]) -> Json:
-    """The answer of a command that has ended. Raises Stop where it is an error."""
+    """Return the answer of a command that has ended. Raises Stop where it is an error."""
     try:
         answer: Json = json.loads(text)
     except ValueError:
@@ -150,12 +150,12 @@ def as_settings(overrides: Mapping[str, Any], above: str = "") -> list[str]:
 
 
 def _as_yaml(value: Any) -> str:
-    """A value on one line."""
+    """Format a value as YAML on one line."""
     return yaml.safe_dump([_plain(value)], default_flow_style=True, width=1 << 20, allow_unicode=True).strip()[1:-1]
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML has it: paths are texts, tuples lists."""
+    """Convert a value to what YAML takes: paths to texts, tuples to lists."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

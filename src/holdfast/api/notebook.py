@@ -16,7 +16,7 @@ _EVERY_S = 0.5
 
 
 def in_notebook() -> bool:
-    """Whether this Python is a notebook's kernel."""
+    """True if this Python is a notebook's kernel."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return getattr(get() if get else None, "kernel", None) is not None
 
@@ -58,7 +58,7 @@ class Line:
 
 
 def _standing(run: RunFolder) -> str:
-    """Where a run stands, in one line."""
+    """Say where a run stands, in one line."""
     from holdfast.supervision.runs import entry
     from holdfast.supervision.standing import look
 

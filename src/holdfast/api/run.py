@@ -109,7 +109,7 @@ class Run:
         return file
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Its state in (name, value) lines, and its rows."""
+        """Return the run's state in (name, value) lines, and its rows."""
         from holdfast.report.data.rows_told import rows_line
 
         rows = [("rows", rows_line(self.rows))] if self.rows else []

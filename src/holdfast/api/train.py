@@ -64,7 +64,7 @@ def _file_of(config: Given, run: RunFolder) -> Iterator[Path]:
 
 
 def _folder_of(config: Given, settings: list[str]) -> Path:
-    """Where the run lies if it is not said, as `holdfast train` decides it."""
+    """Return where the run lies if it is not said, as `holdfast train` decides it."""
     from holdfast.config.load import read_yaml
 
     named = [setting.partition("=")[2] for setting in settings if setting.startswith("run.name=")]

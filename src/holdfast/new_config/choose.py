@@ -32,13 +32,13 @@ class Choice:
 
 
 def size_in_name(model: str) -> int | None:
-    """Parameters as a model's name tells them, as in Qwen2.5-7B; None where it does not."""
+    """Return the number of parameters in a model's name, as in Qwen2.5-7B; None where there is none."""
     match = _BILLIONS.search(model.rpartition("/")[2])
     return round(float(match[1]) * (1e9 if match[2].upper() == "B" else 1e6)) if match else None
 
 
 def choose_table(files: list[str], rows: LookedAt, goal: str) -> Choice:
-    """A config for rows of a table: the column to learn is the one that the goal names, else the last."""
+    """Choose a config for rows of a table: the column to learn is the one that the goal names, else the last."""
     choice = Choice()
     named = [name for name in rows.columns if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", goal.lower())]
     target = named[0] if named else rows.columns[-1]
@@ -59,7 +59,7 @@ def choose_table(files: list[str], rows: LookedAt, goal: str) -> Choice:
 
 
 def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goal: str, positions: int | None) -> Choice:
-    """A config for a language model. params: of the model, None unknown; positions: the most tokens it takes."""
+    """Choose a config for a language model. params: of the model, None unknown; positions: the most tokens it takes."""
     choice = Choice()
     choice.set("model", model, f"{params / 1e9:.3g} billion parameters" if params else "")
     counted = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
@@ -108,7 +108,7 @@ def _watch(choice: Choice, rows: LookedAt, share: float) -> None:
 
 
 def _follow(choice: Choice, goal: str) -> None:
-    """What the words of the goal ask for."""
+    """Apply what the words of the goal ask for."""
     words = set(re.findall(r"[a-z-]+", goal.lower()))
     for names, sets, reason in _GOALS.values():
         if words & set(names.split()):

@@ -93,7 +93,7 @@ def from_answers(model: str | None, data: list[str], goal: str, fields: Fields =
 
 
 def _size(model: str) -> tuple[int | None, int | None]:
-    """Parameters and positions of a model that is here; as its name tells them where it is on the hub. Raises Stop where it is damaged."""
+    """Return parameters and positions of a local model; of one on the hub, as its name tells. Raises Stop where it is damaged."""
     if model in EMBEDDED or Path(model).expanduser().is_dir() or (is_gguf(model) and Path(model).expanduser().is_file()):
         facts = read_description(str(Path(model).expanduser()) if model not in EMBEDDED else model)
         return facts.parameters() or size_in_name(model), facts.positions
@@ -111,7 +111,7 @@ def told_of_hub(model: str | None) -> str:
 
 
 def checked(made: Made) -> Config:
-    """The config as holdfast takes it. Raises Stop(2) with what is wrong."""
+    """Return the config as holdfast takes it. Raises Stop(2) with what is wrong."""
     try:
         return Config.model_validate(made.sections())
     except ValidationError as error:

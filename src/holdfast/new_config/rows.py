@@ -41,7 +41,7 @@ class InFile:
     layouts: list[str]
 
     def told(self) -> str:
-        """The line about it, as `train` says it of all rows."""
+        """Return the line about it, as `train` says it of all rows."""
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.by_reason.items())
         rows = self.kept + self.mended + self.rejected
         counts = f"{rows:,} rows = {self.kept:,} kept + {self.mended:,} mended + {self.rejected:,} rejected"
@@ -69,7 +69,7 @@ class LookedAt:
 
 
 def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> LookedAt:
-    """model: a folder or `tiny`, whose tokenizer counts; otherwise the embedded one does. fields: names of ours with those the files use.
+    """Look at the rows. model: a folder or `tiny`, whose tokenizer counts, else the embedded one; fields: names of ours with the files'.
 
     Raises Stop as reading does.
     """
@@ -100,7 +100,7 @@ def _by_file(findings: Findings) -> Iterator[InFile]:
 
 
 def _why(found: Json) -> str:
-    """Why rows are rejected; empty where none is."""
+    """Say why rows are rejected; empty where none is."""
     if not found["rejected"]:
         return ""
     counts = {reason: count for reason, count in found["by_reason"].items() if reason in found["examples"]}

@@ -12,7 +12,7 @@ _WIDTH = 118  # of a line with its reason
 
 
 def as_yaml(tree: Mapping[str, Any], reasons: Mapping[str, str], head: list[str]) -> str:
-    """The text of a config. tree: dotted keys; reasons: by key; head: lines of comment before it."""
+    """Return the text of a config. tree: dotted keys; reasons: by key; head: lines of comment before it."""
     lines = [
         f"# {part}" for line in head for part in ([_plain(line)] if line.startswith("To do:") else _folded(line))
     ]  # commands stay whole

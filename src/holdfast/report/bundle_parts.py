@@ -59,7 +59,7 @@ class BundlePart:
 
 
 def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterator[BundlePart]:
-    """What there is of the run, each file once. `relevant`: text and note of a log. Only regular files inside the folder are opened."""
+    """Yield the parts there are of the run, each file once. `relevant`: text and note of a log. Opens only regular files in the folder."""
     seen: set[Path] = set()
     for pattern, how, what in _FILES:
         for file in _few(sorted(run.glob(pattern)), run):
@@ -75,7 +75,7 @@ def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterat
 
 
 def listing(run: Path) -> str:
-    """Every file of the run with its size; names only of what is not packed."""
+    """List every file of the run with its size; only the names of what is not packed."""
     lines = []
     for path in sorted(run.rglob("*")):
         kind = "link" if path.is_symlink() else "" if path.is_file() else "folder" if path.is_dir() else "other"
@@ -95,7 +95,7 @@ def write_archive(file: Path, folder: str, parts: list[BundlePart]) -> int:
 
 
 def is_bundle_of(file: Path, folder: str, parts: list[BundlePart]) -> bool:
-    """Whether a file is an earlier archive of the run that `parts` are of: of its folder, and of its own name where it has one."""
+    """True if a file is an earlier archive of the run that `parts` are of: of its folder, and of its own name where it has one."""
     asked = {part.name: part.text for part in parts if part.name == _OWN_NAME}
     try:
         with open_regular(file) as handle, zipfile.ZipFile(handle) as archive:
@@ -111,14 +111,14 @@ def is_bundle_of(file: Path, folder: str, parts: list[BundlePart]) -> bool:
 
 
 def _few(files: list[Path], run: Path) -> list[Path]:
-    """Of numbered folders the first and the newest."""
+    """Keep the files of the first and the newest of numbered folders, and those in none."""
     folders = sorted({file.parent for file in files if file.parent.parent != run})
     kept = set(folders[:FIRST] + folders[-NEWEST:])
     return [file for file in files if file.parent in kept or file.parent.parent == run or file.parent == run]
 
 
 def _cut(data: bytes, how: str) -> tuple[str, str]:
-    """A file's text, and what of it is left out."""
+    """Return a file's text, and what of it is left out."""
     text = data.decode(errors="replace").replace("\0", "")
     if how == "rows":
         lines = text.splitlines(keepends=True)

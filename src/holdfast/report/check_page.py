@@ -7,7 +7,7 @@ from holdfast.report.table_page import TableOf, table_page
 
 
 def check_page(name: str, answer: Json) -> str:
-    """The items and the start's facts as one HTML file."""
+    """Render the items and the start's facts as one HTML file."""
     heads = ("item", "verdict", "what was seen", "numbers", "next")
     rows = [(one["id"], one["verdict"], one["why"], one["numbers"], one["next"]) for one in answer["items"]]
     failed = [one["id"] for one in answer["items"] if one["verdict"] == "failed"]

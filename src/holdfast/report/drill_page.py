@@ -10,12 +10,12 @@ _HEADS = ("fault", "survived", "identical", "attempts", "cause found", "remedy f
 
 
 def said(value: object) -> str:
-    """A value as people read it; - where nothing was to be expected."""
+    """Format a value for people; - where nothing was to be expected."""
     return "-" if value is None else {True: "yes", False: "NO"}[value] if isinstance(value, bool) else str(value)
 
 
 def line(row: Json) -> str:
-    """One rehearsal on a line."""
+    """Format a rehearsal on one line."""
     found = "" if row["found_cause"] is None else f", cause {row['cause'] or 'not'} found" if row["found_cause"] else ", cause NOT found"
     same = "" if row["identical"] is None else ", same result" if row["identical"] else ", ANOTHER result"
     remedy = f", remedy {row['remedy']}" if row["remedy"] else ""
@@ -27,7 +27,7 @@ def line(row: Json) -> str:
 
 
 def page(rows: list[Json], told: str) -> str:
-    """The table as one HTML file."""
+    """Render the table as one HTML file."""
     cells = [(row["name"], *(said(row[name]) for name in _COLUMNS)) for row in rows]
     bad = not all(row["survived"] for row in rows)
     return table_page("holdfast drill", told, [TableOf("Rehearsals", _HEADS, cells)], bad)

@@ -47,7 +47,7 @@ _WORDS = {
 
 
 def notice(event: Json) -> tuple[str, str] | None:
-    """(what happened, its facts) of an event worth telling, else None."""
+    """Return (what happened, its facts) of an event worth telling, else None."""
     words = _WORDS.get(event["event"])
     if words is None:
         return None
@@ -101,7 +101,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
 
 
 def turn(event: Json) -> str | None:
-    """What the supervisor says itself when it happens, in words for whoever looks on from elsewhere; None for all else."""
+    """Return what the supervisor says when the event happens, in words for readers elsewhere; None for all other events."""
     kind = event["event"]
     if kind == "attempt_ended" and "decision" in event:
         return f"attempt {event['attempt']}: {event['decision']['reason']}"

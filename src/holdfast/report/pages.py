@@ -16,7 +16,7 @@ from holdfast.report.words import visible
 
 
 def page_template(name: str) -> jinja2.Template:
-    """The template of a page, a file of this folder that extends page.html."""
+    """Load the template of a page, a file of this folder that extends page.html."""
     folder = jinja2.PackageLoader("holdfast", "report/templates")
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["visible"] = visible
@@ -24,7 +24,7 @@ def page_template(name: str) -> jinja2.Template:
 
 
 def plain_page(title: str, told: str, body: str, bad: bool | None = None, style: str = "") -> str:
-    """A page of a sentence and markup of ours. bad: the verdict that the sentence is, None: it is none; style: of this page alone."""
+    """Render a page of a sentence and markup of ours. bad: the verdict that the sentence is, None: it is none; style: of this page."""
     shown = {"title": title, "told": told, "body": Markup(body), "bad": bad, "style": Markup(style), "version": __version__}
     return page_template("plain.html").render(shown)
 

@@ -12,7 +12,7 @@ from holdfast.base.files import Json
 
 
 def believed(rows: list[Json]) -> list[Json]:
-    """The rows of the best source of each attempt: where the callback told steps, what was printed before it did counts something else.
+    """Return the rows of the best source of each attempt: once the callback told steps, what was printed before counted something else.
 
     A count of the output up to another number than the best source knows in the end does, too: a bar of rows, of files.
     """
@@ -23,7 +23,7 @@ def believed(rows: list[Json]) -> list[Json]:
 
 
 def furthest(rows: list[Json]) -> int | None:
-    """The furthest step that any source told of; None where none told of one."""
+    """Return the furthest step that any source told of; None where none told of one."""
     return max((max(row["step"], (row.get("wrote") or (0, 0))[1]) for row in rows), default=None)
 
 
@@ -35,7 +35,7 @@ def _by_attempt(progress: list[Json]) -> dict[int, list[Json]]:
 
 
 def began_at(rows: list[Json], launch: Json) -> int:
-    """The step an attempt went on from: that of its checkpoint, or 0 where what it showed or wrote says that it began anew.
+    """Return the step an attempt went on from: that of its checkpoint, or 0 where what it showed or wrote says that it began anew.
 
     A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
     """
@@ -48,13 +48,13 @@ def began_at(rows: list[Json], launch: Json) -> int:
 
 
 def begin_of(progress: list[Json], launches: dict[int, Json], number: int) -> int | None:
-    """The step an attempt was seen to begin after; None where no step of it was seen."""
+    """Return the step an attempt was seen to begin after; None where no step of it was seen."""
     rows = _by_attempt(progress).get(number, [])
     return began_at(rows, launches[number]) if any(row["step"] for row in rows) else None
 
 
 def stands_at(progress: list[Json], launches: dict[int, Json]) -> int | None:
-    """How far the newest attempt came: what it showed, or what it went on from; None where nothing was seen at all."""
+    """Return how far the newest attempt came: what it showed, or what it went on from; None where nothing was seen at all."""
     if not progress or not launches:
         return None
     newest = max(launches)
@@ -63,7 +63,7 @@ def stands_at(progress: list[Json], launches: dict[int, Json]) -> int | None:
 
 
 def disobeyed(progress: list[Json], launches: dict[int, Json]) -> list[str]:
-    """The attempts that were told to go on from a checkpoint and were seen to begin before it, in words."""
+    """Describe the attempts that were told to go on from a checkpoint and were seen to begin before it."""
     seen = _by_attempt(progress)
     return [
         f"attempt {number} was told to go on from {launch.get('resumed_from') or 'step ' + str(launch['resumed_step'])}"
@@ -74,14 +74,14 @@ def disobeyed(progress: list[Json], launches: dict[int, Json]) -> list[str]:
 
 
 def disagreeing(rows: list[Json]) -> list[str]:
-    """Where the newest attempt's checkpoints are of later steps than it told of, in words."""
+    """Describe where the newest attempt's checkpoints are of later steps than it told of."""
     if not rows or not (wrote := rows[-1].get("wrote")) or wrote[1] <= (told := rows[-1]["step"]):
         return []
     return [f"step {told} is the last one told of (by: {rows[-1]['source']}), and its newest checkpoint is of step {wrote[1]}"]
 
 
 def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | None:
-    """Steps that a later attempt computed again; None where an attempt that was followed by another told no step at all."""
+    """Count the steps that a later attempt computed again; None where an attempt that was followed by another told no step at all."""
     seen, total = _by_attempt(progress), 0
     for earlier, later in pairwise(sorted(launches)):
         rows = seen.get(earlier, [])
@@ -94,7 +94,7 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
 
 
 def each_step_told(progress: list[Json], launches: dict[int, Json]) -> bool | None:
-    """Whether what is known of steps computed twice is exact: the callback told each step of the attempts that were followed by another.
+    """True if the count of steps computed twice is exact: the callback told each step of the attempts that were followed by another.
 
     What is printed, and what checkpoints and event files show, lags behind. None where no attempt was followed by another.
     """
@@ -104,7 +104,7 @@ def each_step_told(progress: list[Json], launches: dict[int, Json]) -> bool | No
 
 
 def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | None:
-    """Seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
+    """Return the seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
     seen, seconds, told = _by_attempt(progress), 0.0, False
     numbers = sorted(launches)
     for at, number in enumerate(numbers):

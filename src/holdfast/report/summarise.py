@@ -38,7 +38,7 @@ class Journals:
 
 
 def summarise(status: str, reason: str | None, told: Journals, known: Json) -> Json:
-    """The content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
+    """Return the content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
 
     known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown;
     `began`, where it is there, the step each attempt was seen to begin after; `doubts` what speaks against the result.
@@ -68,7 +68,7 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
 
 
 def second_place(events: Iterable[Json]) -> Json | None:
-    """{to, step, reason} of a run that is kept at a second place: the newest state there (None: none), and why a newer one is not."""
+    """Return {to, step, reason} of a run kept at a second place: the newest state there (None: none), and why a newer one is not."""
     found: Json | None = None
     for event in events:
         if event["event"] == "state_sent":
@@ -79,7 +79,7 @@ def second_place(events: Iterable[Json]) -> Json | None:
 
 
 def place_in_words(place: Json) -> str:
-    """What `second_place` found, as a sentence."""
+    """Put what `second_place` found into a sentence."""
     there = f"the state after step {place['step']:,} is at {place['to']}" if place["step"] is not None else f"nothing is at {place['to']}"
     return there + (f"; newer ones are not: {place['reason']}" if place["reason"] else "")
 
@@ -98,7 +98,7 @@ def of_steps(
     until: Json | None = None,
     learns: Json | None = None,
 ) -> Json:
-    """What a trainer of ours tells beside."""
+    """Summarise what a trainer of ours tells beside the rest."""
     rows, in_steps = told.rows, sum(row["seconds"] for row in told.rows)
     return {
         "useful_s": in_steps,
@@ -121,7 +121,7 @@ def of_steps(
 
 
 def of_progress(told: Journals, command: Json, code: int | None) -> Json:
-    """What was seen of somebody else's command. Rows are {time, attempt, step, total, source, loss}."""
+    """Summarise what was seen of somebody else's command. Rows are {time, attempt, step, total, source, loss}."""
     rows, events = told.rows, told.events
     rows = believed(rows)
     went_on = {event["attempt"]: event["step"] for event in events if event["event"] == "loop_resumed"}
@@ -155,7 +155,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
 
 
 def _until(goals: Json, events: list[Json]) -> Json:
-    """What was to end the run, and which of it did since it was last extended, at which step; None where none was reached."""
+    """Return what was to end the run, and which of it did since it was last extended, at which step; None where none was reached."""
     told = [event for event in events if event["event"] in ("goal_reached", "extended")]
     reached = [event for event in told[-1:] if event["event"] == "goal_reached"]
     facts = {"reached": reached[0]["goal"], "step": reached[0]["step"], "reason": reached[0]["reason"]} if reached else {}
@@ -163,7 +163,7 @@ def _until(goals: Json, events: list[Json]) -> Json:
 
 
 def _evaluations(rows: list[Json]) -> Json | None:
-    """The evaluations on the way in short; None where there was none."""
+    """Summarise the evaluations on the way; None where there was none."""
     if not rows:
         return None
     best = best_of(rows)
@@ -174,7 +174,7 @@ def _evaluations(rows: list[Json]) -> Json | None:
 def incidents(
     steps: list[Json], events: list[Json], failure_reports: list[Json], began: dict[int, int | None] | None = None, exact: bool = True
 ) -> list[Json]:
-    """One entry for each attempt that ended early against the user's will. began: as in `summarise`, None: what was restored counts.
+    """Return an entry for each attempt that ended early against the user's will. began: as in `summarise`; None: what was restored counts.
 
     exact: each step was told, so that what was lost is no lower bound.
     """
@@ -209,7 +209,7 @@ def incidents(
 
 
 def _still_gone(before: Json, failure_report: Json) -> bool:
-    """Whether the attempt looked once more for a GPU that the one before it had missed: that is one incident."""
+    """True if the attempt looked once more for a GPU that the one before it had missed: that is one incident."""
     return all(one.get("ending", {}).get("kind") == "device_gone" for one in (before, failure_report))
 
 
@@ -220,7 +220,7 @@ def _ending_words(failure_report: Json) -> str:
 
 
 def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, bound: str) -> str:
-    """How the attempt ended, and what became of it: that the next one went on is said where it was seen. bound: behind what was lost."""
+    """Say how the attempt ended and what followed; that the next one went on, only where it was seen. bound: behind what was lost."""
     story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
     if verdict := failure_report.get("verdict"):
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"

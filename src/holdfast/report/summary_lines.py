@@ -10,7 +10,7 @@ from holdfast.run.folder import RunFolder
 
 
 def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
-    """The end of a run; a line without a name belongs to the one before."""
+    """Return the lines on a run's end, (name, value); a line without a name belongs to the one before."""
     loss = summary["loss"]
     wrong = unhealthy(summary)
     status = summary["status"] + (", but not healthy" if wrong else "")

@@ -38,7 +38,7 @@ class _Scale:
 def line_chart(
     xs: Sequence[float], ys: Sequence[float], unit: str, markers: Sequence[Marker] = (), smooth: bool = False, over: str = "steps"
 ) -> str:
-    """A chart of ys over xs (of the unit `over`), and its table. Values that are not finite leave a gap; no data gives a sentence."""
+    """Draw a chart of ys over xs (of the unit `over`), and its table. Values that are not finite leave a gap; no data gives a sentence."""
     finite = sorted(y for y in ys if math.isfinite(y))
     if not finite:
         return '<p class="quiet">no data yet</p>'
@@ -60,7 +60,7 @@ def line_chart(
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, cap: float | None = None) -> str:
-    """Bars of `counts` between `edges`; `cap` draws a limit in."""
+    """Draw bars of `counts` between `edges`; `cap` draws a limit in."""
     if not counts:
         return '<p class="quiet">no data</p>'
     x_scale = _Scale(edges[0], max(edges[-1], cap or 0), _LEFT, WIDTH - _RIGHT)
@@ -81,14 +81,14 @@ def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, cap: flo
 
 
 def _table(heads: tuple[str, str], rows: Sequence[tuple[str, str]]) -> str:
-    """A table that opens below a picture: for who cannot see it, or wants to copy from it."""
+    """Make a table that opens below a picture: for who cannot see it, or wants to copy from it."""
     head = "".join(f'<th scope="col">{escape(one)}</th>' for one in heads)
     body = "".join(f'<tr><td class="n">{escape(x)}</td><td class="n">{escape(y)}</td></tr>' for x, y in rows)
     return f'<details class="numbers"><summary>in numbers</summary><table><tr>{head}</tr>{body}</table></details>'
 
 
 def _limits(finite: Sequence[float]) -> tuple[float, float]:
-    """What the axis spans: everything, unless a few values dwarf the rest by far; those then touch the edge."""
+    """Return the range of the axis: everything, unless a few values dwarf the rest by far; those then touch the edge."""
     low, high = finite[0], finite[-1]
     usual = finite[int(0.98 * (len(finite) - 1))]
     if len(finite) > 50 and high - low > 20 * max(usual - low, 1e-12):
@@ -136,7 +136,7 @@ def _path(xs: Sequence[float], ys: Sequence[float], x_scale: _Scale, y_scale: _S
 
 
 def _thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
-    """At most about `_POINTS` points, of each stretch its lowest and its highest, so that no spike is lost."""
+    """Reduce to about `_POINTS` points, of each stretch its lowest and its highest, so that no spike is lost."""
     if len(xs) <= _POINTS:
         return list(zip(xs, ys, strict=True))
     size = math.ceil(2 * len(xs) / _POINTS)
@@ -149,7 +149,7 @@ def _thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, floa
 
 
 def _smoothed(ys: Sequence[float]) -> list[float]:
-    """Exponential mean over about a thirtieth of the run."""
+    """Compute an exponential mean over about a thirtieth of the run."""
     weight = 1 - 1 / max(3.0, len(ys) / 30)
     mean: float | None = None
     smooth = []

@@ -23,7 +23,7 @@ class TableOf:
 
 
 def table_page(title: str, told: str, tables: Sequence[TableOf], bad: bool | None = None) -> str:
-    """The tables as one HTML file. bad: whether what is told is a bad verdict, None: it is none."""
+    """Render the tables as one HTML file. bad: whether what is told is a bad verdict, None: it is none."""
     return plain_page(title, told, "".join(map(_table, tables)), bad)
 
 
@@ -48,7 +48,7 @@ def _cell(value: object) -> str:
 
 
 def in_words(value: object) -> str:
-    """A value as people read it; a dash where nothing is known."""
+    """Format a value for people; a dash where nothing is known."""
     if value is None:
         return "-"
     if isinstance(value, dict):

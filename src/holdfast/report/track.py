@@ -38,18 +38,18 @@ class Tracker(NamedTuple):
 
 
 def numbers(row: Json) -> dict[str, float]:
-    """What is tracked of a step."""
+    """Return what is tracked of a step, as numbers by name."""
     found = {f"train/{name}": float(row[name]) for name in _NUMBERS if row.get(name) is not None}
     return found | {"train/tokens_per_second": row["tokens"] / row["seconds"]} if row["seconds"] else found
 
 
 def named(variable: str) -> str:
-    """Where a tracker's own variable says the run belongs; holdfast where it is not set."""
+    """Return where a tracker's own variable says the run belongs; holdfast where it is not set."""
     return os.environ.get(variable) or "holdfast"
 
 
 def tensorboard(run: RunFolder, _: Json) -> Tracker:
-    """TensorBoard event files under RUN/tensorboard."""
+    """Log to TensorBoard event files under RUN/tensorboard."""
     event_pb2 = importlib.import_module("tensorboard.compat.proto.event_pb2")
     summary_pb2 = importlib.import_module("tensorboard.compat.proto.summary_pb2")
     writer = importlib.import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(str(run.path / "tensorboard"))
@@ -74,7 +74,7 @@ def tensorboard(run: RunFolder, _: Json) -> Tracker:
 
 
 def wandb(run: RunFolder, config: Json) -> Tracker:
-    """Weights & Biases; the run goes on under the same id. WANDB_MODE=offline keeps it on this machine."""
+    """Log to Weights & Biases; the run goes on under the same id. WANDB_MODE=offline keeps it on this machine."""
     package = importlib.import_module("wandb")
     session = package.init(
         project=named("WANDB_PROJECT"), name=run.path.name, id=run.id()[:16], resume="allow", config=config, dir=str(run.path)
@@ -87,7 +87,7 @@ def wandb(run: RunFolder, config: Json) -> Tracker:
 
 
 def mlflow(run: RunFolder, config: Json) -> Tracker:
-    """MLflow, at MLFLOW_TRACKING_URI, by default in the run folder."""
+    """Log to MLflow, at MLFLOW_TRACKING_URI, by default in the run folder."""
     package = importlib.import_module("mlflow")
     package.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{run.path / 'mlflow.db'}"))
     if not os.environ.get("MLFLOW_EXPERIMENT_ID"):
@@ -102,7 +102,7 @@ def mlflow(run: RunFolder, config: Json) -> Tracker:
 
 
 def trackio(run: RunFolder, config: Json) -> Tracker:
-    """trackio, on this machine."""
+    """Log to trackio, on this machine."""
     package = importlib.import_module("trackio")
     package.init(project=named("TRACKIO_PROJECT"), name=run.path.name, config=config)
     return Tracker(
@@ -169,7 +169,7 @@ def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, 
 
 
 def incident(event: Json) -> str:
-    """An end of an attempt that the run went on from, in words."""
+    """Describe an end of an attempt that the run went on from."""
     cause = (event.get("diagnosis") or {}).get("cause")
     named = f" ({cause.replace('_', ' ')})" if cause and cause != "unknown" else ""
     return f"{event['decision'].get('reason') or 'an attempt ended'}{named}"

@@ -40,7 +40,7 @@ def words_of(config: Config) -> TaskWords:
 
 
 def held_out_on(evaluation: Json, noun: str = "held-out row") -> str:
-    """On how many rows the result was measured; empty where that is unknown."""
+    """Say on how many rows the result was measured; empty where that is unknown."""
     return f" on {counted(evaluation['rows'], noun)}" if evaluation.get("rows") else ""
 
 
@@ -50,29 +50,29 @@ def nothing_judged(evaluation: Json) -> str:
 
 
 def computed_again(summary: Json) -> str:
-    """How many steps of a command were computed twice, in words: a lower bound where nobody told each step."""
+    """Say how many steps of a command were computed twice: a lower bound where nobody told each step."""
     count = f"{summary['steps_computed_twice']:,}"
     return f"at least {count}" if summary.get("steps_computed_twice_exact") is False else count
 
 
 def short(path: Path) -> str:
-    """A path as one would write it here: relative where it lies below the current folder."""
+    """Shorten a path as one would write it here: relative where it lies below the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def shown(path: Path) -> str:
-    """The same for a command line, quoted where a shell needs it."""
+    """Shorten a path likewise for a command line, quoted where a shell needs it."""
     return shlex.quote(short(path))
 
 
 def visible(text: str) -> str:
-    """A text of unknown origin on one line, with everything that is not printed as an escape."""
+    """Put a text of unknown origin on one line, with everything that is not printed as an escape."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in re.sub(r"\s*\n\s*", " ", text))
 
 
 def unused_fields(found: Json) -> list[str]:
-    """What there is to say of fields that rows have and nothing is learned from; of those that may change what a row means, with a mark."""
+    """Say which fields rows have and nothing is learned from; those that may change what a row means, with a mark."""
     telling, others = found["telling"], found["others"]
     told = []
     if telling:
@@ -84,7 +84,7 @@ def unused_fields(found: Json) -> list[str]:
 
 
 def row_weights(found: Json, rows: int) -> str:
-    """How rows count beside each other, of `rows` that are trained on; empty where none has a weight."""
+    """Say how rows count beside each other, of `rows` that are trained on; empty where none has a weight."""
     if not found["rows"]:
         return ""
     return (
@@ -93,7 +93,7 @@ def row_weights(found: Json, rows: int) -> str:
 
 
 def beyond(by_reason: Json, limit: str) -> list[str]:
-    """What to say where a limit on tokens cuts answers off, whose ends are then not learned, or leaves nothing of a row to learn."""
+    """Say where a limit on tokens cuts answers off, whose ends are then not learned, or leaves nothing of a row to learn."""
     told = []
     if cut := by_reason.get("answer_cut", 0):
         told.append(
@@ -106,7 +106,7 @@ def beyond(by_reason: Json, limit: str) -> list[str]:
 
 
 def early_end(summary: Json) -> str:
-    """Why the run ended before its last step; empty when it did not."""
+    """Say why the run ended before its last step; empty when it did not."""
     if (until := summary.get("until")) and summary["status"] == "finished":
         return f"ended at step {until['step']:,}: {until['reason']}" if until["reached"] else "no goal of train.until was reached"
     early = summary.get("stopped_early")
@@ -117,7 +117,7 @@ def early_end(summary: Json) -> str:
 
 
 def artifact_origin(summary: Json) -> str:
-    """Which state the adapter is, where evaluations on the way chose it; empty where it is simply the last."""
+    """Say which state the adapter is, where evaluations on the way chose it; empty where it is simply the last."""
     evaluations, step = summary.get("evaluations"), summary.get("artifact_step")
     if not evaluations or step is None:
         return ""
@@ -128,12 +128,12 @@ def artifact_origin(summary: Json) -> str:
 
 
 def unhealthy(summary: Json) -> list[str]:
-    """What is wrong with a run at its end although nothing ended it early: why its result may be worth nothing."""
+    """Say what is wrong with a run at its end although nothing ended it early: why its result may be worth nothing."""
     return [one["says"] for one in ills(summary)]
 
 
 def change_of_loss(loss: Json) -> str:
-    """The tuned model's held-out loss against the base's; empty where one is unknown.
+    """Compare the tuned model's held-out loss with the base's; empty where one is unknown.
 
     Which model is better is not said: two means alone do not show it.
     """
@@ -146,31 +146,31 @@ def change_of_loss(loss: Json) -> str:
 
 
 def evaluated(event: Json) -> str:
-    """One evaluation on the way, as its event tells it."""
+    """Describe one evaluation on the way, as its event tells it."""
     loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
     return f"step {event['step']:,}: held-out loss {loss}" + (", the best so far" if event["best"] else "")
 
 
 def what_is_trained(adapter: Adapter) -> str:
-    """The kind of an adapter and its size, or which weights of a model, in a few words."""
+    """Describe the kind of an adapter and its size, or which weights of a model are trained, in a few words."""
     return adapter.kind.words.format(r=adapter.r, virtual_tokens=adapter.virtual_tokens, layers=_layers(adapter.layers))
 
 
 def _layers(layers: int | str | list[str] | None) -> str:
-    """What adapter.layers names."""
+    """Describe what adapter.layers names."""
     if isinstance(layers, int):
         return "the last layer" if layers == 1 else f"the last {layers} layers"
     return f"weights that match {layers}" if isinstance(layers, str) else f"weights of {', '.join(layers or [])}"
 
 
 def between(time: Seconds) -> str:
-    """A range of time, and what of it is likely."""
+    """Format a range of time, and what of it is likely."""
     low, likely, high = span(time.low), span(time.likely), span(time.high)
     return f"about {likely}" if low == high else f"{low} to {high}, likely {likely}"
 
 
 def costs(price: float, time: Seconds) -> str:
-    """What a range of time costs at a price of an hour; sums below a hundredth are not told as nothing."""
+    """Format the cost of a range of time at a price of an hour; sums below a hundredth are not told as nothing."""
     least, likely, most = (price * seconds / 3600 for seconds in (time.low, time.likely, time.high))
     if 0 < most < 0.005:
         return "less than 0.01"

@@ -49,7 +49,7 @@ class StartAdapter:
         return found if isinstance(found, str) else sorted(found or [])
 
     def facts(self) -> Json:
-        """What plan.json says of it."""
+        """Return what plan.json says of it."""
         kind = kind_of(self.config)
         facts: Json = {"path": str(self.folder), "sha256": sha256(self.file), "type": kind and kind.name, "targets": self.targets}
         if saved := self.config.get("modules_to_save"):
@@ -60,7 +60,7 @@ class StartAdapter:
 
 
 def read_start(path: Path) -> StartAdapter:
-    """The adapter in `path`: a PEFT folder, or a run folder whose adapter is meant. Raises Stop when there is none, or it is damaged."""
+    """Read the adapter in `path`: a PEFT folder, or a run folder whose adapter is meant. Raises Stop when it is missing or damaged."""
     folder = path if (path / ADAPTER_CONFIG).exists() or not (path / "adapter").is_dir() else path / "adapter"
     config = read_json(folder / ADAPTER_CONFIG)
     if config is None or not (folder / ARTIFACT).is_file():
@@ -112,12 +112,12 @@ def refuse_incomplete(folder: Path, config: Json, model: ModelFacts) -> None:
 
 
 def _family(module: str) -> str:
-    """A module's name without the numbers of its layers."""
+    """Return a module's name without the numbers of its layers."""
     return re.sub(r"\d+", "*", module)
 
 
 def _incomplete(folder: Path, named: str, holds: str) -> Stop:
-    """That an adapter is not whole, with what is known of how that comes about."""
+    """Make the Stop for an adapter that is not whole, with what is known of how that comes about."""
     kept = next((found for place in (folder, folder.parent) for found in sorted(place.glob("global_step*"))), None)
     hint = "DeepSpeed's ZeRO-3 leaves such a file unless stage3_gather_16bit_weights_on_model_save is true; save the adapter again"
     if kept:
@@ -137,7 +137,7 @@ def _check_targets(folder: Path | str, targets: object) -> None:
 
 
 def kind_of(config: Json) -> AdapterKind | None:
-    """The kind of an adapter of PEFT's; None for those that are not trained here, among them two kinds at once."""
+    """Return the kind of an adapter of PEFT's; None for those that are not trained here, among them two kinds at once."""
     alike = [kind for kind in KINDS.values() if kind.peft and kind.peft == config.get("peft_type")]
     given = [kind.flag for kind in alike if kind.flag and config.get(kind.flag)]
     return next((kind for kind in alike if [kind.flag] == (given or [""])), None)
@@ -153,7 +153,7 @@ def _not_an_adapter(folder: Path, config: Json | None) -> str:
 
 
 def settled(adapter: Adapter, facts: Json) -> Adapter:
-    """`adapter` with r, alpha and targets of the starting adapter where the user left them out. Raises Stop(2) where they differ.
+    """Fill in r, alpha and targets of the starting adapter where the user left them out. Raises Stop(2) where they differ.
 
     Whether a starting adapter really is on all modules that the targets name, only the base model can tell: `check_start`.
     """
@@ -186,12 +186,12 @@ def settled(adapter: Adapter, facts: Json) -> Adapter:
 
 
 def short_targets(targets: str | list[str]) -> str | list[str]:
-    """Targets as people write them: PEFT names every single module, all of them end alike in each layer."""
+    """Shorten targets to what people write: PEFT names every single module, all of them end alike in each layer."""
     return targets if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
 
 
 def _same_targets(wanted: str | list[str], found: str | list[str]) -> bool:
-    """Whether the user's targets may be those of an adapter, which lists them in full."""
+    """True if the user's targets may be those of an adapter, which lists them in full."""
     if isinstance(wanted, str) or isinstance(found, str):
         return wanted in ("all-linear", found)
     ends = {end for name in found for end in _ends(name)}
@@ -199,7 +199,7 @@ def _same_targets(wanted: str | list[str], found: str | list[str]) -> bool:
 
 
 def _ends(name: str) -> set[str]:
-    """A module's name and its last parts. Files leave out the first parts of some ("transformer.h.0" is "h.0"), targets most of them."""
+    """Return a module's name and its last parts. Files leave out the first parts of some ("transformer.h.0" is "h.0"), targets most."""
     parts = name.split(".")
     return {".".join(parts[at:]) for at in range(len(parts))}
 
@@ -258,7 +258,7 @@ def _misfits(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> list[s
 
 
 def _base_shape(module: str, model: ModelFacts) -> tuple[int, ...] | None:
-    """The shape of a module's weight; that of an output layer tied to the embedding is in no file."""
+    """Return the shape of a module's weight; that of an output layer tied to the embedding is in no file."""
     found = next((model.shapes[name] for end in _ends(module) if (name := f"{end}.weight") in model.shapes), None)
     if found is None and module.rpartition(".")[2] == "lm_head":
         found = next((shape for name, shape in model.shapes.items() if name.endswith(("embed_tokens.weight", "wte.weight"))), None)
@@ -266,7 +266,7 @@ def _base_shape(module: str, model: ModelFacts) -> tuple[int, ...] | None:
 
 
 def _uncovered(covered: set[str], targets: str | list[str], model: ModelFacts) -> list[str]:
-    """Modules of the base model that the targets name and the adapter has no weights for."""
+    """Return the modules of the base model that the targets name and the adapter has no weights for."""
     modules = [name.removesuffix(".weight") for name, shape in model.shapes.items() if name.endswith(".weight") and len(shape) == 2]
     if targets == "all-linear":
         named = list(model.linear())
@@ -280,7 +280,7 @@ def _uncovered(covered: set[str], targets: str | list[str], model: ModelFacts) -
 
 
 def _nonfinite(file: Path, name: str, tensor: Stored) -> str | None:
-    """What is not finite in a tensor of a file, or None: a float is not finite when every bit of its exponent is set."""
+    """Return what is not finite in a tensor of a file, or None: a float is not finite when every bit of its exponent is set."""
     if tensor.dtype not in _EXPONENTS:
         raise Stop(BLOCKED, f"{file}: {name} is of type {tensor.dtype}", "an adapter in fp32, fp16 or bf16 is needed")
     kind, exponent = _EXPONENTS[tensor.dtype]

@@ -56,6 +56,6 @@ class Artifact:
 
 
 def artifact_of(ready: Json) -> Artifact:
-    """The artifact that a trainer's ready.json describes; before there was another kind it named an adapter's config alone."""
+    """Return the artifact that a trainer's ready.json describes; before there was another kind it named an adapter's config alone."""
     facts = ready.get("artifact")
     return Artifact(**facts) if facts else Artifact("adapter", ready["adapter_config"])

@@ -120,7 +120,7 @@ def write_launch_spec(folder: Path, launch: Launch, argv: list[str], **orders: A
 
 
 def read_launch_spec(folder: Path) -> LaunchSpec | None:
-    """The orders of the attempt in `folder`; None where none are written, or they are torn."""
+    """Read the orders of the attempt in `folder`; None where none are written, or they are torn."""
     facts = read_json(folder / _LAUNCH)
     return None if facts is None else LaunchSpec(facts)
 
@@ -131,18 +131,18 @@ def close(folder: Path, facts: Json) -> None:
 
 
 def is_closed(folder: Path) -> bool:
-    """Whether the attempt in `folder` was dealt with."""
+    """True if the attempt in `folder` was dealt with."""
     return (folder / _WRECK).exists()
 
 
 def closed(folder: Path) -> Closed | None:
-    """How the attempt in `folder` was dealt with; None where it was not, or the file is torn."""
+    """Read how the attempt in `folder` was dealt with; None where it was not, or the file is torn."""
     facts = read_json(folder / _WRECK)
     return Closed(facts) if facts else None
 
 
 def closed_attempts(run: RunFolder) -> Iterator[tuple[int, Closed]]:
-    """Number and end of each attempt that was dealt with, oldest first."""
+    """Yield number and end of each attempt that was dealt with, oldest first."""
     for number in run.attempts():
         if found := closed(run.attempt(number)):
             yield number, found

@@ -22,25 +22,25 @@ _BESIDE = (
 
 
 def identity(model: ModelFacts) -> Base:
-    """What plan.json says of a base model."""
+    """Return what plan.json says of a base model."""
     wanted = [*(model.folder / name for name in _BESIDE), *weight_files(model.folder)]
     return Base(commit=_commit(model.folder), files={file.name: _hash(file) for file in wanted if file.is_file()})
 
 
 def pinned(name: str, model: ModelFacts) -> str:
-    """The name by which a run keeps its base model: that of the hub with the commit that was found, so that no other is fetched later."""
+    """Return the name under which a run keeps its base model: on the hub, with the commit found, so that no other is fetched later."""
     commit = _commit(model.folder)
     return name if commit is None or Path(name).is_dir() else f"{hub_name(name)[0]}@{commit}"
 
 
 def follow_pinned(asked: str, begun: str) -> str:
-    """The model of a config, where a run has begun with a commit of the same name: that one, unless another commit is asked for."""
+    """Return the model a run begun with a commit goes on with: that commit, unless another commit or model is asked for."""
     (name, revision), (own, commit) = hub_name(asked), hub_name(begun)
     return begun if commit and name == own and not _is_commit(revision or "") else asked
 
 
 def changed(run: RunFolder, model: ModelFacts) -> str | None:
-    """What of the base model is not as it was when the run began, in words; None where all is, or the run is older than this check."""
+    """Describe what of the base model has changed since the run began; None where nothing has, or the run is older than this check."""
     plan = read_plan(run.plan_file)
     if plan is None or plan.base is None:
         return None
@@ -53,7 +53,7 @@ def changed(run: RunFolder, model: ModelFacts) -> str | None:
 
 
 def take_model_elsewhere(run: RunFolder, config: Config, folder: str) -> Config:
-    """The run's config, with `folder` in the place of its model where that holds the same files: on another machine they lie elsewhere."""
+    """Replace the model of the run's config by `folder` where that holds the same files: on another machine they lie elsewhere."""
     plan = read_plan(run.plan_file)
     if folder == config.model or not Path(folder).is_dir() or plan is None or plan.base is None:
         return config
@@ -78,7 +78,7 @@ def refuse_changed(run: RunFolder, name: str) -> None:
 
 
 def take_repaired(run: RunFolder, name: str) -> None:
-    """Where no trainer of the run was ever ready, nothing was learned on the old weights: those that are there now are the run's."""
+    """Adopt the present base weights where no trainer of the run was ever ready: nothing was learned on the old ones."""
     plan = read_plan(run.plan_file)
     if not name or plan is None or plan.base is None or any(run.path.glob("attempts/*/ready.json")):
         return
@@ -89,7 +89,7 @@ def take_repaired(run: RunFolder, name: str) -> None:
 
 
 def _commit(folder: Path) -> str | None:
-    """The commit of a folder in the hub's cache, .../snapshots/COMMIT."""
+    """Return the commit of a folder in the hub's cache, .../snapshots/COMMIT."""
     return folder.name if folder.parent.name == "snapshots" and _is_commit(folder.name) else None
 
 
@@ -98,7 +98,7 @@ def _is_commit(text: str) -> bool:
 
 
 def _hash(file: Path) -> str:
-    """SHA-256 of a file; of a large one of its size, its beginning and samples spread over it (4 MiB in all)."""
+    """Compute SHA-256 of a file; of a large one, of its size, its beginning and samples spread over it (4 MiB in all)."""
     digest = hashlib.sha256()
     with open_regular(file, most_bytes=1 << 62) as handle:
         size = os.fstat(handle.fileno()).st_size

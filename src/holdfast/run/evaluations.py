@@ -23,17 +23,17 @@ class EvaluationState:
 
 
 def read_evaluations(run: RunFolder) -> list[Json]:
-    """The rows of evaluations.jsonl, {step, loss, labels, seconds, best} each, by step."""
+    """Read the rows of evaluations.jsonl, {step, loss, labels, seconds, best} each, by step."""
     return sorted(read_lines(run.evaluations_file), key=lambda row: row["step"])
 
 
 def best_of(rows: Iterable[Json]) -> Json | None:
-    """The row of the lowest loss, the earlier of equals; a loss that is not finite is None and never the best."""
+    """Return the row of the lowest loss, the earlier of equals; a loss that is not finite is None and never the best."""
     return min((row for row in rows if row["loss"] is not None), key=lambda row: (row["loss"], row["step"]), default=None)
 
 
 def standing(rows: list[Json], min_delta: float, since: int) -> EvaluationState:
-    """Where a run stands. An evaluation improves when its loss is more than `min_delta` below that of the last one that did.
+    """Return where a run stands. An evaluation improves when its loss is over `min_delta` below that of the last one that did.
 
     Evaluations before step `since` are not counted as without improvement: they belong to a run that was extended later.
     """
@@ -49,7 +49,7 @@ def standing(rows: list[Json], min_delta: float, since: int) -> EvaluationState:
 
 
 def stopped_early(rows: list[Json], evaluate: Evaluate, since: int) -> Json | None:
-    """Why a run ends after the last of `rows`, or None when its patience is not used up."""
+    """Return why a run ends after the last of `rows`, or None when its patience is not used up."""
     now = standing(rows, evaluate.min_delta, since)
     if evaluate.patience is None or now.without_improvement < evaluate.patience:
         return None
@@ -64,7 +64,7 @@ def stopped_early(rows: list[Json], evaluate: Evaluate, since: int) -> Json | No
 
 
 def is_over(run: RunFolder) -> bool:
-    """Whether the journals say that the run has ended: after its last step, evaluated where it is to be, or early.
+    """True if the journals say that the run has ended: after its last step, evaluated where it is to be, or early.
 
     The only meaning of "finished": an exit code says how a process ended, not that its run did.
     """

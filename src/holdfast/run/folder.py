@@ -51,7 +51,7 @@ class RunFolder:
             raise Stop(BLOCKED, text, f"copy it (cp -r) once you have looked into it; where owners mean nothing, {TRUSTED}=1 allows it")
 
     def existing(self) -> RunFolder:
-        """This folder, when it holds a run. Raises Stop(2) when it does not."""
+        """Return this folder, when it holds a run. Raises Stop(2) when it does not."""
         if self.command_file.exists():
             text = f"{self.path} is the run of another program's command: it has no steps of ours to look into"
             raise Stop(USAGE, text, "`holdfast status` and `holdfast diagnose` tell what is known of it")
@@ -63,7 +63,7 @@ class RunFolder:
         return self
 
     def begun(self) -> bool:
-        """Whether a run was ever begun here, perhaps not even prepared to the end."""
+        """True if a run was ever begun here, perhaps not even prepared to the end."""
         return (self.path / "run.json").exists() or self.supervisor_lock.exists()
 
     @property
@@ -210,12 +210,12 @@ class RunFolder:
         return self.path / "attempts" / f"{number:03d}"
 
     def attempts(self) -> list[int]:
-        """Numbers of all attempts that were written down, in order."""
+        """Return the numbers of all attempts that were written down, in order."""
         folder = self.path / "attempts"
         return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
 
     def config(self) -> Config:
-        """The run's config as resolved. Raises Stop(1) where its file is damaged."""
+        """Read the run's config as resolved. Raises Stop(1) where its file is damaged."""
         try:
             return Config.model_validate(value_of(read_small(self.config_file).decode()))
         except (yaml.YAMLError, ValueError, OSError) as error:
@@ -223,14 +223,14 @@ class RunFolder:
             raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
 
     def write_config(self, config: Config) -> None:
-        """Without run.notify, whose addresses are secrets: reports, bundles and trackers show what stands here."""
+        """Write the config without run.notify, whose addresses are secrets: reports, bundles and trackers show what stands here."""
         text = yaml.safe_dump(
             config.model_dump(mode="json", exclude={"faults": True, "run": {"notify"}}), sort_keys=False, allow_unicode=True
         )
         write_bytes(self.config_file, text.encode())
 
     def plan(self) -> RunPlan:
-        """The run's plan. Raises Stop(1) where its file is missing or damaged."""
+        """Read the run's plan. Raises Stop(1) where its file is missing or damaged."""
         plan = read_plan(self.plan_file)
         if plan is None:
             text = f"{self.plan_file} is missing or damaged"
@@ -244,7 +244,7 @@ class RunFolder:
         return f"begin again with --run DIR, another folder{price}"
 
     def id(self) -> str:
-        """The run's own name: drawn when the folder was made, in every checkpoint's manifest."""
+        """Return the run's own name: drawn when the folder was made, in every checkpoint's manifest."""
         value = (read_json(self.path / "run.json") or {}).get("id")
         if not isinstance(value, str):
             raise ValueError(f"{self.path}/run.json is missing or damaged")
@@ -284,11 +284,11 @@ class RunFolder:
                 tell(f"{self.events_file}: line {event['line']} cannot be read ({event['why']}); it was left out")
 
     def rows(self, file: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
-        """The lines of a journal of the run; damaged_line: as `read_lines` has it."""
+        """Yield the lines of a journal of the run; damaged_line: as `read_lines` has it."""
         return read_lines(file, damaged_line)
 
     def events(self) -> Iterator[Json]:
-        """All events; in place of a damaged line, one that says so: nothing of a run depends on what stood there."""
+        """Yield all events; in place of a damaged line, one that says so: nothing of a run depends on what stood there."""
         newest = 0.0
 
         def damaged_line(number: int, why: str) -> Json:
@@ -300,28 +300,28 @@ class RunFolder:
                 yield row
 
     def progress(self) -> Iterator[Json]:
-        """What was seen of somebody else's command: {time, attempt, step, total, source, loss}."""
+        """Yield what was seen of somebody else's command: {time, attempt, step, total, source, loss}."""
         return self.rows(self.progress_file, lambda number, why: None)
 
     def steps(self) -> Iterator[Json]:
         return read_lines(self.steps_file)
 
     def newest_steps(self) -> list[Json]:
-        """The last rows of steps.jsonl, as many as fit into a quarter of a mebibyte."""
+        """Return the last rows of steps.jsonl, as many as fit into a quarter of a mebibyte."""
         return newest_lines(self.steps_file, window=1 << 18)
 
     def committed(self) -> int:
-        """The number of the last committed step; 0 before the first."""
+        """Return the number of the last committed step; 0 before the first."""
         row = self.last_step()
         return row["step"] if row else 0
 
     def last_step(self) -> Json | None:
-        """The row of the last committed step; None before the first."""
+        """Return the row of the last committed step; None before the first."""
         return last_line(self.steps_file)
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """What another config would change in a run: "key: old -> new". `run`, `faults` and the number of ranks do not count."""
+    """List what another config would change in a run: "key: old -> new". `run`, `faults` and the number of ranks do not count."""
     beside: Json = {"run": True, "faults": True, "train": {"ranks", "ranks_min"}}
     before, after = (flat(config.model_dump(mode="json", exclude=beside)) for config in (old, new))
     changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
@@ -329,7 +329,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 
 def _as_written(value: object) -> str:
-    """As a config would have it."""
+    """Format a value as a config would have it."""
     return "none" if value is None else orjson.dumps(value).decode()
 
 

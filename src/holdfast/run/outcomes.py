@@ -58,12 +58,12 @@ _KINDS = {outcome.code: kind for kind, outcome in OUTCOMES.items() if outcome.co
 
 
 def exit_code(kind: EndingKind) -> int:
-    """The exit code of a process that ends so by its own decision."""
+    """Return the exit code of a process that ends so by its own decision."""
     code = OUTCOMES[kind].code
     assert code is not None, f"no process decides to end as {kind}"
     return code
 
 
 def kind_by_code(code: int | None) -> EndingKind | None:
-    """What an exit code says by itself; None where it is none of ours. Any library may end a process with any of them."""
+    """Return what an exit code says by itself; None where it is none of ours. Any library may end a process with any of them."""
     return None if code is None else _KINDS.get(code)

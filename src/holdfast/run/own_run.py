@@ -25,7 +25,7 @@ class OwnRun:
         return False
 
     def _facts(self) -> tuple[int, int, int] | None:
-        """What tells the file of the run's name from another one: an inode alone is used again once its file is removed."""
+        """Return what tells the file of the run's name from another one: an inode alone is used again once its file is removed."""
         with contextlib.suppress(OSError):
             facts = (self._run.path / "run.json").stat()
             return facts.st_dev, facts.st_ino, facts.st_mtime_ns

@@ -75,7 +75,7 @@ class Learns(_Part):
 
 
 def learning(trained: Mapping[str, int], weights: Mapping[str, int], reached: Mapping[str, int]) -> dict[str, Learns]:
-    """What learns, by part of a model: from numbers that are trained, that there are, and that a change reaches."""
+    """Return what learns, by part of a model: from numbers that are trained, that there are, and that a change reaches."""
     shares = {part: round(reached.get(part, 0) / weights[part], 4) if weights.get(part) else None for part in PARTS}
     return {part: Learns(parameters=trained.get(part, 0), share_of_kind=shares[part]) for part in PARTS}
 
@@ -115,7 +115,7 @@ class Plan(Course):
     @field_validator("learns", mode="before")
     @classmethod
     def _of_this_form(cls, value: Any) -> Any:
-        """What learns, as plans had it for some days: numbers alone, which no share follows from."""
+        """Drop what is in the form plans had for some days: numbers alone, which no share follows from."""
         return {part: one for part, one in value.items() if not isinstance(one, int)} if isinstance(value, dict) else value
 
 
@@ -152,7 +152,7 @@ def write_plan(file: Path, plan: RunPlan) -> None:
 
 
 def read_plan(file: Path) -> RunPlan | None:
-    """The plan in `file`; None where there is none, or what lies there is no plan."""
+    """Read the plan in `file`; None where there is none, or what lies there is no plan."""
     try:
         return RunPlan.model_validate(read_json(file))
     except ValidationError:
@@ -160,5 +160,5 @@ def read_plan(file: Path) -> RunPlan | None:
 
 
 def unknown_keys(file: Path) -> list[str]:
-    """Keys of the file that this version knows nothing of, sorted."""
+    """Return the keys of the file that this version knows nothing of, sorted."""
     return sorted((read_json(file) or {}).keys() - RunPlan.model_fields.keys())

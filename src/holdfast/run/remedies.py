@@ -9,7 +9,7 @@ WATCHED = 20  # steps after a remedy in which the same cause shows that it did n
 
 
 def refuted(events: list[Json]) -> dict[str, str]:
-    """Remedies that did not help in this run, with the reason: the cause they were applied for came back while they were watched."""
+    """Return the remedies that did not help in this run, with the reason: their cause came back while they were watched."""
     found: dict[str, str] = {}
     applied: list[Json] = []
     for event in events:
@@ -23,7 +23,7 @@ def refuted(events: list[Json]) -> dict[str, str]:
 
 
 def helped(events: list[Json], committed: int) -> list[Json]:
-    """The applied remedies that have stood `WATCHED` steps, neither refuted nor told so before."""
+    """Return the applied remedies that have stood `WATCHED` steps, neither refuted nor told so before."""
     told = {event["step"] for event in events if event["event"] == "remedy_helped"}
     wrong = refuted(events)
     applied = [event for event in events if event["event"] == "remedy_applied"]

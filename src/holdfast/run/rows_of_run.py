@@ -12,7 +12,7 @@ from holdfast.run.folder import RunFolder
 
 
 def with_rows(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Config:
-    """The config with files in the place of names on the hub and addresses: fetched where the run is new, else those it began with.
+    """Replace names on the hub and addresses by files in the config: fetched where the run is new, else those it began with.
 
     A name that the run did not begin with stays a name, which makes it another config. Raises Stop where rows cannot be fetched.
     """
@@ -34,7 +34,7 @@ def with_rows(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Co
 
 
 def data_sets(run: RunFolder) -> list[str]:
-    """The data sets on the hub that a run learned from, as OWNER/NAME."""
+    """Return the data sets on the hub that a run learned from, as OWNER/NAME."""
     names = [one["asked"] for one in (read_json(run.path / "sources.json") or {}).get("sources", ()) if not one["held_out"]]
     return list(dict.fromkeys(name.removeprefix("hf://datasets/").partition("?")[0].partition("@")[0] for name in names if _on_hub(name)))
 

@@ -23,7 +23,7 @@ class Entry:
 
 
 def settings_at(entries: Iterable[Entry], step: int) -> Settings:
-    """The settings in force at `step` (1-based): every entry up to it, later ones over earlier ones. Raises ValueError."""
+    """Return the settings in force at `step` (1-based): every entry up to it, later ones over earlier ones. Raises ValueError."""
     merged: PartialSettings = {}
     for entry in entries:
         if entry.from_step <= step:
@@ -32,12 +32,12 @@ def settings_at(entries: Iterable[Entry], step: int) -> Settings:
 
 
 def newest_settings(entries: Sequence[Entry]) -> Settings:
-    """The settings from the step of the newest entry on."""
+    """Return the settings from the step of the newest entry on."""
     return settings_at(entries, entries[-1].from_step)
 
 
 def settings_of_process(entries: Sequence[Entry]) -> Settings:
-    """What a process is built and started with: every entry, also one for a step that is still to come.
+    """Return what a process is built and started with: every entry, also one for a step that is still to come.
 
     A change of kernels or environment cannot wait for its step within a process that begins a step or two before it.
     """
@@ -45,7 +45,7 @@ def settings_of_process(entries: Sequence[Entry]) -> Settings:
 
 
 def settings_in(file: Path) -> Settings:
-    """`settings_of_process` of a file that may be somebody else's. Raises Stop(1) where a setting has a value that is none."""
+    """Return `settings_of_process` of a file that may be somebody else's. Raises Stop(1) where a setting has a value that is none."""
     try:
         return settings_of_process(read_timeline(file))
     except ValidationError as error:
@@ -54,7 +54,7 @@ def settings_in(file: Path) -> Settings:
 
 
 def unlearned(entries: Sequence[Entry], step: int) -> PartialSettings:
-    """Micro-batches and layers computed again as they were before `step` ran out of memory; nothing where it did not.
+    """Return micro-batches and recomputed layers from before `step` ran out of memory; nothing where it did not.
 
     For when a row was the reason: what was learned from it says nothing about the rest.
     """

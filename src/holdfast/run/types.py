@@ -74,7 +74,7 @@ class Ending:
         return self.facts.get("cpu_limit_s")
 
     def words(self) -> str:
-        """The ending in words."""
+        """Describe the ending in words."""
         limit = f" at the limit of {self.cpu_limit_s:,} s of CPU time for each process (ulimit -t)" if self.cpu_limit_s else ""
         return (f"rank {self.facts['rank']} {self._words()}" if "codes" in self.facts else self._words()) + limit
 
@@ -143,11 +143,11 @@ class Diagnosis:
 
     @classmethod
     def plain(cls, cause: str, confidence: float, *clues: str) -> Diagnosis:
-        """A diagnosis from what is known beside the log."""
+        """Make a diagnosis from what is known beside the log."""
         return cls(cause, confidence, tuple(Clue(None, clue) for clue in clues))
 
     def words(self) -> tuple[str, ...]:
-        """The clues without their places."""
+        """Return the clues without their places."""
         return tuple(clue.text for clue in self.clues)
 
 

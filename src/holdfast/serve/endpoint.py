@@ -45,7 +45,7 @@ def refuse_port(port: int) -> None:
 
 
 def open_server(address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    """A server that listens. Raises Stop(2) where the port is taken."""
+    """Open a server that listens. Raises Stop(2) where the port is taken."""
     try:
         return Server((address, port), handler)
     except (OSError, OverflowError) as error:
@@ -94,7 +94,7 @@ class Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of the server's."""
+        """Ignore a client that went away, which is no error of the server's."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -107,7 +107,7 @@ class Asked(io.RawIOBase):
         self.begin()
 
     def begin(self) -> None:
-        """Another request may come."""
+        """Start the wait for another request."""
         self._until = time.monotonic() + _ASKING_S
 
     def readable(self) -> bool:
@@ -141,22 +141,22 @@ class GuardedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def secret(self) -> str:
-        """The token."""
+        """Return the token."""
         raise NotImplementedError
 
     def is_ours(self, host: str) -> bool:
-        """Whether a request's Host, without its port, names this server."""
+        """True if a request's Host, without its port, names this server."""
         return host in (LOOPBACK, "localhost")
 
     def is_open(self, path: str) -> bool:
-        """Whether a path is answered without a token."""
+        """True if a path is answered without a token."""
         return False
 
     def given_token(self) -> str:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ").strip()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are counted, not printed."""
+        """Print nothing: requests are counted instead."""
 
     def answer(self, routes: Mapping[str, Callable[[], None]]) -> None:
         """Answer by what stands under the request's path, or with the reason why not."""
@@ -178,7 +178,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
                 self.send_json({"error": {"message": error_message(error), "type": "server_error", "code": None}}, 500)
 
     def _refuse_strangers(self, path: str) -> None:
-        """A page of somebody else's in a browser has no token, and cannot take our name."""
+        """Refuse strangers: a page of somebody else's in a browser has no token, and cannot take our name."""
         host = (self.headers.get("Host") or "").rpartition(":")[0]
         if not self.is_ours(host):
             raise Refused(403, "this endpoint is for this machine alone")
@@ -188,7 +188,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
             raise Refused(403, "a page of another site may ask for nothing here")
 
     def _is_from_our_page(self) -> bool:
-        """Whether a request that changes something comes from our own page, or from no page at all."""
+        """True if a request that changes something comes from our own page, or from no page at all."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         return (origin is None or urlsplit(origin).netloc == self.headers.get("Host")) and site in (None, "same-origin", "none")
 
@@ -224,7 +224,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def read_body(self) -> Json:
-        """The JSON object that was sent. Raises Refused."""
+        """Read the JSON object that was sent. Raises Refused."""
         length = self.headers.get("Content-Length") or ""
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST_BODY:
             raise Refused(413, f"a body of at most {_LARGEST_BODY:,} bytes, with its length, is needed")

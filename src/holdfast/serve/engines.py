@@ -71,7 +71,7 @@ class Child:
         self._watching.start()
 
     def _start(self) -> None:
-        """Raises Stop(1) where it ends before it can answer."""
+        """Start the engine. Raises Stop(1) where it ends before it can answer."""
         self._log = self._path.open("ab")
         self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=self._env)
         self._signs = SignsOfLife(self.process.pid)
@@ -80,7 +80,7 @@ class Child:
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[None]:
-        """While it is asked for an answer. Raises RuntimeError, with the reason, where it ended or hung meanwhile."""
+        """Hold the engine while it is asked for an answer. Raises RuntimeError, with the reason, where it ended or hung meanwhile."""
         with self._lock:
             if self.process.poll() is not None:
                 _end(self.process, self._log)
@@ -155,7 +155,7 @@ class LlamaCpp:
 
 
 def _base_in_gguf(subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> Path:
-    """The base model as GGUF, kept in the cache under its hash: converting it takes minutes for a large one."""
+    """Return the base model as GGUF, cached under its hash: converting a large one takes minutes."""
     kind = sixteen(subject)
     name = f"{subject.hashes()['base_sha256'][:32]}-{kind}.gguf"
     cache = cache_folder(os.environ)
@@ -219,7 +219,7 @@ class Transformers:
         self._child.process.stdin.flush()
 
     def _next(self, number: int) -> Json:
-        """The child's next line of a request. Raises RuntimeError where the child has ended, or answers another one."""
+        """Read the child's next line of a request. Raises RuntimeError where the child has ended, or answers another one."""
         assert self._child.process.stdout
         line = self._child.process.stdout.readline()
         part: Json = orjson.loads(line) if line.endswith(b"\n") else {}
@@ -232,7 +232,7 @@ class Transformers:
 
 
 def _ready(child: subprocess.Popen[bytes], log: Path) -> Json:
-    """The first line that a child prints once it can answer. Raises Stop(1) where it ends before."""
+    """Read the first line that a child prints once it can answer. Raises Stop(1) where it ends before."""
     assert child.stdout
     line = child.stdout.readline()
     if line:

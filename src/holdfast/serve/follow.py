@@ -14,7 +14,7 @@ Make = Callable[[Subject, str], Served]
 
 
 def subject_of(version: Version, base: str | None = None) -> Subject:
-    """The adapter of a version. Raises Stop where its run is unknown, gone, or holds another adapter now."""
+    """Return the adapter of a version. Raises Stop where its run is unknown, gone, or holds another adapter now."""
     facts = version.facts
     shown = f"{facts['name']} {facts['version']}"
     if not facts["run"]:
@@ -26,7 +26,7 @@ def subject_of(version: Version, base: str | None = None) -> Subject:
 
 
 def in_place(file: Path, name: str) -> Version:
-    """The promoted version. Raises Stop(1) where none is."""
+    """Return the promoted version. Raises Stop(1) where none is."""
     found = read_registry(file).current(name)
     if found is None:
         raise Stop(BLOCKED, f"no version of {name} is in place", f"holdfast models promote {name} VERSION; holdfast models lists them")

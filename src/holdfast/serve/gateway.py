@@ -24,7 +24,7 @@ _LOOK_S = 0.1  # how often one that waits looks whether its client is still ther
 
 
 def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
-    """A server that listens on 127.0.0.1. Raises Stop(2) where the port is taken."""
+    """Open a server that listens on 127.0.0.1. Raises Stop(2) where the port is taken."""
     return open_server(LOOPBACK, port, type("Bound", (Handler,), {"state": state}))
 
 
@@ -140,7 +140,7 @@ class Handler(GuardedHandler):
         self.send_json(kept)
 
     def _gone(self) -> bool:
-        """Whether the client has closed its connection."""
+        """True if the client has closed its connection."""
         if not select.select([self.connection], [], [], 0)[0]:
             return False
         return not self.connection.recv(1, socket.MSG_PEEK)
@@ -166,7 +166,7 @@ def _turn(served: Served, gone: Callable[[], bool]) -> Iterator[None]:
 
 
 def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
-    """What the engine gives. Raises RuntimeError where it cannot be reached: its error is none of the client's, who is to be told."""
+    """Yield what the engine gives. Raises RuntimeError where it cannot be reached: no error of the client's, who is to be told."""
     try:
         yield from engine.stream(wanted)
     except OSError as error:
@@ -174,7 +174,7 @@ def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | No
 
 
 def counted(state: State, served: Served, wanted: Wanted, gone: Callable[[], bool]) -> Generator[tuple[str, int, str | None], None, None]:
-    """What the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once who asked has gone."""
+    """Yield what the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once the client has gone."""
     began = time.monotonic()
     state.requests[wanted.model] += 1
     try:
@@ -189,7 +189,7 @@ def counted(state: State, served: Served, wanted: Wanted, gone: Callable[[], boo
 
 
 def collect(state: State, served: Served, wanted: Wanted, gone: Callable[[], bool]) -> tuple[str, int, str]:
-    """A whole answer, its tokens, and why it ended."""
+    """Return a whole answer, its tokens, and why it ended."""
     texts, count, reason = [], 0, "length"
     with contextlib.closing(counted(state, served, wanted, gone)) as parts:
         for piece, tokens, why in parts:

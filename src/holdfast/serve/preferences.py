@@ -24,7 +24,7 @@ class Blind:
         self._lock = threading.Lock()
 
     def show(self, prompt: str, answers: dict[str, str], name: str) -> Json:
-        """What the page is told of a pair: which is which stays here. name: whose answer the tuned one is."""
+        """Return what the page is told of a pair: which is which stays here. name: whose answer the tuned one is."""
         order = random.SystemRandom().sample(MODELS, 2)
         number = uuid.uuid4().hex
         with self._lock:
@@ -48,7 +48,7 @@ class Blind:
 
 
 def tally(file: Path) -> Json:
-    """How often each was preferred, and the sign test of it."""
+    """Count how often each was preferred, and do the sign test of it."""
     counts = {"tuned": 0, "base": 0, "same": 0}
     for row in read_lines(file):
         if row.get("voted") in counts:
@@ -58,12 +58,12 @@ def tally(file: Path) -> Json:
 
 
 def kept(counts: Json) -> int:
-    """How many pairs were judged."""
+    """Count the pairs that were judged."""
     return int(counts["tuned"] + counts["base"] + counts["same"])
 
 
 def preference_row(shown: Json, choice: str, name: str) -> Json:
-    """A row of the file of preferences: where one was preferred, `chosen` and `rejected` are for preference training, and `response`
+    """Make a row of the file of preferences: where one was preferred, `chosen` and `rejected` are for preference training, and `response`
     is what `data collect` takes for the answer."""
     row: Json = {"prompt": shown["prompt"], "run": name, "time": round(time.time(), 3)}
     if choice == "same":

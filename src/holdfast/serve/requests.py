@@ -35,7 +35,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for what is done any
 
 
 def message_of(one: Any) -> Message:
-    """A turn of a conversation. Raises Refused."""
+    """Parse a turn of a conversation. Raises Refused."""
     if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant"):
         raise Refused(400, "each message has a role (system, user or assistant) and a content")
     content = one.get("content")
@@ -47,7 +47,7 @@ def message_of(one: Any) -> Message:
 
 
 def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
-    """A conversation as training has it, up to where the answer begins."""
+    """Encode a conversation as training has it, up to where the answer begins."""
     try:
         return prompt_ids(codec, (*turns,), NO_LIMIT)
     except BadRow as bad:
@@ -55,7 +55,7 @@ def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
 
 
 def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()) -> Wanted:
-    """The settings of a request. read: its keys that were dealt with. Raises Refused for one that is not understood, or not known."""
+    """Return the settings of a request. read: its keys that were dealt with. Raises Refused for one not understood, or not known."""
     body = {name: value for name, value in body.items() if value is not None}
     for name in body.keys() - _UNDERSTOOD - _WITHOUT_EFFECT - set(read):
         if not any(type(value) is type(body[name]) and value == body[name] for value in _NEUTRAL.get(name, ())):
@@ -102,7 +102,7 @@ def _tell_usage(body: Json) -> bool:
 
 
 def until(parts: Iterable[tuple[str, int, str | None]], stops: tuple[str, ...]) -> Iterator[tuple[str, int, str | None]]:
-    """The parts of an answer up to the first of `stops`, which is left out; what may be the beginning of one waits."""
+    """Yield the parts of an answer up to the first of `stops`, which is left out; what may be the beginning of one waits."""
     held = ""
     for piece, tokens, reason in parts:
         held += piece

@@ -44,7 +44,7 @@ class State:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Served]:
-        """What answers now; it is not closed before the block is left."""
+        """Yield what answers now; it is not closed before the block is left."""
         with self.lock:
             served = self.served
             served.asked += 1

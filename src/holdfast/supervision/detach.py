@@ -64,7 +64,7 @@ def _pass_on(said: BinaryIO, terminal: Terminal) -> None:
 
 
 def _ended_early(run: RunFolder, code: int) -> tuple[int, Json]:
-    """The supervisor ended before a new step: none was left to do, somebody stopped it, or it failed and said why."""
+    """Report a supervisor that ended before a new step: none was left to do, somebody stopped it, or it failed and said why."""
     standing = look(run)
     if code in (DONE, INTERRUPTED):
         return code, standing.summary or entry(standing)

@@ -49,7 +49,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _read_once(log: str, stream: BinaryIO) -> tuple[Line, ...]:
-    """What a pipe or a terminal gives. Raises Stop(2) where nobody writes, and for a device, whose bytes may have no end."""
+    """Read what a pipe or a terminal gives. Raises Stop(2) where nobody writes, and for a device, whose bytes may have no end."""
     kind = os.fstat(stream.fileno()).st_mode
     if stat.S_ISFIFO(kind) and not select.select([stream], [], [], WRITER_S)[0]:
         raise Stop(
@@ -64,7 +64,7 @@ def _read_once(log: str, stream: BinaryIO) -> tuple[Line, ...]:
 
 
 def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
-    """What is wrong with a run now, and what ended each of its attempts."""
+    """Return what is wrong with a run now, and what ended each of its attempts."""
     attempts: list[tuple[Json, Diagnosis]] = []
     for number in folder.attempts():
         end = closed(folder.attempt(number))
@@ -90,7 +90,7 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
 
 
 def _finished(summary: Json, folder: RunFolder) -> Diagnosis:
-    """A finished run is healthy where its loss is known, and nothing was odd about it at its end or about its held-out losses."""
+    """Judge a finished run: healthy where its loss is known, and nothing was odd about its end or its held-out losses."""
     if wrong := ills(summary):
         return Diagnosis.plain(wrong[0]["cause"], 0.8, *(one["says"] for one in wrong))
     steps, loss = summary.get("steps"), summary.get("loss") or {}
@@ -111,7 +111,7 @@ def _finished(summary: Json, folder: RunFolder) -> Diagnosis:
 
 
 def _doubts(summary: Json, folder: RunFolder) -> list[Doubt]:
-    """What speaks against a finished run: its own evaluations, or what another program printed in all of its attempts."""
+    """Return what speaks against a finished run: its own evaluations, or what another program printed in any of its attempts."""
     if folder.command_file.exists():
         return doubts(_printed(folder))
     rows = [row for row in read_evaluations(folder) if row["loss"] is not None]
@@ -127,7 +127,7 @@ def _doubts(summary: Json, folder: RunFolder) -> list[Doubt]:
 
 
 def _of_the_result(loss: Json) -> list[Doubt]:
-    """What speaks against it where its rows held out were measured at the end alone."""
+    """Return what speaks against a result whose held-out rows were measured at the end alone."""
     base, tuned = loss.get("eval_base"), loss.get("eval_tuned")
     if base is None or tuned is None or tuned < base:
         return []
@@ -136,7 +136,7 @@ def _of_the_result(loss: Json) -> list[Doubt]:
 
 
 def _printed(folder: RunFolder) -> list[Line]:
-    """The lines of all attempts as one log, a line between them where another begins; numbered through."""
+    """Return the lines of all attempts as one log, numbered through, with a line between them where another begins."""
     lines: list[Line] = []
     for number in folder.attempts():
         log = folder.attempt(number) / "output.log"
@@ -150,7 +150,7 @@ def _not_known(words: str) -> Diagnosis:
 
 
 def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
-    """Of a run that is not at its end nobody can say that it is well."""
+    """Return the diagnosis of a run that is not at its end, which is never that it is well."""
     at = f"step {now.step:,} of {'?' if now.steps is None else f'{now.steps:,}'}"
     words = {
         "running": f"the run is {now.doing or 'at work'}, at {at}; nothing has ended it",
@@ -162,6 +162,6 @@ def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
 
 
 def _ended_with(folder: Path) -> int | None:
-    """The exit code of a trainer that nobody dealt with yet; None where nobody saw it."""
+    """Return the exit code of a trainer that nobody dealt with yet; None where nobody saw it."""
     code: int | None = (read_json(folder / "ending.json") or {}).get("code")
     return code

@@ -23,7 +23,7 @@ _WINDOW_BYTES = 1 << 16
 
 
 def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
-    """The failure report of an attempt. The step in flight comes from the trainer's pulse, or from its own account where it gave one."""
+    """Return the failure report of an attempt. The step in flight comes from the trainer's account, else from its pulse."""
     pulse = attempt.pulse() or {}
     orders = read_launch_spec(attempt.folder) or LaunchSpec({})
     seen = read_json(attempt.folder / "ending.json") or {}
@@ -53,13 +53,13 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
 
 
 def _log(attempt: Attempt, ending: Ending) -> Path:
-    """What the trainer said: that of the rank that ended first, where it has a log of its own."""
+    """Return the log of the rank that ended first, where it has one of its own, else the trainer's."""
     own = attempt.folder / f"rank{ending.facts.get('rank')}.log"
     return own if own.exists() else attempt.folder / "output.log"
 
 
 def _machine(run: RunFolder) -> Json | None:
-    """What a reader of the failure report wants to know of the machine; all of it is in machine.json."""
+    """Return what a reader of the failure report wants to know of the machine; all of it is in machine.json."""
     facts = read_json(run.machine_file)
     if facts is None:
         return None
@@ -69,7 +69,7 @@ def _machine(run: RunFolder) -> Json | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What the disk of a folder takes; 0 where it says that there is room and refuses it, as under a quota."""
+    """Return the bytes that a folder's disk takes; 0 where it reports room and refuses it, as under a quota."""
     free = shutil.disk_usage(folder).free
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
@@ -91,5 +91,5 @@ def last_text(log: Path) -> str:
 
 
 def tail(log: Path) -> tuple[str, ...]:
-    """The last lines of a log, cut to a sane length each."""
+    """Return the last lines of a log, each cut to a sane length."""
     return tuple(line[:2000] for line in last_text(log).splitlines()[-LINES:])

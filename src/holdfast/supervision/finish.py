@@ -87,7 +87,7 @@ def _close(run: RunFolder) -> None:
 
 
 def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Terminal) -> Checkpoint:
-    """The checkpoint the artifact is made of: the best by held-out loss where such losses are known and wanted, else the newest."""
+    """Choose the checkpoint of the artifact: the best by held-out loss where such losses are known and wanted, else the newest."""
     rows = read_evaluations(run) if config.evaluate.every and config.evaluate.keep_best else []
     ranked = sorted((row for row in rows if row["loss"] is not None), key=lambda row: (row["loss"], row["step"]))
     if not ranked:
@@ -133,7 +133,7 @@ def _artifact(run: RunFolder) -> Artifact | None:
 
 
 def _folder_of(model: str) -> Path | None:
-    """The base model's folder, if it is still there."""
+    """Return the base model's folder, if it is still there."""
     try:
         return read_model(model).folder
     except Stop:
@@ -141,7 +141,7 @@ def _folder_of(model: str) -> Path | None:
 
 
 def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable[[], bool]) -> None:
-    """Held-out loss of base and tuned model, by plain PEFT in a child of its own; a failure is told and leaves the losses unknown.
+    """Measure held-out loss of base and tuned model, by plain PEFT in a child process; a failure is told and leaves them unknown.
 
     A GPU that is gone is waited for, as in training, and a hang is ended. Raises Stop where it cannot be ended.
     """
@@ -197,7 +197,7 @@ def _interrupted(run: RunFolder) -> KeyboardInterrupt:
 
 
 def _start_evaluation(run: RunFolder, output: IO[bytes], tell: int) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C reaches us alone."""
+    """Start the evaluation in a session of its own, so that Ctrl-C reaches us alone."""
     command = trainer_command("evaluate", run.path, tell)
     environment, nothing = child_environment(trainer_launch(run).env), subprocess.DEVNULL
     return subprocess.Popen(command, stdin=nothing, stdout=output, stderr=output, env=environment, start_new_session=True, pass_fds=[tell])
@@ -215,7 +215,7 @@ def _end(run: RunFolder, child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[int, int]]:
-    """(descriptor to read from, which does not wait, descriptor to write to)"""
+    """Yield (descriptor to read from, which does not block, descriptor to write to), and close both."""
     listen, tell = os.pipe()
     os.set_blocking(listen, False)
     try:
@@ -235,7 +235,7 @@ def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Che
 
 
 def summary_of(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
-    """The content of summary.json, for when it cannot be written, too."""
+    """Return the content of summary.json, also for when it cannot be written."""
     told = journals_of(run, list(run.steps()))
     signs = [event for event in told.events if event["event"] == "sign"]
     known = of_steps(
@@ -261,7 +261,7 @@ def _goals(run: RunFolder) -> Json | None:
 
 
 def _stopped_early(run: RunFolder) -> Json | None:
-    """Why the run ended before its last step, or None when it did not; `steps` is where it would have ended."""
+    """Return why the run ended before its last step, or None when it did not; `steps` is where it would have ended."""
     settings = newest_settings(read_timeline(run.timeline_file))
     found = stopped_early(read_evaluations(run), run.config().evaluate, settings.patience_from)
     return found | {"steps": settings.steps} if found and found["step"] < settings.steps else None

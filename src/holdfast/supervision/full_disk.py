@@ -98,12 +98,12 @@ def _gone(file: Path, wait_s: float) -> bool:
 
 
 def _fact(error: OSError, place: Path | str) -> str:
-    """Why the disk of a place takes nothing."""
+    """Return why the disk of a place takes nothing."""
     return f"the disk of {place} is full" if is_full(error) else fact_of(error, place)
 
 
 def _of_living(run: RunFolder) -> object:
-    """The clock of the newest attempt, where nobody has seen its end: what it writes down goes on by that."""
+    """Return the clock of the newest attempt where nobody has seen its end: what it writes down goes on by that."""
     newest = [run.attempt(number) for number in run.attempts()[-1:]]
     spec = read_launch_spec(newest[0]) if newest and not (newest[0] / "ending.json").exists() else None
     return spec.facts.get("clock") if spec else None
@@ -113,7 +113,7 @@ def _of_living(run: RunFolder) -> object:
 def supervised(
     run: RunFolder, tell: Callable[[str], None], removed: Stop, full: Callable[[str], tuple[str, Json | None]]
 ) -> Iterator[BufferedRunFolder]:
-    """The run folder to supervise with. Raises Stop where what is known at the end cannot be written down.
+    """Yield the run folder to supervise with. Raises Stop where what is known at the end cannot be written down.
 
     removed: what to raise where the folder is gone, whatever missed it first. full: what to say, and the summary, given why a disk takes
     nothing.

@@ -26,7 +26,7 @@ from holdfast.run.types import Launch
 
 
 def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
-    """How this run's trainers are started, as many as `config` asks for now; without it, one.
+    """Return how this run's trainers are started, as many as `config` asks for now; one without it.
 
     What changes a kernel's result is in the environment before torch is imported.
     """
@@ -57,7 +57,7 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
 
 
 def _tight(run: RunFolder, settings: Settings) -> bool:
-    """Whether what was planned is most of the main memory that this run may use. What a plan counts of gaps depends on the answer."""
+    """True if the plan takes most of the main memory that this run may use. What a plan counts of gaps depends on it."""
     plan = read_plan(run.plan_file)
     if plan is None or settings.device != "cpu":
         return False
@@ -66,7 +66,7 @@ def _tight(run: RunFolder, settings: Settings) -> bool:
 
 
 def _known_devices(run: RunFolder) -> list[int] | None:
-    """The devices of the newest attempt without the one it found gone; None where it found none gone: then all are tried."""
+    """Return the newest attempt's devices without the one found gone; None where none was: then all are tried."""
     number = max(run.attempts(), default=None)
     if number is None:
         return None
@@ -77,13 +77,13 @@ def _known_devices(run: RunFolder) -> list[int] | None:
 
 
 def _machine_of(run: RunFolder, settings: Settings) -> Json:
-    """The run's machine; without its GPUs where the run has left them for the CPU."""
+    """Return the run's machine; without its GPUs where the run has left them for the CPU."""
     machine = read_json(run.machine_file) or {}
     return machine | {"gpus": []} if settings.device == "cpu" else machine
 
 
 def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | None]:
-    """The variables that were seen to help. Raises Stop(1) for others: a folder that was received could name a library or a path."""
+    """Return the variables that were seen to help. Raises Stop(1) for others: a folder from elsewhere could name a library or a path."""
     if not env:
         return env
     known = {name for shelf in ("remedies", "rungs") for card in cards_of(shelf).values() for name in card.env}
@@ -94,7 +94,7 @@ def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | 
 
 
 def _of_nvidia(run: RunFolder) -> dict[str, str | None]:
-    """For torch's CUDA build: look for devices without making a context, and let allocations grow in place of fragments."""
+    """Return the variables for torch's CUDA build: find devices without making a context, and let allocations grow, not fragment."""
     machine = read(read_json(run.machine_file) or {})
     if machine.torch is None or machine.torch.backend != "cuda":
         return {}
@@ -107,17 +107,17 @@ def _of_nvidia(run: RunFolder) -> dict[str, str | None]:
 
 
 def advised(run: RunFolder) -> list[Advice]:
-    """The confirmed part of the environment profile of the run's machine. The user's own variables win."""
+    """Return the confirmed part of the environment profile of the run's machine. The user's own variables win."""
     return confirmed((read_json(run.machine_file) or {}) | {"env": steering(Place())})
 
 
 def child_environment(changes: dict[str, str | None]) -> dict[str, str]:
-    """This process's environment with a launch's changes (None: unset)."""
+    """Return this process's environment with a launch's changes (None: unset)."""
     return with_env(os.environ, changes)
 
 
 def measuring_environment(run: RunFolder | None) -> dict[str, str]:
-    """The environment of a child that measures models: that of the run's trainer, where there is a run."""
+    """Return the environment of a child that measures models: that of the run's trainer, where there is a run."""
     if run is not None and run.timeline_file.exists():
         return child_environment(trainer_launch(run).env)
     return child_environment({"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"})

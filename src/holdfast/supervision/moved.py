@@ -42,7 +42,7 @@ class Anchor:
             self._tell(f"{self.folder} was moved to {now}: the run goes on there; until its end the old name leads to it")
 
     def going_on(self, work: Callable[[], T]) -> T:
-        """What `work` comes to, begun again where a file was missing because the folder was being moved. Raises FileNotFoundError else."""
+        """Return the result of `work`, retried where a file was missing because the folder was moving. Raises FileNotFoundError else."""
         while True:
             moves = self.moves
             try:
@@ -64,7 +64,7 @@ class Anchor:
             self.look()
 
     def _now(self) -> Path | None:
-        """What the folder is called now; None where it is gone, or the system does not say."""
+        """Return the folder's path now; None where it is gone, or the system does not say."""
         now = Path(f"/proc/self/fd/{self._descriptor}").readlink()
         return now if os.path.samestat(now.stat(), os.fstat(self._descriptor)) else None
 

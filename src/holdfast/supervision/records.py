@@ -28,7 +28,7 @@ def record(run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, 
 
 
 def journals_of(run: RunFolder, rows: list[Json]) -> Journals:
-    """What the run folder tells of its attempts, for the summary. rows: of its steps."""
+    """Return what the run folder tells of its attempts, for the summary. rows: of its steps."""
     orders = {number: read_launch_spec(run.attempt(number)) for number in run.attempts()}
     return Journals(
         rows,
@@ -40,7 +40,7 @@ def journals_of(run: RunFolder, rows: list[Json]) -> Journals:
 
 
 def read_history(run: RunFolder) -> list[Past]:
-    """Ended attempts since the run was last given up or stopped by its user, oldest first."""
+    """Return the attempts that ended since the run was last given up or stopped by its user, oldest first."""
     history: list[Past] = []
     for number, end in closed_attempts(run):
         if not end.goes_on:
@@ -54,14 +54,14 @@ def read_history(run: RunFolder) -> list[Past]:
 
 
 def failures_so_far(run: RunFolder) -> Json:
-    """Attempts that died, and seconds in which attempts ran: what the checkpoint interval goes by."""
+    """Return the attempts that died, and the seconds in which attempts ran: what the checkpoint interval goes by."""
     endings = [end.ending for _, end in closed_attempts(run)]
     failures = sum(ending.kind not in ("finished", "interrupted", "device_gone") for ending in endings)
     return {"failures": failures, "running_s": sum(ending.seconds or 0.0 for ending in endings)}
 
 
 def past(failure_report: FailureReport, diagnosis: Diagnosis, launch: Launch) -> Past:
-    """The attempt that has just ended, as `read_history` will know it."""
+    """Return the attempt that has just ended, as `read_history` will know it."""
     progressed, outside = failure_report.committed_after > failure_report.committed_before, failure_report.ending.from_outside
     return Past(failure_report.step, diagnosis.cause, failure_report.ending.kind, launch.settings, progressed, from_outside=outside)
 

@@ -24,7 +24,7 @@ _LOOKED_AT = 1 << 18  # bytes of the journal: hundreds of steps
 
 
 def chosen(place: Path) -> RunFolder:
-    """The run folder a user named. Raises Stop(2) when it is none."""
+    """Return the run folder a user named. Raises Stop(2) when it is none."""
     if not is_run(place.resolve()):
         raise no_run(place.resolve())
     return RunFolder(place.resolve())
@@ -41,7 +41,7 @@ def no_run(place: Path) -> Stop:
 
 
 def is_run(place: Path) -> bool:
-    """Whether a folder holds a run, be it half prepared or damaged."""
+    """True if a folder holds a run, be it half prepared or damaged."""
     run = RunFolder(place)
     try:
         return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
@@ -50,13 +50,13 @@ def is_run(place: Path) -> bool:
 
 
 def runs_in(place: Path) -> list[RunFolder]:
-    """The run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
+    """Return the run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
     readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
     return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
 def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] | None = None) -> Json:
-    """One run as `status --json` tells it (docs/reference/json.md). None is unknown.
+    """Return one run as `status --json` tells it (docs/reference/json.md). None is unknown.
 
     find_incident: what tells the newest one; by default `last_incident`, which reads every step.
     """
@@ -99,7 +99,7 @@ def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] 
 
 
 def _last_step_time(standing: Standing) -> float | None:
-    """When the last step was done, by the calendar as it is now: its clock may have been set while the run went on."""
+    """Return when the last step was done, by the calendar as it is now: its clock may have been set while the run went on."""
     told, attempts = standing.last_step.get("time"), standing.run.attempts() if standing.state == "running" else []
     spec = read_launch_spec(standing.run.attempt(attempts[-1])) if attempts else None
     return clock.in_calendar(told, spec.facts.get("clock") or "") if spec and isinstance(told, int | float) else told
@@ -120,7 +120,7 @@ def _second_place(run: RunFolder) -> Json | None:
 
 
 def _damaged_lines(run: RunFolder) -> list[str]:
-    """What is wrong with lines of the events, which end no run."""
+    """Return what is wrong with lines of the events, which end no run."""
     try:
         lines = [event for event in run.events() if event["event"] == "journal_damaged"]
     except (OSError, *WRONG_VALUES) as error:
@@ -132,7 +132,7 @@ def _damaged_lines(run: RunFolder) -> list[str]:
 
 
 def _left(standing: Standing) -> Seconds | None:
-    """How long a run that is going still takes, as the last steps of its process went; None where it is not going, or nobody can tell.
+    """Estimate how long a live run still takes, by the last steps of its process; None where it is not live, or nobody can tell.
 
     Between two processes there may lie a failure, or a night in which nobody trained: neither is a pace of steps.
     """
@@ -148,7 +148,7 @@ def _left(standing: Standing) -> Seconds | None:
 
 
 def last_incident(run: RunFolder) -> Json | None:
-    """The newest incident, as the run's summary tells it."""
+    """Return the newest incident, as the run's summary tells it."""
     for number in reversed(run.attempts()):
         end = closed(run.attempt(number))
         if end is not None and end.decided:

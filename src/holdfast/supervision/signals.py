@@ -62,15 +62,15 @@ class StopSignals:
         self.asked = 2 if again else max(1, self.asked)
 
     def wish(self) -> int:
-        """0: go on; 1: stop; 2: at once."""
+        """Return the user's wish. 0: go on; 1: stop; 2: at once."""
         return self.asked
 
     def asked_for(self) -> bool:
-        """Whether the user wants to stop."""
+        """True if the user wants to stop."""
         return self.asked > 0
 
     def outlive_terminal(self, terminal: Terminal) -> None:
-        """From now on a closed terminal (SIGHUP) costs nothing but the terminal. Under nohup the signal stays ignored."""
+        """Ignore a closed terminal (SIGHUP) from now on: it costs nothing but the terminal. Under nohup the signal stays ignored."""
 
         def leave(*_: object) -> None:
             self.listening = False

@@ -62,12 +62,12 @@ class Standing:
 
 
 def lives(run: RunFolder) -> bool:
-    """Whether a supervisor or a trainer works on the run. Raises OSError when its locks cannot be read."""
+    """True if a supervisor or a trainer works on the run. Raises OSError when its locks cannot be read."""
     return taken(run.supervisor_lock) or taken(run.trainer_lock)
 
 
 def look(run: RunFolder) -> Standing:
-    """Where the run stands. Whatever cannot be read is a problem in the answer, never an error."""
+    """Return where the run stands. Whatever cannot be read is a problem in the answer, never an error."""
     found = _Reader()
     supervised = found.read("supervisor.lock", lambda: taken(run.supervisor_lock), False)
     training = found.read("trainer.lock", lambda: taken(run.trainer_lock), False)
@@ -115,7 +115,7 @@ class _Reader:
             return instead
 
     def json(self, path: Path, may_be_empty: bool = False) -> Json:
-        """The object in a file; an empty one where there is no such file, and where it is damaged, which is a problem."""
+        """Read the object in a file; an empty one where there is no such file, and where it is damaged, which is a problem."""
         known = len(self.problems)
         value = self.read(path.name, lambda: read_json(path), None)
         if value is None and len(self.problems) == known and path.exists() and not (may_be_empty and path.is_file()):
@@ -125,7 +125,7 @@ class _Reader:
 
 
 def _ended(summary: Json, result: Json, holder: Json) -> State:
-    """The state of a run in which nobody works.
+    """Return the state of a run in which nobody works.
 
     A trainer that was asked to stop says so even when no supervisor was left to note it; a supervisor that was stopped while it
     prepared the run has nothing to sum up, and says so in its lock file.
@@ -162,7 +162,7 @@ def _last_row(run: RunFolder) -> Json:
 
 
 def _plain(command: object) -> str | None:
-    """A command as a supervisor notes it; None for one that a shell would take for more, which no supervisor wrote."""
+    """Return a command as a supervisor notes it; None for one that a shell would take for more, which no supervisor wrote."""
     try:
         words = shlex.split(str(command))
     except ValueError:
@@ -171,7 +171,7 @@ def _plain(command: object) -> str | None:
 
 
 def _steps(run: RunFolder) -> int | None:
-    """How many steps the run is to have; None before that is planned."""
+    """Return how many steps the run is to have; None before that is planned."""
     if run.command_file.exists():
         total = (last_line(run.progress_file) or {}).get("total")
         return total if isinstance(total, int) else None
@@ -180,7 +180,7 @@ def _steps(run: RunFolder) -> int | None:
 
 
 def _missing(run: RunFolder, attempts: list[int]) -> list[str]:
-    """Files a run cannot go on without. Before the config is written, it is only being prepared."""
+    """Return the missing files without which a run cannot go on. Before the config is written, it is only being prepared."""
     if run.command_file.exists():
         return []
     wanted = ["run.json", "timeline.jsonl", "plan.json"] if run.config_file.exists() else ["config.yaml"] if attempts else []

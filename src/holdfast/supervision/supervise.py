@@ -33,7 +33,7 @@ class View(Generic[T]):
     follow: Callable[[Attempt, bool], None] = lambda *_: None
 
     def stopping(self) -> bool:
-        """Whether the user wants to stop."""
+        """True if the user wants to stop."""
         return self.stop() > 0
 
 
@@ -45,28 +45,28 @@ class Supervised(Protocol):
     pauses: Pauses
 
     def adopt(self) -> Attempt | None:
-        """The newest attempt whose end was not dealt with yet, dead or alive."""
+        """Return the newest attempt whose end was not dealt with yet, dead or alive."""
 
     def living(self, attempt: Attempt) -> dict[str, int]:
-        """Pids by role."""
+        """Return the pids of an attempt's living processes, by role."""
 
     def start(self) -> Attempt | None:
-        """A new attempt; None where its user wants to stop."""
+        """Start an attempt; None where its user wants to stop."""
 
     def watch(self, attempt: Attempt) -> Ending:
         """Wait until it has ended; it is asked to stop where that is wanted, and ended where it hangs."""
 
     def is_over(self, ending: Ending) -> bool:
-        """Whether the run is at its end and nothing is left to be collected."""
+        """True if the run is at its end and nothing is left to be collected."""
 
     def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
-        """All that is known of the attempt and the run, before anything is tried. earlier: it was dead when it was found."""
+        """Return all that is known of the attempt and the run, before anything is tried. earlier: it was dead when found."""
 
     def try_out(self, known: Known) -> Verdict | None:
-        """What experiments find out, where they are worth it; None where nothing was tried."""
+        """Return what experiments find out, where they are worth it; None where nothing was tried."""
 
     def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
-        """The move with what only this user knows: which remedy it is."""
+        """Return the move with what only this user knows: which remedy it is."""
 
     def apply(self, known: Known, move: Move | Stop | Done) -> None:
         """Carry the move out, all but the start of the next attempt."""
@@ -105,7 +105,7 @@ def supervise(user: Supervised) -> Outcome:
 
 
 def _begin(user: Supervised) -> tuple[Attempt | None, bool]:
-    """The attempt to watch: adopted or started, None where the user wants to stop; and whether it was dead when found."""
+    """Return the attempt to watch (adopted or started, None where the user wants to stop), and whether it was dead when found."""
     attempt = user.adopt()
     if attempt is None:
         user.pauses.wait(user.view.stopping)

@@ -14,7 +14,7 @@ _FLOAT = 4
 
 
 def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...], outputs: int) -> Plan:
-    """inputs: numbers of a row; names: how many values each category has; outputs: of the network."""
+    """Plan a run on a table. inputs: numbers of a row; names: values of each category; outputs: of the network."""
     weights = parameters(config, inputs, names, outputs)
     gpus = training_devices(machine)
     capacity = (gpus[0].get("memory_bytes") if gpus else machine.get("memory_bytes")) or None
@@ -46,7 +46,7 @@ def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...
 
 
 def parameters(config: Config, inputs: int, names: tuple[int, ...], outputs: int) -> int:
-    """Of the network; about, where members share layers."""
+    """Count the network's parameters; about, where members share layers."""
     network = network_of(config)
     widths = [embedding_width(count, network.embedding) for count in names]
     total = sum((count + 1) * width for count, width in zip(names, widths, strict=True))

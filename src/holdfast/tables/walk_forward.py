@@ -9,7 +9,7 @@ from holdfast.base.intervals import reach, verdict
 
 
 def together(folds: list[Json]) -> Json:
-    """{gain: {mean, interval}, verdict, says, trades} of the evaluations of folds. Each is judged by its own best naive forecast."""
+    """Combine evaluations of folds into {gain: {mean, interval}, verdict, says, trades}, each judged by its own best naive forecast."""
     gain = _pooled([fold["gain"] for fold in folds], [fold["rows"] for fold in folds])
     found: Json = {"gain": gain, "verdict": verdict(gain["interval"])}
     deals = [fold["trades"] for fold in folds if "trades" in fold]
@@ -21,7 +21,7 @@ def together(folds: list[Json]) -> Json:
 
 
 def says(found: Json, folds: int) -> str:
-    """What all folds show, in a sentence."""
+    """Say what all folds show, in a sentence."""
     words = {
         "better": "better than naive forecasts",
         "worse": "worse than naive forecasts; nothing is predicted",

@@ -28,7 +28,7 @@ class Shown:
 
 
 def progress_line(shown: Shown, width: int) -> str:
-    """One line of at most `width` columns: step, loss and time left before a bar, and this before the rest."""
+    """Return a line of at most `width` columns: step, loss and time left before a bar, and this before the rest."""
     room = width - 1  # some terminals wrap what fills their last column
     step = f"step {shown.step:,}/{shown.steps:,}"
     room -= len(step)
@@ -49,7 +49,7 @@ def progress_line(shown: Shown, width: int) -> str:
 
 
 def live_line(look: Callable[[], Shown], console: Console) -> Live:
-    """A display of this line, as wide as the terminal is at each refresh; `look` is asked for what to say."""
+    """Display this line, as wide as the terminal is at each refresh; `look` is asked for what to say."""
 
     def line() -> Text:
         return Text(progress_line(look(), console.width), no_wrap=True, overflow="crop")

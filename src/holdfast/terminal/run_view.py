@@ -89,7 +89,7 @@ class Terminal:
         self._log = log
 
     def leave(self) -> None:
-        """The terminal is gone: turn its outputs over to the log. A signal handler may call this."""
+        """Turn the outputs of a terminal that is gone over to the log. A signal handler may call this."""
         if self._log is None or not self._terminals:
             return
         descriptor = supervisor_log(self._log, f"the terminal is gone; process {os.getpid()} continues, and writes here what it has to say")
@@ -118,11 +118,11 @@ class Terminal:
             self._print(escape(self._fitted(inert(text), 2)))
 
     def _fitted(self, text: str, indent: int, begins_at: int = 0) -> str:
-        """The text in lines of the terminal; as it is where there is none."""
+        """Wrap the text to lines of the terminal; as it is where there is none."""
         return hanging(text, self.console.width, indent, begins_at) if self.console.is_terminal else text
 
     def tell(self, text: str) -> None:
-        """Something went wrong, or changed hands: said in any case."""
+        """Say in any case that something went wrong, or changed hands."""
         told = escape(self._fitted(inert(text), 2, begins_at=2))
         self._print(f"[yellow]![/yellow] {told}" if self.console.is_terminal else f"! {told}")
 
@@ -163,7 +163,7 @@ class Terminal:
             self._print("  ".join([f"step {row['step']}/{self._steps}", *self._numbers(row), *filter(None, [self._ahead(row)])]))
 
     def _ahead(self, row: Json) -> str:
-        """How long the steps that are left may take; empty where nothing is known of it, or none is left."""
+        """Say how long the steps that are left may take; empty where nothing is known of it, or none is left."""
         left = remaining(list(self._seen), self._steps - row["step"])
         if left is None or row["step"] >= self._steps:
             return ""
@@ -171,7 +171,7 @@ class Terminal:
         return f"{low} to {high} left" if low != high else f"{low} left"
 
     def _line(self, row: Json) -> Shown:
-        """The live line's words of the newest step."""
+        """Return the live line's words of the newest step."""
         loss, *others = self._numbers(row)
         left = self._ahead(row) or ("time left: not known yet" if row["step"] < self._steps else "")
         elapsed = f"{span(time.monotonic() - self._began)} so far"
@@ -213,7 +213,7 @@ class Terminal:
                 _end(bar)
 
     def _numbers(self, row: Json) -> list[str]:
-        """The latest step in figures, the most telling first; the arrow compares its loss with the mean of those shown before."""
+        """Format the latest step's figures, the most telling first; the arrow compares its loss with the mean of those shown before."""
         if row["loss"] is None:
             return ["no samples: all of this step are in quarantine"]
         mean = self._mean_loss if self._mean_loss is not None else row["loss"]
@@ -238,7 +238,7 @@ class Terminal:
                 self.tell(words)
 
     def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
-        """Once, when the disk takes no more; that it takes rows again is an event of the trainer's."""
+        """Tell once when the disk takes no more; that it takes rows again is an event of the trainer's."""
         if unwritten and not self._disk_is_full:
             why = "is full" if shutil.disk_usage(run.path).free < FULL_DISK_BYTES else "takes nothing"
             self.tell(
@@ -261,7 +261,7 @@ class Terminal:
             self._progress = None
 
     def summary(self, summary: Json, run: RunFolder) -> None:
-        """The end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
+        """Print the end of a run on a few lines; wrapped under each other in a terminal, one line each elsewhere."""
         for name, value in summary_lines(summary, run):
             self._print(escape(f"{name:<14} {self._fitted(inert(value), 15, begins_at=15)}"))
         for name, value in next_command(summary, run):  # whole, to be typed

@@ -53,7 +53,7 @@ class Request:
 
 
 def verify(request: Request) -> Json:
-    """The answer of `holdfast verify`. Raises Stop where there is nothing to measure on, or the models cannot be compared."""
+    """Return the answer of `holdfast verify`. Raises Stop where there is nothing to measure on, or the models cannot be compared."""
     subject = request.subject
     codec = subject_codec(subject)
     longest = min(MOST_TOKENS, subject.facts.positions or MOST_TOKENS)
@@ -77,7 +77,7 @@ def verify(request: Request) -> Json:
 
 
 def _suite(request: Request, parts: list[Json], work: Path) -> Json | None:
-    """What lm-eval found; first of all, because a name it does not know ends the command."""
+    """Return what lm-eval found; asked first of all, because a name it does not know ends the command."""
     if request.suite is None:
         return None
     request.say(f"lm-eval asks both models {', '.join(request.suite.names)}")
@@ -94,7 +94,7 @@ def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
 
 
 def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[tuple[list[int], str | None, Prompt | None]]:
-    """(prompt, wanted answer or None, prompt of the user's file or None) of all that is to be answered."""
+    """Return (prompt, wanted answer or None, prompt of the user's file or None) of all that is to be answered."""
     found: list[tuple[list[int], str | None, Prompt | None]] = []
     for number in range(min(request.generate, len(task))):
         prompt, answer = task.prompt_and_answer(number)
@@ -157,7 +157,7 @@ def _answer(
 
 
 def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) -> Json:
-    """Of each group of rows its loss under both models, and the verdict on it alone."""
+    """Return the loss of each group of rows under both models, and the verdict on it alone."""
     names = np.array([group_of(source) for source in task.sources])
     found: Json = {}
     for name in dict.fromkeys(names.tolist()):
@@ -177,7 +177,7 @@ def _trained_on(task: Samples) -> str:
 
 
 def _losses(samples: Samples, base: PartAnswer, tuned: PartAnswer, first: int) -> Losses:
-    """Of `samples`, which begin at row `first` of what was measured."""
+    """Return the losses of `samples`, which begin at row `first` of what was measured."""
     assert base.losses is not None and tuned.losses is not None
     span = slice(first, first + len(samples))
     one, other = np.asarray(base.losses)[span], np.asarray(tuned.losses)[span]
@@ -185,7 +185,7 @@ def _losses(samples: Samples, base: PartAnswer, tuned: PartAnswer, first: int) -
 
 
 def _noise(found: PartAnswer) -> float:
-    """The largest change of a row's loss a token between its batch and itself alone."""
+    """Return the largest change of a row's loss per token between its batch and itself alone."""
     assert found.losses is not None
     alone = np.asarray(found.facts.get("alone") or []).reshape(-1, 2)
     if not len(alone):
@@ -199,7 +199,7 @@ def _texts(found: PartAnswer, codec: Codec) -> list[str]:
 
 
 def _passed(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dict[str, list[str]]) -> dict[str, Json]:
-    """The paired tests of answers: exact match on rows, the user's expectations on prompts."""
+    """Return the paired tests of answers: exact match on rows, the user's expectations on prompts."""
     found: dict[str, Json] = {}
     rows = [at for at, (_, wanted, _) in enumerate(asked) if wanted is not None]
     if rows:
@@ -233,7 +233,7 @@ def _of_answers(found: PartAnswer, texts: list[str]) -> Json:
 
 
 def _samples(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dict[str, list[str]], codec: Codec) -> list[Json]:
-    """Some answers as they are: those first in which the two part."""
+    """Return some answers as they are: those first in which the two part."""
     order = sorted(range(len(asked)), key=lambda at: texts["base"][at] == texts["tuned"][at])
     found: list[Json] = []
     for at in order[:_SHOWN]:

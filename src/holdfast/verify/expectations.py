@@ -40,7 +40,7 @@ class Prompt:
 
 
 def read_prompts(file: Path) -> list[Prompt]:
-    """The prompts of a file. Raises Stop(2) with every mistake in it."""
+    """Read the prompts of a file. Raises Stop(2) with every mistake in it."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -131,7 +131,7 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
 
 
 def failed(prompt: Prompt, answer: str) -> list[str]:
-    """Names of the expectations that the answer does not meet; none where it passes."""
+    """Return the names of the expectations that the answer does not meet; none where it passes."""
     return [name for name, value in prompt.expected.items() if not _holds(name, value, prompt.tolerance, answer)]
 
 
@@ -161,13 +161,13 @@ def _meets(parsed: Any, schema: Any) -> bool:
 
 
 def without_fence(answer: str) -> str:
-    """What stands in the first code fence of an answer, else all of it."""
+    """Return the text in the first code fence of an answer, else all of it."""
     fenced = _FENCE.search(answer)
     return (fenced[1] if fenced else answer).strip()
 
 
 def parses(command: str, shell: str) -> bool:
-    """Whether a shell can parse a command. It is never run: the shell reads it with -n, without environment, in an empty folder."""
+    """True if a shell can parse a command. It is never run: the shell reads it with -n, without environment, in an empty folder."""
     if not command or "\0" in command:
         return False
     given = [shell, "-n"] if shell == "sh" else [shell, "--noprofile", "--norc", "-n"]

@@ -95,7 +95,7 @@ def _counts(count: int, draws: int, seed: int, begin: int) -> Floats:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact binomial test that a win is as likely as a loss: of wins and losses, and McNemar's of discordant pairs."""
+    """Compute the two-sided exact binomial test of wins as likely as losses; on discordant pairs this is McNemar's."""
     count, fewer = wins + losses, min(wins, losses)
     if count == 0:
         return 1.0
@@ -143,7 +143,7 @@ def _bisect(below: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def holm(p_values: dict[str, float]) -> dict[str, float]:
-    """Each p-value corrected for having made all these tests (Holm)."""
+    """Correct each p-value for having made all these tests (Holm)."""
     found, worst = {}, 0.0
     for rank, (name, p_value) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         worst = max(worst, min(1.0, (len(p_values) - rank) * p_value))
@@ -152,7 +152,7 @@ def holm(p_values: dict[str, float]) -> dict[str, float]:
 
 
 def rows_for(effect: float, error: float, rows: int) -> int | None:
-    """How many rows like these would show an effect of that size, in four of five such comparisons; None where there is no telling."""
+    """Estimate how many rows would show this effect in four of five such comparisons; None where there is no telling."""
     if effect == 0 or not math.isfinite(effect) or error == 0:
         return None
     needed = rows
@@ -163,7 +163,7 @@ def rows_for(effect: float, error: float, rows: int) -> int | None:
 
 
 def pairs_for(wins: int, losses: int, pairs: int) -> int | None:
-    """How many pairs would show this share of wins, in four of five such comparisons."""
+    """Estimate how many pairs would show this share of wins, in four of five such comparisons."""
     if wins == losses:
         return None
     share = wins / (wins + losses)
@@ -173,7 +173,7 @@ def pairs_for(wins: int, losses: int, pairs: int) -> int | None:
 
 
 def t_cdf(value: float, freedom: int) -> float:
-    """Student's distribution: exact, by its finite sum for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    """Compute Student's distribution exactly, by its finite sum for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
     if freedom > 1000:
         return _NORMAL.cdf(value * (1 - 1 / (4 * freedom)) / math.sqrt(1 + value * value / (2 * freedom)))
     angle = math.atan2(value, math.sqrt(freedom))

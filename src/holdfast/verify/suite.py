@@ -33,7 +33,7 @@ class Suite:
 
 
 def read_suite(names: str | None, path: Path | None, limit: int | None, chat: bool) -> Suite | None:
-    """What was asked for on the command line. Raises Stop(2) where that is not whole, or lm-eval is not installed."""
+    """Return the suite asked for on the command line. Raises Stop(2) where that is not whole, or lm-eval is not installed."""
     listed = tuple(name.strip() for name in (names or "").split(",") if name.strip())
     if not listed:
         if names is not None or path is not None or limit is not None or chat:
@@ -49,7 +49,7 @@ def read_suite(names: str | None, path: Path | None, limit: int | None, chat: bo
 
 
 def ask_suite(suite: Suite, parts: list[Json], folder: Path, env: Mapping[str, str]) -> Json:
-    """`suite` of the answer: of each task lm-eval's figures under both models, and the questions one of them does better.
+    """Return `suite` of the answer: lm-eval's figures of each task under both models, and the questions one of them does better.
 
     parts: the models `base` and `tuned`. Raises Stop for an unknown task, and for data that cannot be had.
     """
@@ -67,7 +67,7 @@ def ask_suite(suite: Suite, parts: list[Json], folder: Path, env: Mapping[str, s
 
 
 def _paired(name: str, base: Json, tuned: Json) -> Json:
-    """One task, by the first metric of it that has a number for every question: `lm_eval` has all of them.
+    """Compare one task by its first metric that has a number for every question: `lm_eval` has all of them.
 
     Exact sign test of the questions that one of the two does better, which for right and wrong is McNemar's.
     """
@@ -96,11 +96,11 @@ def _paired(name: str, base: Json, tuned: Json) -> Json:
 
 
 def _metric(task: Json) -> str | None:
-    """The first of lm-eval's figures that every question has; None where they are of the whole set, as a perplexity is."""
+    """Return the first of lm-eval's figures that every question has; None where they are of the whole set, as a perplexity is."""
     samples = [*task["samples"].values()]
     return next((key for key in task["results"] if samples and all(key in one["values"] for one in samples)), None)
 
 
 def paired_tests(suite: Json | None) -> dict[str, Json]:
-    """What goes into the verdict: the tasks with a paired test."""
+    """Return the tasks with a paired test, which go into the verdict."""
     return {f"suite {one['task']}": one for one in (suite or {"tasks": []})["tasks"] if one["metric"]}

@@ -48,7 +48,7 @@ class Pairs:
 
 
 def loss_answer(losses: Losses) -> tuple[Json, Difference]:
-    """`loss` of the answer: per token; a difference below 0 says that the tuned model is better."""
+    """Return `loss` of the answer, per token; a difference below 0 says that the tuned model is better."""
     found = paired_difference(losses.tuned - losses.base, losses.tokens, losses.clusters)
     total = float(losses.tokens.sum())
     answer: Json = {
@@ -63,7 +63,7 @@ def loss_answer(losses: Losses) -> tuple[Json, Difference]:
 
 
 def ab_answer(losses: Losses, floor: float) -> Json:
-    """`ab` of the answer: of clusters, in how many the tuned model has the lower loss a token, by more than the noise floor."""
+    """Return `ab` of the answer: in how many clusters the tuned model's loss per token is lower, by more than the noise floor."""
     _, group = np.unique(losses.clusters, return_inverse=True)
     each = np.bincount(group, losses.tuned - losses.base) / np.maximum(np.bincount(group, losses.tokens), 1)
     wins, lost = int((each < -floor).sum()), int((each > floor).sum())
@@ -78,7 +78,7 @@ def ab_answer(losses: Losses, floor: float) -> Json:
 
 
 def pairs_answer(pairs: Pairs) -> Json:
-    """Passed by each, by one alone, and McNemar's exact test of those."""
+    """Count the pairs passed by each model and by one alone, and do McNemar's exact test of those."""
     base, tuned = np.array(pairs.base, bool), np.array(pairs.tuned, bool)
     only_tuned, only_base = int((tuned & ~base).sum()), int((base & ~tuned).sum())
     return {
@@ -92,7 +92,7 @@ def pairs_answer(pairs: Pairs) -> Json:
 
 
 def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_on: str = "") -> Json:
-    """`verdict`, `rows_needed`, `why` and the corrected p-values.
+    """Return `verdict`, `rows_needed`, `why` and the corrected p-values.
 
     passed: other paired tests by name. trained_on: in words, that the rows are those of training, which can show nothing but memory.
     """

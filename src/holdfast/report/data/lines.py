@@ -37,13 +37,13 @@ def show(answer: Json) -> None:
 
 
 def headline(answer: Json) -> str:
-    """The law, in one line."""
+    """Return the law of rows in one line."""
     counts = f"{counted(answer['rows'], 'row')} = {answer['kept']:,} kept + {answer['mended']:,} mended + {answer['rejected']:,} rejected"
     return f"{counts}  ({answer['seconds']:.1f} s, {answer['speed']['rows_per_s']:,.0f} rows/s)"
 
 
 def facts(answer: Json) -> list[str]:
-    """Forms, layouts and lengths in sentences."""
+    """Describe forms, layouts and lengths in sentences."""
     forms = ", ".join(sorted({file["form"] for file in answer["files"]}))
     layouts = ", ".join(f"{layout} {count:,}" for layout, count in answer["layouts"].items()) or "none"
     lines = [f"{counted(len(answer['files']), 'file')} ({forms}); layouts: {layouts}"]
@@ -93,19 +93,19 @@ def facts(answer: Json) -> list[str]:
 
 
 def strays(answer: Json) -> dict[str, int]:
-    """Rows in another language than the rest, under the names of their examples."""
+    """Count the rows in another language than the rest, under the names of their examples."""
     return {f"language_{language}": count for language, count in answer["stray_languages"].items()}
 
 
 def repeated(answer: Json) -> dict[str, int]:
-    """Rows that repeat something, under the names of their kinds."""
+    """Count the rows that repeat something, under the names of their kinds."""
     kinds = {"duplicates": "duplicate", "near_duplicates": "near_duplicate"}
     counts = {kinds.get(key, key): answer[key] for key in ("duplicates", "near_duplicates", "conflicting_answers", "in_held_out")}
     return {key.replace("answers", "answer"): count for key, count in counts.items() if count and key not in answer["by_reason"]}
 
 
 def _many_answers(found: Json) -> list[str]:
-    """What there is to say where a field that is not used tells the answers of one prompt apart."""
+    """Say where a field that is not used tells the answers of one prompt apart; empty where none does."""
     if not found or not found["told_apart_by"]:
         return []
     rows, prompts = counted(found["rows"], "row"), counted(found["prompts"], "prompt")
@@ -115,7 +115,7 @@ def _many_answers(found: Json) -> list[str]:
 
 
 def reasons(console: Console, title: str, counts: dict[str, int], answer: Json) -> None:
-    """Each reason with its rows and a few of them quoted."""
+    """Print each reason with its rows and a few of them quoted."""
     if counts:
         console.print(f"{title}:", markup=False)
     for reason, count in sorted(counts.items(), key=lambda item: -item[1]):

@@ -15,7 +15,7 @@ _MOST_CUT = 0.9  # share of the rows; limits that cut more are no choice
 
 
 def _limits(answer: Json) -> list[tuple[str, str, str]]:
-    """Longest rows one might allow, with the shares of rows and tokens that are beyond them."""
+    """Return the longest rows one might allow, with the shares of rows and tokens beyond them."""
     rows, tokens = sum(answer["histogram"]["counts"]), answer["outlook"]["tokens"]
     choices = [limit for limit in answer["outlook"]["limits"] if limit["rows"] <= _MOST_CUT * rows]
     return [
@@ -29,7 +29,7 @@ def _limits(answer: Json) -> list[tuple[str, str, str]]:
 
 
 def render(answer: Json) -> str:
-    """The findings as a page."""
+    """Render the findings as a page."""
     shape = answer["histogram"]
     return page_template("datapage.html").render(
         headline=headline(answer),

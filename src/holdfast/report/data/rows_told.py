@@ -9,7 +9,7 @@ from holdfast.report.words import beyond, unused_fields
 
 
 def rows_line(data: Json) -> str:
-    """How many rows there are, kept, mended and rejected, and why."""
+    """Say how many rows there are, kept, mended and rejected, and why."""
     kinds = " + ".join(f"{data[kind]:,} {kind}" for kind in ("kept", "mended", "rejected"))
     line = f"{counted(data['rows'], 'row')} = {kinds}"
     if data["by_reason"]:
@@ -19,7 +19,7 @@ def rows_line(data: Json) -> str:
 
 
 def row_warnings(data: Json, train_on: str = "assistant") -> list[str]:
-    """What is lost or may mean something else in the rows that are trained on, a sentence each. A table's rows teach no answers."""
+    """Say what is lost or may mean something else in rows that are trained on, a sentence each. A table's rows teach no answers."""
     told = unused_fields(data["unused_fields"]) if data.get("unused_fields") else []
     told += [f"! {line}" for line in beyond(data["by_reason"], f"{data['max_tokens']:,} tokens")] if "max_tokens" in data else []
     told += told_of(data["learned"], train_on) if "learned" in data else []

@@ -39,7 +39,7 @@ HEADS = ("column", "kind", "low", "mean", "high", "missing", "values")
 
 
 def cells(column: Json) -> list[str]:
-    """A column as texts under `HEADS`."""
+    """Return a column as texts under `HEADS`."""
     missing, values = column.get("missing"), column.get("values")
     told = "too many" if column["kind"] == "name" and values is None else f"{values:,}" if values is not None else ""
     numbers = ["" if column.get(name) is None else f"{column[name]:.6g}" for name in ("low", "mean", "high")]
@@ -47,7 +47,7 @@ def cells(column: Json) -> list[str]:
 
 
 def facts(answer: Json) -> list[str]:
-    """Forms, columns and what is learned, in sentences."""
+    """Describe forms, columns and what is learned, in sentences."""
     forms = ", ".join(sorted({file["form"] for file in answer["files"]}))
     kinds = [column["kind"] for column in answer["columns"]]
     lines = [f"{counted(len(answer['files']), 'file')} ({forms}), read as a table: {kinds.count('number'):,} columns of numbers, "]
@@ -60,6 +60,6 @@ def facts(answer: Json) -> list[str]:
 
 
 def notes(answer: Json) -> dict[str, int]:
-    """Rows that stay, by what is to be told of them."""
+    """Count the rows that stay, by what is to be told of them."""
     counts: dict[str, int] = dict(answer["notes"])
     return counts | ({"duplicate": answer["duplicates"]} if answer["duplicates"] else {})

@@ -10,7 +10,7 @@ from holdfast.report.pages import page_template
 
 
 def render(answer: Json) -> str:
-    """The findings as a page."""
+    """Render the findings as a page."""
     return page_template("tablepage.html").render(
         headline=headline(answer),
         facts=facts(answer),

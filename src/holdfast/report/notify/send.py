@@ -36,7 +36,7 @@ class Word:
 
 
 def word_of(event: str, run: str, text: str) -> Word:
-    """A word without secrets and control characters, of bounded length."""
+    """Make a notification without secrets and control characters, of bounded length."""
     scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))
     return Word(event, inert(run), scrubber.secrets(inert(f"{run}: {text}"))[:_LONGEST])
 

@@ -85,7 +85,7 @@ class PlanView:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, in a sentence."""
+    """Say whether it fits, in a sentence."""
     if plan.fits is None or plan.capacity_bytes is None:
         return f"nobody knows whether it fits: {gib(plan.peak_bytes)} are needed, of an unknown amount"
     left = f"{gib(plan.reserve_bytes or 0)} of it are kept free for other programs"

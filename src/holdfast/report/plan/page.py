@@ -31,7 +31,7 @@ td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: i
 
 
 def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
-    """The page as HTML."""
+    """Render the plan's page as HTML."""
     parts = [
         stacked(demand.curve or {}, plan),
         _kinds(plan),
@@ -50,7 +50,7 @@ def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
 
 
 def stacked(curve: Json, plan: Plan) -> str:
-    """Bytes by kind over a step, one on the other; the limit, where there is one near enough to be seen."""
+    """Draw bytes by kind over a step, stacked, and the limit, where there is one near enough to be seen."""
     rows: list[list[int]] = curve.get("bytes", [])
     if not rows:
         return '<p class="quiet">no curve was traced</p>'

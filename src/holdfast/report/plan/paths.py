@@ -24,7 +24,7 @@ _SHAPES: dict[str, dict[str, int]] = {
 
 
 def paths(facts: Json) -> dict[str, str]:
-    """What a run with the defaults would do on this machine, by subject; what only its start can prove is told as that."""
+    """Describe, by subject, a run with the defaults on this machine; what only its start can prove is told as that."""
     gpus, config = training_devices(facts), _config()
     fused = has_fused_attention(facts)
     plans = {name: make_plan(config, _model(shape), facts, _lengths(), fused) for name, shape in _SHAPES.items()}
@@ -57,7 +57,7 @@ def _lengths() -> Json:
 
 
 def _model(shape: dict[str, int]) -> ModelFacts:
-    """A model of these sizes in bf16, as Qwen2.5 lays it out."""
+    """Make the facts of a bf16 model of these sizes, laid out as Qwen2.5."""
     hidden, middle, kv, vocabulary = shape["hidden_size"], shape["intermediate_size"], shape["kv"], shape["vocab_size"]
     layer = {"q_proj": (hidden, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, hidden)}
     layer |= {"gate_proj": (middle, hidden), "up_proj": (middle, hidden), "down_proj": (hidden, middle)}
@@ -73,7 +73,7 @@ def _named(gpu: Json) -> str:
 
 
 def _attention(facts: Json, gpus: list[Json], settings: Settings) -> str:
-    """How packed samples attend: all at once, or one by one; what kernel that is on an AMD card."""
+    """Say how packed samples attend, all at once or one by one, and by what kernel on an AMD card."""
     alone = "each sample by itself"
     if not gpus:
         return f"{alone}, fused"
@@ -102,7 +102,7 @@ def _limit(limit: int | None, capacity: int | None) -> str:
 
 
 def _fits(plan: Plan) -> str:
-    """What of a shape's plan a reader wants to know first."""
+    """Say what of a shape's plan a reader wants to know first."""
     fits = {True: "fits", False: "does not fit", None: "cannot be judged: memory unknown"}[plan.fits]
     again = f", {plan.checkpointed_layers} layers computed again" if plan.checkpointed_layers else ""
     return f"{fits}: {plan.micro_batch_tokens:,} tokens at once{again}, a peak of {plan.peak_bytes / 2**30:.1f} GiB"

@@ -27,7 +27,7 @@ def write_report(run: RunFolder, out: Path) -> None:
 
 
 def render(run: RunFolder) -> str:
-    """The report as text."""
+    """Render the report as text."""
     scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))  # a report is shown to others
     summary: Json = without_secrets(read_json(run.summary_file) or {}, scrubber)  # charts hold parts of it
     status = str(summary.get("status", "running"))

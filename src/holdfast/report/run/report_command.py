@@ -26,7 +26,7 @@ _TOLD_BY = {
 
 
 def of_command(run: RunFolder, summary: Json, status: str) -> Json:
-    """What the page of such a run shows."""
+    """Return what the page of a command's run shows."""
     command = read_command(run) or Command((), "")
     rows = list(run.progress())
     incidents = summary.get("incidents", [])
@@ -99,7 +99,7 @@ def _tiles(summary: Json) -> list[tuple[str, str]]:
 
 
 def _charts(rows: list[Json], incidents: list[Json]) -> list[tuple[str, Markup]]:
-    """Steps over time, with what each restart threw back, and the loss over steps where it is told."""
+    """Draw steps over time, with what each restart threw back, and the loss over steps where it is told."""
     if not rows:
         return []
     began = rows[0]["time"]
@@ -118,7 +118,7 @@ def _charts(rows: list[Json], incidents: list[Json]) -> list[tuple[str, Markup]]
 
 
 def _logged(rows: list[Json]) -> list[Json]:
-    """A row for each step at which another loss was told; of a step that was computed twice the last one."""
+    """Return a row for each step at which another loss was told; of a step that was computed twice, the last one."""
     found: dict[int, Json] = {}
     before = None
     for row in rows:
@@ -136,7 +136,7 @@ def _incident(incident: Json) -> Json:
 
 
 def _post_mortem(run: RunFolder) -> str:
-    """What was known of a command that was given up; empty where nothing was written."""
+    """Read what was known of a command that was given up; empty where nothing was written."""
     try:
         return read_small(run.path / "post-mortem.md").decode(errors="replace")
     except FileNotFoundError:

@@ -24,7 +24,7 @@ _FEWEST_DRAWN, _READING_CHARTS = 3, 13  # of eight cards busy, then what there i
 
 
 def without_secrets(value: Any, scrubber: Scrubber) -> Any:
-    """The same with every text of it scrubbed, but for markup of ours."""
+    """Scrub every text of a value, except markup of ours."""
     if isinstance(value, Markup) or not isinstance(value, str | dict | list | tuple):
         return value
     if isinstance(value, str):
@@ -36,7 +36,7 @@ def without_secrets(value: Any, scrubber: Scrubber) -> Any:
 
 
 def rendered(template: str, shown: Json, scrubber: Scrubber) -> str:
-    """A run's page, without secrets. Raises ValueError where an entry of its files lacks what it has in every run."""
+    """Render a run's page, without secrets. Raises ValueError where an entry of its files lacks what it has in every run."""
     try:
         return page_template(template).render(without_secrets(shown, scrubber))
     except jinja2.UndefinedError as error:
@@ -44,13 +44,13 @@ def rendered(template: str, shown: Json, scrubber: Scrubber) -> str:
 
 
 def notices(run: RunFolder) -> list[Json]:
-    """Events worth telling: {title, text}."""
+    """Return the events worth telling: {title, text}."""
     told = [found for event in run.events() if (found := notice(event))]
     return [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[:_NOTICES_SHOWN]]
 
 
 def shown_incident(incident: Json, then: str, rows: str = "") -> Json:
-    """An incident in words. then: what is said of the next step, with {seconds}; rows: of those in flight."""
+    """Describe an incident in words. then: what is said of the next step, with {seconds}; rows: of those in flight."""
     back, cause = incident["seconds_to_recover"], incident["cause"]
     return {
         "at": f"step {incident['step']}" if incident["step"] is not None else f"attempt {incident['attempt']}",
@@ -62,7 +62,7 @@ def shown_incident(incident: Json, then: str, rows: str = "") -> Json:
 
 
 def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
-    """What is known of the machine, with a label each."""
+    """Return what is known of the machine, with a label each."""
     machine = read_json(run.machine_file) or {}
     system, torch = machine.get("os") or {}, machine.get("torch") or {}
     devices = ", ".join(gpu.get("name") or "a GPU" for gpu in training_devices(machine)) or "none"
@@ -81,7 +81,7 @@ def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def readings(run: RunFolder) -> Json:
-    """What the machine did while the run was trained: charts over steps, figures, signs; nothing where nothing was kept."""
+    """Return charts over steps, figures and signs of the machine during training; empty where nothing was kept."""
     try:
         found = kept(run.readings_file)
         over = [one for one in found if isinstance(one.get("step"), int)]
@@ -103,12 +103,12 @@ def _reading_charts(found: list[Json]) -> list[tuple[str, Markup]]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Format seconds as people say them."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def drawable(value: float | None) -> float:
-    """A value as a chart takes it: a gap where there is none."""
+    """Convert a value to what a chart takes: a gap where there is none."""
     return float("nan") if value is None else value

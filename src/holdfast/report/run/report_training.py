@@ -34,7 +34,7 @@ _TAUGHT = {
 
 
 def of_training(run: RunFolder, summary: Json, status: str) -> Json:
-    """What the page of such a run shows. Raises Stop where its config is damaged."""
+    """Return what the page of a training run shows. Raises Stop where its config is damaged."""
     config_text = read_small(run.config_file).decode(errors="replace")
     config = run.config()
     kind = kind_of(config)
@@ -150,7 +150,7 @@ def _charts(steps: list[Json], summary: Json, evaluations: list[Json], words: Ta
 
 
 def _held_out_chart(evaluations: list[Json], words: TaskWords) -> Markup:
-    """The held-out loss over the evaluations on the way, its best marked."""
+    """Draw the held-out loss over the evaluations on the way, its best marked."""
     best = best_of(evaluations)
     markers = [Marker(best["step"], "best", f"step {best['step']}: held-out loss {best['loss']:.4f}, the lowest")] if best else []
     steps, losses = [row["step"] for row in evaluations], [drawable(row["loss"]) for row in evaluations]

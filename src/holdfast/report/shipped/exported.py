@@ -14,7 +14,7 @@ from holdfast.report.words import shown
 
 
 def lines(checked: Json) -> list[tuple[str, str, str]]:
-    """(what was compared, what was found, what is allowed) of one file or folder."""
+    """Return (what was compared, what was found, what is allowed) of one file or folder."""
     budget = checked["budget"]
     return [
         ("loaded by", f"{checked['engine']}{', ' + checked['type'] if 'type' in checked else ''}", ""),
@@ -53,7 +53,7 @@ def show(answer: Json, kind: str, out: Path, base: str) -> None:
 
 
 def page(answer: Json, name: str, reference: str) -> str:
-    """The same as a page; of an export that was refused, too: with its reasons, and the first layer that differs."""
+    """Render the same as a page, also of an export that was refused: with its reasons, and the first layer that differs."""
     return page_template("exported.html").render(
         name=name,
         reference=reference,

@@ -44,7 +44,7 @@ def is_good(answer: Json) -> bool:
 
 
 def lines(answer: Json) -> list[tuple[str, str]]:
-    """(what, its figures) of all that was measured."""
+    """Return (what, its figures) of all that was measured."""
     loss, ab = answer["loss"], answer["ab"]
     found = [
         ("why", answer["why"]),
@@ -82,7 +82,7 @@ def _listed(grouped_by: list[str]) -> str:
 
 
 def _overlap(answer: Json) -> str:
-    """What of the rows stands in training, or that it was not looked at."""
+    """Say how many of the rows stand in training, or that they were not looked for."""
     found = answer["overlap"]
     if answer["kind"] == "training":
         return "all of them"
@@ -129,7 +129,7 @@ def next_command(answer: Json, subject: Path) -> str:
 
 
 def page(answer: Json, name: str) -> str:
-    """The same as a page, with some answers."""
+    """Render the same as a page, with some answers."""
     return page_template("verdict.html").render(
         headline=headline(answer, name),
         good=is_good(answer),

@@ -26,7 +26,7 @@ class Mixture:
     seed: int
 
     def drawn(self, epoch: int) -> Rows:
-        """Positions of the rows of epoch `epoch` (from 0), stratum by stratum."""
+        """Return the positions of the rows of epoch `epoch` (from 0), stratum by stratum."""
         first, margin, total = epoch * self.size, len(self.strata) + 1, sum(self.rates)
         early, late = max(0.0, (first - margin) / total), (first + self.size + margin) / total
         offsets = fractions(len(self.strata), self.seed, Stream.MIXTURE_OFFSETS)
@@ -41,7 +41,7 @@ class Mixture:
         return np.concatenate([self._of(s, begins[s] + int(before[s]), int(taken[s])) for s in range(len(due))])
 
     def _of(self, stratum: int, begin: int, count: int) -> Rows:
-        """Rows `begin` to `begin + count` of a stratum's stream."""
+        """Return rows `begin` to `begin + count` of a stratum's stream."""
         rows = self.strata[stratum]
         parts = [rows[:0]]
         for number in range(begin // len(rows), (begin + count - 1) // len(rows) + 1 if count else 0):
@@ -52,7 +52,7 @@ class Mixture:
 
 
 def make_mixture(sources: npt.NDArray[np.int32], lengths: Rows, weights: list[float], size: int, seed: int) -> Mixture:
-    """A mixture of training rows with these source numbers and lengths in tokens (a stratum's lengths lie between two powers of 2).
+    """Make a mixture of training rows with these source numbers and lengths in tokens (a stratum's lengths lie between two powers of 2).
 
     `weights`: of each source, relative to its number of rows; `size`: rows per epoch.
     """

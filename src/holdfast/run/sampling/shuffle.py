@@ -23,12 +23,12 @@ class Stream(IntEnum):
 
 
 def permutation(size: int, seed: int, stream: int) -> Rows:
-    """A permutation from raw Philox words, whose stream numpy guarantees to stay the same in every version."""
+    """Draw a permutation from raw Philox words, whose stream numpy guarantees to stay the same in every version."""
     return np.argsort(_words(size, seed, stream), kind="stable").astype(np.int64)
 
 
 def fractions(size: int, seed: int, stream: int) -> npt.NDArray[np.float64]:
-    """Numbers from 0 to below 1 in steps of 2**-20, so that adding them to a row's number is exact."""
+    """Draw numbers from 0 to below 1 in steps of 2**-20, so that adding them to a row's number is exact."""
     return (_words(size, seed, stream) >> np.uint64(44)).astype(np.float64) / 2**20
 
 

@@ -28,7 +28,7 @@ class StepTable:
     _orders: dict[int, Rows] = field(default_factory=dict, repr=False, compare=False)
 
     def samples(self, step: int, samples_of_run: int, behind: int = 0) -> list[int]:
-        """Row numbers of step `step` (1-based) of a run of `samples_of_run` samples. Raises IndexError outside the run."""
+        """Return the row numbers of step `step` (1-based) of a run of `samples_of_run` samples. Raises IndexError outside the run."""
         first = (step - 1) * self.batch - behind
         end = min(first + self.batch, samples_of_run)
         if not 0 <= first < end:
@@ -37,7 +37,7 @@ class StepTable:
         return [int(self.order(at // size)[at % size]) for at in range(first, end)]
 
     def largest_step(self, lengths: Rows, samples_of_run: int | None = None) -> tuple[int, int]:
-        """(step, its tokens) of the step with the most tokens; `lengths`: of every row, in tokens. Without a number: of a run without end.
+        """Return (step, its tokens) of the step with the most tokens. lengths: tokens of each row; samples_of_run: None is without end.
 
         Looks at ten epochs, but at no more than a million samples beyond the first; a later step may be a little larger.
         """
@@ -53,7 +53,7 @@ class StepTable:
         return step + 1, int(totals[step])
 
     def order(self, epoch: int) -> Rows:
-        """The rows of an epoch, one after the other."""
+        """Return the rows of an epoch, one after the other."""
         if epoch not in self._orders:
             if len(self._orders) > 1:  # a step looks back one epoch at most
                 del self._orders[min(self._orders)]
@@ -63,7 +63,7 @@ class StepTable:
 
 
 def run_length(rows: int, batch: int, epochs: float | None, steps: int | None, behind: int = 0) -> tuple[int, int]:
-    """(steps, samples) of a run whose epochs are `rows` rows long; one epoch when neither is given. `behind`: as in StepTable."""
+    """Return (steps, samples) of a run whose epochs are `rows` rows long; one epoch when neither is given. `behind`: as in StepTable."""
     if steps is not None:
         return steps, steps * batch - behind
     samples = max(1, round(rows * (1.0 if epochs is None else epochs)))
@@ -71,7 +71,7 @@ def run_length(rows: int, batch: int, epochs: float | None, steps: int | None, b
 
 
 def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """(training rows, held-out rows), both in file order; the held-out share is drawn by seed and never takes every row."""
+    """Return (training rows, held-out rows), both in file order; the held-out share is drawn by seed and never takes every row."""
     count = min(round(rows * held_out), rows - 1) if rows else 0
     if held_out > 0 and count == 0 and rows > 1:
         count = 1
@@ -81,7 +81,7 @@ def split_rows(rows: int, held_out: float, seed: int) -> tuple[Rows, Rows]:
 
 
 def split_groups(group: Rows, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """The same for rows that hang together, each group whole on one side. group: of each row the first one of its group, [rows].
+    """Split rows that hang together likewise, each group whole on one side. group: of each row the first one of its group, [rows].
 
     A group that is too large for the share is trained on, but for the smallest one where all are; a single group is divided as rows are.
     """
@@ -106,13 +106,13 @@ def split_groups(group: Rows, held_out: float, seed: int) -> tuple[Rows, Rows]:
 
 
 def draw_rows(rows: Rows, limit: int | None, seed: int) -> list[int]:
-    """At most `limit` of `rows`, drawn by seed, in their order; all of them when it is None."""
+    """Draw at most `limit` of `rows` by seed, in their order; all of them when it is None."""
     chosen = sorted(permutation(len(rows), seed, Stream.EVALUATION)[:limit].tolist())
     return [int(rows[at]) for at in chosen]
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str, warmup: float) -> float:
-    """The learning rate of step `step` of `steps` (1-based); `warmup` below 1 is a share of all steps, else steps."""
+    """Return the learning rate of step `step` of `steps` (1-based); `warmup` below 1 is a share of all steps, else steps."""
     warm = round(warmup * steps) if warmup < 1 else round(warmup)
     warm = min(warm, steps)
     if step <= warm:

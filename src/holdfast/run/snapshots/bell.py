@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def hang_up(file: Path) -> socket.socket | None:
-    """The bell of the snapshots' file; readable after it was rung. None where there is none, or another holds it."""
+    """Bind the bell of the snapshots' file; readable after it was rung. None where the system has none, or another process holds it."""
     bell: socket.socket | None = None
     try:
         bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -36,5 +36,5 @@ def silence(bell: socket.socket) -> None:
 
 
 def _name(file: Path) -> str:
-    """In Linux's own space of names, which leaves no file behind; the file's name has the run's id and folder in it."""
+    """Return the bell's name in Linux's abstract namespace, which leaves no file behind; the file's name has the run's id and folder."""
     return f"\0{file.name}"

@@ -38,7 +38,7 @@ class Checkpoint:
     partial: bool = False
 
     def mapped(self) -> Snapshot:
-        """Like `snapshot`, but left in its files, of which a rank that holds pieces reads some."""
+        """Return the same as `snapshot`, but left in its files, of which a rank that holds pieces reads some."""
         artifact, state = _mapped(self.folder / WEIGHTS[self.kind]), _mapped(self.folder / STATE)
         return Snapshot(self.step, 0, self.meta, artifact, state)
 
@@ -126,7 +126,7 @@ def clear_staging(run: RunFolder) -> None:
 
 
 def checkpoint_steps(run: RunFolder) -> list[int]:
-    """Steps of all checkpoint folders, oldest first, whether or not they are whole."""
+    """Return the steps of all checkpoint folders, oldest first, whether or not they are whole."""
     if not run.checkpoints.is_dir():
         return []
     return sorted(int(entry.name[5:]) for entry in run.checkpoints.iterdir() if entry.name.startswith("step-") and entry.name[5:].isdigit())
@@ -158,13 +158,13 @@ def hold_until(run: RunFolder, step: int | None) -> None:
 
 
 def held_step(run: RunFolder, steps: list[int]) -> int | None:
-    """Which of the checkpoints is held."""
+    """Return the step of the checkpoint that is held; None where none is."""
     held = read_json(run.checkpoints / HELD)
     return max((step for step in steps if step <= held["step"]), default=None) if held else None
 
 
 def problem(folder: Path, run_id: str) -> str | None:
-    """What is wrong with a checkpoint, or None when every byte is as its manifest says."""
+    """Return what is wrong with a checkpoint, or None when every byte is as its manifest says."""
     manifest = read_json(folder / MANIFEST)
     if manifest is None:
         return "its manifest is missing or unreadable"
@@ -189,18 +189,18 @@ def problem(folder: Path, run_id: str) -> str | None:
 
 
 def _kind_of(manifest: Json) -> tuple[str, bool]:
-    """What a checkpoint holds of the artifact; a manifest from before there was another kind means an adapter."""
+    """Return what a checkpoint holds of the artifact; a manifest from before there was another kind means an adapter."""
     facts: Json = manifest.get("artifact") or {"kind": "adapter"}
     return facts["kind"], bool(facts.get("partial"))
 
 
 def newest_valid(run: RunFolder) -> tuple[Checkpoint | None, list[Json]]:
-    """The newest checkpoint that verifies, and those passed over on the way: {checkpoint, reason} each."""
+    """Return the newest checkpoint that verifies, and those passed over on the way: {checkpoint, reason} each."""
     return next_valid(run, checkpoint_steps(run))
 
 
 def next_valid(run: RunFolder, steps: list[int]) -> tuple[Checkpoint | None, list[Json]]:
-    """Like `newest_valid`, among the checkpoints of the given steps (ascending)."""
+    """Return the same as `newest_valid`, among the checkpoints of the given steps (ascending)."""
     passed_over: list[Json] = []
     run_id = run.id()
     for step in reversed(steps):
@@ -213,7 +213,7 @@ def next_valid(run: RunFolder, steps: list[int]) -> tuple[Checkpoint | None, lis
 
 
 def unverified(run: RunFolder, step: int) -> Checkpoint:
-    """The checkpoint of a step, for who knows that it verified."""
+    """Return the checkpoint of a step that is known to have verified."""
     folder = run.checkpoints / checkpoint_name(step)
     manifest = read_json(folder / MANIFEST) or {}
     kind, partial = _kind_of(manifest)

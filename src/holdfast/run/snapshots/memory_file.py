@@ -139,7 +139,7 @@ class MemoryFile(PulsePage):
     # -- snapshots: writing
 
     def free_slot(self) -> int | None:
-        """The slot to write next: never a pinned one, never the newest, the third where there is no other. None where that has no room."""
+        """Return the slot to write next: never pinned, nor the newest, the third where there is no other; None where that has no room."""
         newest = self.newest_header()
         taken = {newest.index} if newest else set()
         slot = min(index for index in range(SLOTS) if index not in taken and not self.pinned(index))
@@ -162,7 +162,7 @@ class MemoryFile(PulsePage):
         self.memory[at : at + 8] = struct.pack("<Q", self._sequence(index) | 1)
 
     def payload_offsets(self, index: int) -> tuple[int, int]:
-        """Where the artifact's and the state's image of a slot begin in the file."""
+        """Return where the artifact's and the state's image of a slot begin in the file, in bytes."""
         start = self._at(index) + PAGE + META_BYTES
         return start, start + _up(self.artifact_bytes)
 
@@ -184,7 +184,7 @@ class MemoryFile(PulsePage):
     # -- snapshots: reading
 
     def header(self, index: int) -> SlotHeader | None:
-        """The header of a slot, or None when it is empty, being written or damaged."""
+        """Return the header of a slot, or None when it is empty, being written or damaged."""
         at = self._at(index)
         raw = self.memory[at : at + _SLOT.size]
         sequence, generation, step, checksum, meta_bytes, header_checksum = _SLOT.unpack(raw)
@@ -205,7 +205,7 @@ class MemoryFile(PulsePage):
         return Snapshot(header.step, header.generation, meta, artifact, state) if self.header(header.index) == header else None
 
     def view(self, header: SlotHeader) -> tuple[Json, memoryview, memoryview] | None:
-        """(meta, artifact, state) of a snapshot as they lie in the file, which has to stay open; None where `read` has none."""
+        """Return (meta, artifact, state) of a snapshot as they lie in the file, which has to stay open; None where `read` has none."""
         at = self._at(header.index)
         meta = self.memory[at + PAGE : at + PAGE + header.meta_bytes]
         artifact_at, state_at = self.payload_offsets(header.index)
@@ -218,7 +218,7 @@ class MemoryFile(PulsePage):
         return orjson.loads(meta), artifact, state
 
     def meta(self, header: SlotHeader) -> Json:
-        """What stands beside a snapshot's tensors, without a look at these; empty where it cannot be read."""
+        """Read what stands beside a snapshot's tensors, without a look at these; empty where it cannot be read."""
         at = self._at(header.index) + PAGE
         try:
             found = orjson.loads(self.memory[at : at + header.meta_bytes])
@@ -227,7 +227,7 @@ class MemoryFile(PulsePage):
         return found if isinstance(found, dict) else {}
 
     def newest(self) -> Snapshot | None:
-        """The newest snapshot that is whole; a damaged one is passed over."""
+        """Return the newest snapshot that is whole; a damaged one is passed over."""
         headers = [header for index in range(SLOTS) if (header := self.header(index))]
         for header in sorted(headers, key=lambda h: h.generation, reverse=True):
             if snapshot := self.read(header):
@@ -241,7 +241,7 @@ class MemoryFile(PulsePage):
         return self.memory[at : at + 4] != b"\0\0\0\0"
 
     def pinned_headers(self) -> list[SlotHeader]:
-        """Snapshots waiting to be made durable, oldest first. Pins of damaged slots are not among them."""
+        """Return the snapshots waiting to be made durable, oldest first. Pins of damaged slots are not among them."""
         headers = [header for index in range(SLOTS) if self.pinned(index) and (header := self.header(index))]
         return sorted(headers, key=lambda h: h.generation)
 
@@ -261,7 +261,7 @@ class MemoryFile(PulsePage):
                 self.unpin(index)
 
     def forget_after(self, step: int) -> None:
-        """Empty the slots of later steps. Only while nothing writes or saves slots."""
+        """Clear the slots of later steps. Only while nothing writes or saves slots."""
         for index in range(SLOTS):
             header = self.header(index)
             if header is not None and header.step > step:
@@ -301,12 +301,12 @@ def slot_bytes(artifact_bytes: int, state_bytes: int) -> int:
 
 
 def file_bytes(artifact_bytes: int, state_bytes: int) -> int:
-    """Size of the whole file in bytes."""
+    """Return the size of the whole file in bytes."""
     return 2 * PAGE + SLOTS * slot_bytes(artifact_bytes, state_bytes)
 
 
 def owner_of(file: Path) -> tuple[Path, int] | None:
-    """(the run folder that a memory file of this user was made for, its bytes); None where that was not seen as it is seen from here."""
+    """Return (run folder of a memory file of this user, its bytes); None where its folder was seen otherwise than from here."""
     try:
         with os.fdopen(open_own(file, os.O_RDONLY), "rb") as handle:
             pages, size = handle.read(2 * PAGE), os.fstat(handle.fileno()).st_size
@@ -320,7 +320,7 @@ def owner_of(file: Path) -> tuple[Path, int] | None:
 
 @functools.cache
 def _surroundings() -> bytes:
-    """What names the file systems that this process sees: its mount namespace, which is a container's own, and the machine's name."""
+    """Return what names the file systems that this process sees: its mount namespace, which is a container's own, and the hostname."""
     try:
         space = Path("/proc/self/ns/mnt").readlink()
     except OSError:  # macOS

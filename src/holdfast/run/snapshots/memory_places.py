@@ -12,7 +12,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def abandoned(folder: Path) -> dict[Path, int]:
-    """Memory files of this user whose run folder is gone, with their bytes: of runs that were deleted unfinished.
+    """Return this user's memory files whose run folder is gone, with their bytes: of runs that were deleted unfinished.
 
     A folder is gone where the one it lay in is there, as seen from where the file was made: containers that share /dev/shm see none of
     each other's folders, and a disk that is not mounted is not empty.
@@ -25,7 +25,7 @@ def abandoned(folder: Path) -> dict[Path, int]:
 
 
 def is_gone(owner: Path) -> bool:
-    """Whether a run folder was there: the folder that it lay in still is."""
+    """True if a run folder is gone while the folder that it lay in is still there."""
     return owner.is_absolute() and owner.parent.is_dir() and not owner.exists()
 
 
@@ -40,12 +40,12 @@ def sweep(folder: Path) -> list[Path]:
 
 
 def of_rank(place: Path, rank: int) -> Path:
-    """The memory file of another rank than the first, beside that one's."""
+    """Return the memory file of another rank than the first, beside that one's."""
     return place.with_suffix(f".rank{rank}")
 
 
 def memory_places(run: Path, run_id: str, chosen: str | None, on_disk: bool) -> list[Path]:
-    """Files in which a run's snapshot may lie, the preferred first: the folder of the config, /dev/shm, the run folder itself.
+    """Return files where a run's snapshot may lie, the preferred first: the folder of the config, /dev/shm, the run folder itself.
 
     `on_disk`: it must outlive a reboot, so not /dev/shm. A moved or copied run folder has other names here, so two runs never share a
     snapshot.

@@ -15,17 +15,17 @@ from holdfast.run.snapshots.pieces import Joined, Parted, join
 
 
 def facts_of(ranks: int, attempt: int) -> Json:
-    """What the meta of a part has beside that of a whole state."""
+    """Return what the meta of a part has beside that of a whole state."""
     return {"ranks": ranks, "attempt": attempt}
 
 
 def ranks_in(meta: Json) -> int:
-    """How many parts a state has."""
+    """Return how many parts a state has."""
     return int(meta.get("ranks", 1))
 
 
 def newest_of(memory: MemoryFile, header: SlotHeader, ranks: int, each_its_own: bool = False) -> Snapshot | None:
-    """The state of a slot as one of `ranks` ranks reads it, the first: its own part where there are as many, else all of it.
+    """Return the state of a slot as one of `ranks` ranks reads it, the first: its own part where there are as many, else all of it.
 
     None where a part is missing or damaged. each_its_own: the others look at theirs themselves.
     """
@@ -41,7 +41,7 @@ def newest_of(memory: MemoryFile, header: SlotHeader, ranks: int, each_its_own: 
 
 @contextmanager
 def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Parted | None]:
-    """The state of a slot of the first rank's file with all other ranks' parts; None where one is missing or damaged.
+    """Yield the state of a slot of the first rank's file with all other ranks' parts; None where one is missing or damaged.
 
     It lies in their files, unchanged as long as it is pinned or newest, and is there until the end of the block.
     """
@@ -76,7 +76,7 @@ def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Parted | None
 
 
 def has_others(memory: MemoryFile, header: SlotHeader) -> bool:
-    """Whether a slot that is whole holds a part, and other ranks the rest."""
+    """True if a whole slot holds one part, and other ranks hold the rest."""
     if (seen := memory.view(header)) is None:
         return False
     meta, *images = seen
@@ -85,14 +85,14 @@ def has_others(memory: MemoryFile, header: SlotHeader) -> bool:
 
 
 def others(memory: MemoryFile, meta: Json, opened: ExitStack) -> Iterator[MemoryFile]:
-    """The files of the other ranks, as far as they are there."""
+    """Yield the files of the other ranks, as far as they are there."""
     for rank in range(1, ranks_in(meta)):
         if other := MemoryFile.open(of_rank(memory.path, rank)):
             yield opened.enter_context(other)
 
 
 def part_of(memory: MemoryFile, step: int, attempt: int) -> tuple[Json, memoryview, memoryview] | None:
-    """A rank's part of the state after `step` that an attempt left."""
+    """Return a rank's part of the state after `step` that an attempt left."""
     for index in range(SLOTS):
         if (header := memory.header(index)) and header.step == step and (seen := memory.view(header)):
             if seen[0].get("attempt") == attempt:

@@ -38,30 +38,30 @@ Image: TypeAlias = bytes | Joined
 
 
 def stretches(image: Image) -> Sequence[memoryview | bytes]:
-    """What an image consists of, in order."""
+    """Return what an image consists of, in order."""
     return image.stretches if isinstance(image, Joined) else (image,)
 
 
 def piece_name(name: str, start: int, end: int, size: int) -> str:
-    """The name of elements `start` to `end` of a tensor of `size`, in flat order; all of it has the tensor's own."""
+    """Name elements `start` to `end` of a tensor of `size`, in flat order; all of it has the tensor's own name."""
     return name if (start, end) == (0, size) else f"{name}[{start}:{end}]"
 
 
 def piece_of(name: str) -> tuple[str, int | None]:
-    """(tensor, where the piece begins in it, in elements); None: it is the tensor."""
+    """Parse the name of a piece into (tensor, where the piece begins in it, in elements); None: it is the tensor."""
     found = _PIECE.fullmatch(name)
     return (found[1], int(found[2])) if found else (name, None)
 
 
 def header_of(image: bytes | memoryview) -> tuple[Json, int]:
-    """(entries of a safetensors image, where its values begin)."""
+    """Read (entries of a safetensors image, where its values begin)."""
     (size,) = struct.unpack_from("<Q", image)
     entries: Json = orjson.loads(bytes(image[8 : 8 + size]))
     return entries, 8 + size
 
 
 def join(images: Sequence[bytes | memoryview]) -> Joined:
-    """The image that pieces of all ranks make up. Raises ValueError where they do not: a piece is missing, or is of another state."""
+    """Join the pieces of all ranks to one image. Raises ValueError where they make none: one is missing, or is of another state."""
     first, _ = header_of(images[0])
     told: str = first["__metadata__"][WHOLE]
     header = struct.pack("<Q", len(told.encode())) + told.encode()
@@ -90,7 +90,7 @@ def join(images: Sequence[bytes | memoryview]) -> Joined:
 
 
 def _values(image: bytes | memoryview, told: str) -> Iterator[tuple[str, int, memoryview]]:
-    """(name, bytes from its tensor's beginning, values) of each piece. Raises ValueError where it was made for another whole."""
+    """Yield (name, bytes from its tensor's beginning, values) of each piece. Raises ValueError where it was made for another whole."""
     entries, base = header_of(image)
     if entries.pop("__metadata__", {}).get(WHOLE) != told:
         raise ValueError("the ranks' pieces are of different models")
@@ -103,7 +103,7 @@ def _values(image: bytes | memoryview, told: str) -> Iterator[tuple[str, int, me
 
 
 def _at(entries: Json, place: int) -> str:
-    """The tensor that has a byte of the whole image."""
+    """Return the tensor that has a byte of the whole image."""
     places = {name: entry["data_offsets"] for name, entry in entries.items() if name != "__metadata__"}
     found = (name for name, (begin, end) in places.items() if begin <= place < end)
     return next(found, "its end")

@@ -36,7 +36,7 @@ class PulsePage:
         self.memory[PAGE : PAGE + _PULSE.size] = _PULSE.pack(sequence + 1, len(packed))
 
     def pulse(self) -> Json | None:
-        """What the writer published last, or None when nothing was or it was just being replaced."""
+        """Return what the writer published last, or None when nothing was or it was just being replaced."""
         before = self.memory[PAGE : PAGE + _PULSE.size]
         sequence, size = _PULSE.unpack(before)
         packed = self.memory[PAGE + _PULSE.size : PAGE + _PULSE.size + size]

@@ -88,13 +88,13 @@ def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, time
 
 
 def _signal(pid: int, number: int) -> None:
-    """To the command and its process group, which it leads."""
+    """Send a signal to the command and to its process group, which it leads."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
 def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:
-    """Whether a process that rank0.json names is of this attempt: a file may name any.
+    """True if a process that rank0.json names belongs to this attempt: a file may name any.
 
     It was given the attempt's name in its environment, and the run's lock by its shim. A program may lose both (setproctitle, a
     daemon); then it is below the shim, which has the lock.
@@ -127,7 +127,7 @@ def end(attempt: Attempt, lock: Path) -> str:
 
 
 def _hanging(pid: int, seen: Seen, overdue: Overdue) -> Json:
-    """Where a silent command stands."""
+    """Return where a silent command stands."""
     where = [waits_in(one) | {"pid": one} for one in [pid, *below(pid)][:16]]
     at = f" after step {seen.step}" if seen.step is not None else ""
     text = f"no step, no output and no sign of work for {overdue.seconds:.0f} s{at} (limit {overdue.limit_s:.0f} s)"
@@ -160,7 +160,7 @@ def _write_stacks(attempt: Attempt, pid: int) -> None:
 
 
 def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | None:
-    """How the attempt ended, or None while it may still be alive."""
+    """Return how the attempt ended, or None while it may still be alive."""
     seen = end_seen(attempt, run)
     if seen is None:
         return None

@@ -100,7 +100,7 @@ class CommandRun:
         return attempt
 
     def _how(self, name: str, there: State | None) -> str:
-        """How an attempt begins, in words, and what would let the next one go on where it cannot."""
+        """Describe how an attempt begins and, where it cannot go on from a checkpoint, what would let the next one do so."""
         if there and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
             begins = "started from its beginning" if self.command.unknown_option else "started again"
             return f"{begins}; {there.name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
@@ -142,7 +142,7 @@ class CommandRun:
             self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
 
     def _note(self, attempt: Attempt, seen: Seen, signs: Signs, at_once: bool = False) -> None:
-        """A row of progress.jsonl where there is a new step; one a second is enough."""
+        """Write a row to progress.jsonl where there is a new step, at most one a second."""
         now = clock.now()
         if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
             return
@@ -157,7 +157,7 @@ class CommandRun:
         return False  # a good end is collected, too: it may be none
 
     def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
-        """All that is known of the attempt. A state that is in the callback's memory is made a checkpoint first."""
+        """Return all that is known of the attempt. A state held in the callback's memory is first made a checkpoint."""
         account = read_json(attempt.folder / "account.json") or {}
         failure_report = self._wreck(attempt, ending, account)
         diagnosis, full = self._diagnosis(attempt, failure_report, account), self._full_disk(failure_report)
@@ -187,7 +187,7 @@ class CommandRun:
         )
 
     def _wreck(self, attempt: Attempt, ending: Ending, account: Json) -> FailureReport:
-        """The evidence, with what the callback has written down."""
+        """Return the evidence, with what the callback has written down."""
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
         if self.seen and self.seen.first and self.seen.first < began:
@@ -204,7 +204,7 @@ class CommandRun:
         )
 
     def _diagnosis(self, attempt: Attempt, failure_report: FailureReport, account: Json) -> Diagnosis:
-        """The cause, by the callback's account, the evidence and the output."""
+        """Diagnose the attempt from the callback's account, the evidence and the output."""
         if failure_report.ending.kind == "finished":
             return Diagnosis("unknown", 0.0)
         if account.get("cause"):
@@ -218,7 +218,7 @@ class CommandRun:
         return found
 
     def _after_training(self, attempt: Attempt, ending: Ending, diagnosis: Diagnosis) -> Json | None:
-        """What failed, or hung, after the training was complete: {result, ending, cause, evidence}. None where it is to be started again.
+        """Return what failed or hung after training was complete: {result, ending, cause, evidence}; None where it is to be started again.
 
         One that was killed from outside may have had work left: it goes on from its last checkpoint once, where it can be told to.
         """
@@ -234,7 +234,7 @@ class CommandRun:
         return after
 
     def _in_background(self, ending: Ending) -> str:
-        """Why the end of a command that left something running was none; empty where it was one."""
+        """Return why an end that left something running does not count as one; empty where it does."""
         names = ending.facts.get("left") or [] if ending.kind == "finished" else []
         if not names:
             return ""
@@ -246,7 +246,7 @@ class CommandRun:
         return None  # a step of it cannot be run again
 
     def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
-        """Which remedy it is; and an option that the command does not know is given up, whatever else is known."""
+        """Choose the remedy. An option that the command does not know is given up first, whatever else is known."""
         if not isinstance(move, Move):
             return move
         if option := self._refused(known.failure_report):
@@ -270,7 +270,7 @@ class CommandRun:
             self.pauses.after(progressed=another or known.history[-1].progressed)
 
     def _refused(self, failure_report: FailureReport) -> str:
-        """The option to go on that was added and that the command says it does not know; empty where it says no such thing."""
+        """Return the added resume option that the command reports as unknown; empty where it reports none."""
         orders = read_launch_spec(self.run.attempt(failure_report.attempt)) or LaunchSpec({})
         option = str(orders.facts.get("added_option") or "")
         return option if option and failure_report.ending.kind == "error" and says_unknown(failure_report.lines, option) else ""
@@ -283,7 +283,7 @@ class CommandRun:
         self.run.event("option_unknown", attempt=attempt, option=option)
 
     def _full_disk(self, failure_report: FailureReport) -> str:
-        """The disk that takes no more; empty where each does."""
+        """Return the disk that takes no more; empty where each does."""
         if failure_report.disk_is_full:
             return f"the disk of {self.run.path}"
         place = self.command.place
@@ -292,7 +292,7 @@ class CommandRun:
         return ""
 
     def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[Past]:
-        """The ended attempts since the run was last given up or stopped, this one last."""
+        """Return the attempts that ended since the run was last given up or stopped, this one last."""
         found: list[tuple[LaunchSpec, str, str, bool]] = []
         ours = {event["attempt"] for event in self.run.events() if event["event"] == "option_unknown"}  # our doing, nobody else's
         for number, end in closed_attempts(self.run):
@@ -311,17 +311,17 @@ class CommandRun:
 
 
 def _without(card: LauncherCard | None, option: str) -> LauncherCard | None:
-    """The card of a command that does not know its option to go on."""
+    """Return the card without its way to resume where the command does not know this `option`, else as it is."""
     return card.model_copy(update={"resume": ()}) if card is not None and option else card
 
 
 def row_due(now: float, last: float, began: float) -> bool:
-    """Whether it is time for another row: one a second, more of them in a short run. A clock that was put back makes none wait for it."""
+    """True if another row is due: one a second, more in a short run. A clock that was put back delays none."""
     return not 0 <= now - last < min(_ROW_EVERY_S, (now - began) / 100)
 
 
 def _terminal_size() -> list[int] | None:
-    """Lines and columns of our terminal; None where output goes elsewhere."""
+    """Return the lines and columns of our terminal; None where output goes elsewhere."""
     if not os.isatty(1):
         return None
     try:

@@ -11,7 +11,7 @@ _SITE = Path(__file__).parents[2] / "callback" / "site"
 
 
 def environment_of(command: Command, checkpoint: Path | None, snapshot: Path) -> dict[str, str | None]:
-    """For the callback: what it goes on from, and where it keeps its state; with --callback a folder on PYTHONPATH that registers it."""
+    """Return the callback's variables: where to resume from and keep its state; with --callback, a PYTHONPATH that registers it."""
     found: dict[str, str | None] = {
         "HOLDFAST_RESUME": str(checkpoint.resolve()) if checkpoint is not None else None,
         "HOLDFAST_SNAPSHOT": str(snapshot),

@@ -20,7 +20,7 @@ class EventFile:
         self._at = 0
 
     def look(self) -> int | None:
-        """The newest step so far; None where none was written."""
+        """Return the newest step so far; None where none was written."""
         with contextlib.suppress(OSError):
             files = [(file.stat().st_mtime, file) for file in self.place.rglob("events.out.tfevents.*")]
             fresh = [one for one in files if one[0] >= self.since]
@@ -45,7 +45,7 @@ class EventFile:
 
 
 def step_of(event: bytes) -> int | None:
-    """Field 2 of an Event that follows its wall time (field 1, 8 bytes); None where it has no step (a step of 0 is left out)."""
+    """Decode field 2 of an Event, after its wall time (field 1, 8 bytes); None where it has no step (a step of 0 is left out)."""
     at = 9 if event[:1] == b"\x09" else 0
     if event[at : at + 1] != bytes([_STEP_TAG]):
         return None

@@ -26,7 +26,7 @@ _EARLY_S = 60.0  # a command that is gone so soon, and left something running, h
 
 
 def cut_short(attempt: Attempt, ending: Ending) -> str:
-    """Why an exit code of 0 was no end of the training, as the callback tells; empty where it was, or nobody knows."""
+    """Return why an exit code of 0 did not end the training, as the callback tells; empty where it did, or nobody knows."""
     pulse = read_json(attempt.folder / "pulse.json") or {}
     if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped"):
         return ""
@@ -36,7 +36,7 @@ def cut_short(attempt: Attempt, ending: Ending) -> str:
 
 
 def of_what_was_left(ending: Ending, names: list[str], seen: Seen | None) -> tuple[str, str]:
-    """(why the end was none, what is to be doubted of it) where the command left processes, which were ended; either may be empty.
+    """Return (why the end was none, what is doubtful about it) where the command left processes, which were ended; either may be empty.
 
     The training itself had gone to the background where what was left printed on, where steps were missing, or where none was ever seen.
     """

@@ -27,7 +27,7 @@ class Change:
     card: LauncherCard | None = None
 
     def apply(self, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str | None]]:
-        """The command and the variables with this change."""
+        """Return the command and the variables with this change."""
         found = changed(words, self.card, self.remedy) if self.remedy is not None and not self.remedy.env else None
         return (found[0] if found else tuple(words)), dict(self.env)
 
@@ -46,11 +46,11 @@ class Remedies:
         self.current = self._change(pending[-1]) if pending and command.tries else Change()
 
     def now(self) -> Change:
-        """The change the next attempt is started with."""
+        """Return the change that the next attempt is started with."""
         return self.current
 
     def left(self, cause: str) -> bool:
-        """Whether there is something untried against this cause that this command and machine can be given."""
+        """True if something untried against this cause is left that this command and machine can be given."""
         return bool(self._for(cause))
 
     def take(self, cause: str) -> None:
@@ -62,7 +62,7 @@ class Remedies:
         self.run.event("remedy_applied", step=0, remedy=self.current.name, change=self.current.told, cause=cause, evidence="tried")
 
     def settle(self, attempt: Attempt, stands_at: int) -> None:
-        """After an attempt: whether it came further with the remedy it was given than the run had come."""
+        """Record, after an attempt, whether its remedy took it further than the run had come."""
         name = self.current.name
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         if not name or name in self.helped or orders.facts.get("remedy") != name:

@@ -110,7 +110,7 @@ def run_command(
 
 
 def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
-    """That a disk takes nothing of how the newest attempt ended, which its shim has kept room for."""
+    """Say that a disk takes nothing of how the newest attempt ended, for which its shim has kept room."""
     numbers = run.attempts()
     code = (read_json(run.attempt(numbers[-1]) / "ending.json") or {}).get("code") if numbers else None
     ended = "was not started" if code is None else f"was {killed_by(code)}" if code < 0 else f"has ended with exit code {code}"
@@ -156,7 +156,7 @@ def _compared(run: RunFolder, beside: RunFolder) -> Json:
 
 
 def after_words(after: Json | None) -> str:
-    """Where the result lies of a training that is complete, and what failed behind its last step; empty where nothing did."""
+    """Say where the result of a complete training lies, and what failed after its last step; empty where nothing did."""
     if after is None:
         return ""
     cause = f" ({after['cause']})" if after["cause"] not in ("unknown", "hang") else ""
@@ -176,7 +176,7 @@ def _report(run: RunFolder, terminal: Terminal) -> None:
 
 
 def _well(summary: Json, where: bool = True) -> str:
-    """The last word on a command that ended well, with what is not known of it. where: whether it is known where it saves."""
+    """Return the last word on a command that ended well, with what is not known of it. where: whether it is known where it saves."""
     reached, total = summary["steps"], summary["total_steps"]
     short = bool(summary["incomplete"] and reached and total and reached < total)
     steps = f"{reached:,} steps" if reached else "no step was seen"
@@ -233,7 +233,7 @@ def _write_summary(
 
 
 def _epochs_missing(user: CommandRun, known: Json) -> str:
-    """That the command ended before the last epoch it announced; empty where its Trainer's own count, or a user's, says that it did not."""
+    """Say that the command ended before the last epoch it announced; empty where its Trainer's own count, or a user's, says it did not."""
     if user.seen is None or user.seen.epochs_missing is None or (known["incomplete"] is False and known["progress_from"] != "output"):
         return ""
     begun, total = user.seen.epochs_missing
@@ -241,7 +241,7 @@ def _epochs_missing(user: CommandRun, known: Json) -> str:
 
 
 def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Json) -> list[str]:
-    """What is known of a command that was given up, as lines of Markdown: cause, what helps, what is left, the last words."""
+    """Return what is known of a command that was given up, as lines of Markdown: cause, what helps, what is left, the last words."""
     cards: dict[str, Failure] = cards_of("failures")
     failure_report, found = outcome.failure_report, outcome.diagnosis
     lines = [f"# {shlex.join(command.argv)[:200]}", ""]
@@ -285,13 +285,13 @@ def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Js
 
 
 def finished_before(run: RunFolder) -> Json | None:
-    """The summary of a command's run that is at its end."""
+    """Return the summary of a command's run that is at its end, else None."""
     summary = read_json(run.summary_file)
     return summary if summary and summary.get("status") == "finished" else None
 
 
 def free_name(runs: Path, name: str, command: Command) -> Path:
-    """A run folder below `runs` for this command: an unfinished run of it is gone on with, others are left alone."""
+    """Choose a run folder below `runs` for this command: an unfinished run of it is resumed, others are left alone."""
     for number in range(1, 10000):
         place = runs / (name if number == 1 else f"{name}-{number}")
         if not place.exists():

@@ -25,7 +25,7 @@ _TRAINER, _OWN = "transformers-trainer", 500  # steps between two checkpoints, b
 
 
 def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
-    """That a run's command saved nothing, with the furthest step and the interval it saves at; empty where it saved, or that is not known.
+    """Say that a run's command saved nothing, with its furthest step and save interval; empty where it saved, or that is not known.
 
     A folder of checkpoints that is not known may hold some: nothing is said of it.
     """
@@ -66,7 +66,7 @@ def _written_since(place: Path, since: float) -> bool:
 
 
 def rerun(lost: str | None, command: Command) -> str:
-    """What to do to start a command again, and what that does. lost: as nothing_saved says."""
+    """Say how to start a command again, and what that does. lost: as nothing_saved says."""
     if lost:
         return "rerun the same command: it begins anew, because nothing was saved"
     if command.place is None and not command.callback:
@@ -75,7 +75,7 @@ def rerun(lost: str | None, command: Command) -> str:
 
 
 def _interval(command: Command, furthest: int) -> str:
-    """How often the command saves, as its arguments say, beside the steps it reached; empty where they do not."""
+    """Say how often the command saves, as its arguments tell, and the steps it reached; empty where they do not tell."""
     name, value = _asked(command.argv)
     if not name and command.launcher == _TRAINER and not any("save_strategy" in word.replace("-", "_") for word in command.argv):
         late = 1 < furthest < _OWN
@@ -88,7 +88,7 @@ def _interval(command: Command, furthest: int) -> str:
 
 
 def _asked(argv: Sequence[str]) -> tuple[str, str]:
-    """(option, value) of the argument that says after how many steps it saves; empty where there is none."""
+    """Return (option, value) of the argument that sets after how many steps it saves; empty where there is none."""
     words = [part for word in argv for part in word.split()]  # of a shell's text, too
     for at, word in enumerate(words):
         if found := _INTERVAL.fullmatch(word):

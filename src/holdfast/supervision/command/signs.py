@@ -67,7 +67,7 @@ class Signs:
         self._slow: tuple[int | None, int | None, str | None] = (None, None, None)
 
     def pulse(self) -> Json | None:
-        """What the callback published last, where there is one."""
+        """Return what the callback published last; None where there is no callback."""
         return read_json(self.attempt / "pulse.json")
 
     def look(self, pid: int | None) -> Seen:
@@ -81,7 +81,7 @@ class Signs:
         return Seen(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote, self.counter.epochs.missing)
 
     def last(self) -> Seen:
-        """What the attempt shows now that it has ended and nothing follows: all of it is looked at once more."""
+        """Look once more at all an attempt shows, now that it has ended and nothing follows."""
         self._read_output()
         self._count("\n")
         self._seldom = 0.0
@@ -118,7 +118,7 @@ class Signs:
         return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)
 
     def _step_in_file(self) -> int | None:
-        """The last number in the user's file of progress, where it was written to in this attempt."""
+        """Return the last number in the user's progress file, or None where this attempt did not write to it."""
         assert self.file is not None
         with contextlib.suppress(OSError):
             if self.file.stat().st_mtime < clock.in_calendar(self.since):
@@ -139,7 +139,7 @@ class Signs:
         return False
 
     def _read_output(self) -> bool:
-        """Whether there is new output; steps in it are counted."""
+        """Read new output and count the steps in it; True if there was any."""
         with contextlib.suppress(OSError), (self.attempt / "output.log").open("rb") as handle:
             size = handle.seek(0, os.SEEK_END)
             if size == self._at:

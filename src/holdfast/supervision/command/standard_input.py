@@ -16,7 +16,7 @@ _MOMENT_MS = 300  # for the first bytes of a program that writes into our standa
 
 
 def given_input() -> tuple[str | None, int]:
-    """The file that our standard input is, and where it stands in it; (None, 0) where it is empty, closed or a terminal.
+    """Return the file that is our standard input and the offset in it; (None, 0) where it is empty, closed or a terminal.
 
     Raises Stop(2) for what could not be read a second time: a pipe with data, a file that has no name any more.
     """
@@ -41,7 +41,7 @@ def given_input() -> tuple[str | None, int]:
 
 
 def has_data(descriptor: int) -> bool:
-    """Whether a pipe or a socket has bytes that nobody has read; False for anything else."""
+    """True if a pipe or a socket holds unread bytes; False for anything else."""
     try:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):

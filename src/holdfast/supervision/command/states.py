@@ -50,11 +50,11 @@ class States:
         return self._best > 0
 
     def reached(self, step: int) -> None:
-        """A step was seen."""
+        """Note that a step was seen."""
         self._best = max(self._best, step)
 
     def stands_at(self) -> int:
-        """How far the run has come for good: its newest checkpoint, or the furthest step seen where none is known of."""
+        """Return how far the run has come for good: its newest checkpoint, or the furthest step seen where none is known of."""
         place = self.command.place
         if place is None or not place.is_dir():
             return self._best
@@ -62,7 +62,7 @@ class States:
         return max(own, default=0 if self.whole == "trainer" else self._best)
 
     def to_go_on_from(self) -> State | None:
-        """The newest whole checkpoint. Those that are not whole are set aside, with an event."""
+        """Return the newest whole checkpoint. Those that are not whole are set aside, with an event."""
         state = self._named(self._newest())
         if state is None:
             return None
@@ -81,7 +81,7 @@ class States:
         return State(f"{(self.command.checkpoints or '').rstrip('/')}/{found.path.name}", found.step, found.path)
 
     def _newest(self, last: Path | None = None) -> Found | None:
-        """The newest whole checkpoint, or the newest before `last`. Those from before the first start count while no step was seen.
+        """Return the newest whole checkpoint, or the newest before `last`. Those from before the first start count until a step is seen.
 
         None speaks against them then.
         """
@@ -93,7 +93,7 @@ class States:
         return self._whole_but(place, there | passed_over)
 
     def _whole_but(self, place: Path, there: dict[str, int]) -> Found:
-        """The newest whole checkpoint that is none of `there`; what is set aside for it is told."""
+        """Return the newest whole checkpoint that is none of `there`; what is set aside for it is told."""
         found = newest_whole(place, self.whole, there)
         for path, why in found.aside:
             moved = path.name.startswith("set-aside-")
@@ -102,11 +102,11 @@ class States:
         return found
 
     def doubt(self) -> str:
-        """What speaks against the newest checkpoint of a command that has ended well; empty where nothing does, or there is none."""
+        """Return what speaks against the newest checkpoint of a command that ended well; empty where nothing does, or there is none."""
         return doubt(self.command.place, self.whole, self.command.there) if self.command.place is not None else ""
 
     def complete(self, seen: Seen | None) -> State | None:
-        """The whole checkpoint of the last step where this run has made one: the training is complete then, whatever happens after it."""
+        """Return this run's whole checkpoint of the last step, if any: training is then complete, whatever happens after it."""
         place, began = self.command.place, read_launch_spec(self.run.attempt(1))
         if place is None or began is None or not began.started:
             return None
@@ -146,7 +146,7 @@ class States:
             self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
     def learn(self, attempt: Attempt) -> Command:
-        """What the callback tells beside its steps: where the Trainer saves, and what was to be seen inside; the command, with that."""
+        """Take from the callback where the Trainer saves and what was seen inside; return the command with that."""
         pulse: Json = read_json(attempt.folder / "pulse.json") or {}
         if pulse:
             self.run.event("callback_seen", attempt=attempt.number)

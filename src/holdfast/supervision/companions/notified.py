@@ -29,7 +29,7 @@ def refuse_missing_sendmail(notify: Notify | None) -> None:
 
 
 def notify_in(file: Path) -> Notify:
-    """What a YAML file says of whom to tell: the keys of run.notify, or a config that has it. Raises Stop(2)."""
+    """Read whom to notify from a YAML file: the keys of run.notify, or a config that has it. Raises Stop(2)."""
     try:
         tree = value_of(read_small(file).decode())
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
@@ -45,7 +45,7 @@ def notify_in(file: Path) -> Notify:
 
 
 def read_notify(run: RunFolder) -> Notify | None:
-    """Whom a run tells; None where it tells nobody. Raises Stop(1) where its file is damaged."""
+    """Return whom a run notifies; None where it notifies nobody. Raises Stop(1) where its file is damaged."""
     if not run.notify_file.exists():
         return None
     try:

@@ -40,7 +40,7 @@ class Helper:
         return child
 
     def look(self, again: bool = True) -> int | None:
-        """The exit code, None while it lives. One that hangs is ended, and started `again`."""
+        """Return the exit code, None while it lives. One that hangs is ended and started `again`."""
         code = self.child.poll()
         if code is None and (silent := self._signs.silent_s()) > self._limit_s:
             self.child.kill()
@@ -52,7 +52,7 @@ class Helper:
         return code
 
     def end(self, within_s: float) -> int | None:
-        """The exit code of one that has its last work to do; None where it had not ended by then."""
+        """Return the exit code of one that has its last work to do; None where it had not ended within `within_s`."""
         until = time.monotonic() + within_s
         while (code := self.look(again=False)) is None and time.monotonic() < until:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -111,7 +111,7 @@ def _is_stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def attended(run: RunFolder, limit_s: float, tell: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, no shim and no writer of the run hangs for long. limit_s: without any sign of life, at least."""
+    """Watch the run's shims and writers while this lasts, so that none hangs for long. limit_s: without any sign of life, at least."""
     attendants = Attendants(run, limit_s, tell)
     with looking(attendants.look):
         yield

@@ -70,7 +70,7 @@ ROUGH = (
 def rehearse_command(
     words: Sequence[str], folder: Path, rough: Sequence[Rough], until: float, options: Sequence[str], tell: Callable[[Json], None]
 ) -> Iterator[Json]:
-    """One row for each rehearsal begun before `until`; the undisturbed run comes first and is no row."""
+    """Yield a row for each rehearsal begun before `until`; the undisturbed run comes first and is no row."""
     card = known_by(words, cards_of("launchers"))
     began = time.monotonic()
     reference = _run(words, card, folder / "00-undisturbed", (), 0, 0.0, options)
@@ -120,7 +120,7 @@ def _departs(run: Path, undisturbed: Path) -> str | None:
 def _run(
     words: Sequence[str], card: LauncherCard | None, place: Path, blows: Sequence[Blow], steps: int, took: float, options: Sequence[str]
 ) -> Json:
-    """`holdfast run` of the command into a folder of its own: its summary, the hash of its weights, how many blows were struck."""
+    """Run `holdfast run` of the command in a folder of its own; return its summary, its weights' hash and the number of blows struck."""
     place.mkdir(parents=True)
     training = training_in(words, card)
     flag = next((name for name in card.checkpoints if given(training.words, name) is not None), None) if card is not None else None
@@ -145,14 +145,14 @@ def _run(
 
 
 def _weights(out: Path) -> str:
-    """The hashes of the newest checkpoint's weights; empty where there is none."""
+    """Return the hashes of the newest checkpoint's weights; empty where there is none."""
     for _, newest in candidates(out, "trainer"):
         return " ".join(sha256(file) for kind in _WEIGHTS for file in sorted(newest.glob(kind)))
     return ""
 
 
 def _strike(child: subprocess.Popen[bytes], run: Path, out: Path, blows: Sequence[Blow], steps: int, took: float) -> int:
-    """Strike each blow in its attempt, once it is as far as that; how many were struck."""
+    """Carry out each blow in its attempt once that has come far enough; return how many were struck."""
     struck = 0
     began = time.monotonic()
     for number, blow in enumerate(blows, 1):
@@ -169,7 +169,7 @@ def _strike(child: subprocess.Popen[bytes], run: Path, out: Path, blows: Sequenc
 
 
 def _strike_one(kind: str, pid: int, out: Path) -> bool:
-    """Whether it could be struck: there has to be a checkpoint to tear, or a worker to kill."""
+    """True if the blow could be struck: there has to be a checkpoint to tear, or a worker to kill."""
     newest = [entry for _, entry in candidates(out, "trainer") if (entry / "trainer_state.json").exists()]
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         if kind == "memory":

@@ -61,12 +61,12 @@ class Rehearsal:
 
 
 def rehearsals() -> list[Rehearsal]:
-    """All of them, the most telling first."""
+    """Return all rehearsals, the most telling first."""
     return [*_particular(), *_singly(), *_pairs()]
 
 
 def quick(all_of_them: Sequence[Rehearsal]) -> list[Rehearsal]:
-    """A few that show most."""
+    """Return the few rehearsals that show most."""
     named = (
         *("killed in a half-written snapshot", "a NaN that does not come back", "a segfault in the middle of an epoch", "a hang"),
         *("a kernel that fails in one attention", "ended with code 0 in the middle of an epoch", "a row that cannot be trained on"),
@@ -77,7 +77,7 @@ def quick(all_of_them: Sequence[Rehearsal]) -> list[Rehearsal]:
 
 
 def of_faults(faults: Sequence[Json]) -> list[Rehearsal]:
-    """One rehearsal for each fault of a user's file, alone; what is to be found is not known."""
+    """Return one rehearsal for each fault of a user's file, alone; what is to be found is not known."""
     return [Rehearsal(str(fault.get("name", f"fault {at}")), (fault,)) for at, fault in enumerate(faults, 1)]
 
 

@@ -36,7 +36,7 @@ class Place:
 
 
 def own_config(folder: Path) -> Place:
-    """The embedded model on generated rows, for who gives no config."""
+    """Write the config of the embedded model on generated rows, for users who give none; return its place."""
     rows, held_out = folder / "rows.jsonl", folder / "held-out.jsonl"
     command = ["data", "make", "--rows", str(_ROWS), "--held-out", str(held_out), "--out", str(rows), "--seed", str(_SEED)]
     done = subprocess.run(module_command("holdfast", *command), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
@@ -57,14 +57,14 @@ def own_config(folder: Path) -> Place:
 
 
 def of_config(config: Path, files: Sequence[str], folder: Path) -> Place:
-    """A user's own config, made short; files: those of its data."""
+    """Make a place to rehearse a config of the user, shortened; files: those of its data."""
     return Place(config, (*_SHORT, "evaluate.every=5"), folder, f"{Path(files[0]).name}:{_FAULTY_LINE}" if files else SAMPLE)
 
 
 def rehearse(
     place: Place, rehearsals: Sequence[Rehearsal], until: float, stop: Callable[[], bool], tell: Callable[[Json], None]
 ) -> Iterator[Json]:
-    """One row for each rehearsal that was begun before `until` (of the monotonic clock), the undisturbed run first, which is no row."""
+    """Yield a row for each rehearsal begun before `until` (monotonic clock); the undisturbed run comes first and is no row."""
     reference = _run(place, Rehearsal("undisturbed", ()), 0)
     if reference.get("status") != "finished":
         why = reference.get("error") or reference.get("reason") or f"see {place.folder}/00-undisturbed.log"
@@ -85,7 +85,7 @@ def rehearse(
 
 
 def judged(rehearsal: Rehearsal, summary: Json, reference: Json) -> Json:
-    """What came of a rehearsal. identical, found_cause, found_remedy: null where nothing of the kind was to be expected."""
+    """Return what came of a rehearsal. identical, found_cause, found_remedy: null where nothing of the kind was to be expected."""
     incidents = summary.get("incidents") or []
     causes = [str(one["cause"]) for one in incidents]
     remedies = [str(one["remedy"]) for one in incidents if one["remedy"] not in _NO_REMEDY]
@@ -108,7 +108,7 @@ def _folder(place: Place, rehearsal: Rehearsal, number: int) -> Path:
 
 
 def _run(place: Place, rehearsal: Rehearsal, number: int) -> Json:
-    """A run with these faults; what `train --json` says of it."""
+    """Run the training with these faults; return what `train --json` says of it."""
     run = _folder(place, rehearsal, number)
     command = ["train", str(place.config), *place.changes, *rehearsal.settings, "--run", str(run), "--json"]
     if rehearsal.faults:

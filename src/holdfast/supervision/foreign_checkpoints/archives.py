@@ -39,7 +39,7 @@ _STRINGS = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE", "STRING"
 
 
 def prove_archive(file: Path) -> None:
-    """Raises NotWhole where a file of torch.save's is torn, or its pickle names what no checkpoint needs."""
+    """Raise NotWhole where a file of torch.save is torn, or its pickle names what no checkpoint needs."""
     try:
         with open_regular(file) as handle:
             begins = handle.read(2)
@@ -72,7 +72,7 @@ def _prove_zip(file: str, handle: BinaryIO) -> None:
 
 
 def prove_pickle(name: str, data: bytes) -> None:
-    """Raises NotWhole for a pickle that is cut off, or that would import what no checkpoint needs."""
+    """Raise NotWhole for a pickle that is cut off, or that would import what no checkpoint needs."""
     for called in pickled_names(name, data):
         module, _, function = called.partition(" ")
         if module.partition(".")[0] in _MODULES or (module in ("builtins", "__builtin__") and function in _BUILTINS):
@@ -80,7 +80,7 @@ def prove_pickle(name: str, data: bytes) -> None:
 
 
 def pickled_names(name: str, data: bytes) -> list[str]:
-    """What a pickle would import, as "module name". Nothing is executed. Raises NotWhole where it is cut off."""
+    """Return what a pickle would import, as "module name", executing nothing. Raises NotWhole where it is cut off."""
     found: list[str] = []
     strings: list[str] = []
     memo: dict[int, str] = {}

@@ -20,7 +20,7 @@ _PAGE = 4096  # of the header, JSON up to its first 0 (callback/shared.py)
 
 
 def snapshot_of(run: RunFolder) -> Path:
-    """The file of this run's state: in shared memory, else in the run folder, whose pages a killed process leaves behind as well.
+    """Return the file of this run's state: in shared memory, else in the run folder, whose pages outlive a killed process as well.
 
     One that is there already stays where it is, however much room there is now.
     """
@@ -34,7 +34,7 @@ def snapshot_of(run: RunFolder) -> Path:
 
 
 def make_checkpoint(python: str, snapshot: Path, place: Path, newer_than: int) -> str:
-    """The name of the checkpoint that was made, empty where the state is no newer; else the reason why it could not be."""
+    """Make a checkpoint of the state; return its name, empty where the state is no newer, else the reason why it could not be made."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
     command = [python, str(_HELPER), str(snapshot), str(place), str(newer_than)]
     try:

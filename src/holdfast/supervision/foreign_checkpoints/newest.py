@@ -34,7 +34,7 @@ def form_of(command: Command, card: LauncherCard | None) -> str:
 
 
 def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
-    """What looks like a checkpoint by its name, newest first."""
+    """Return what is named like a checkpoint, newest first."""
     found: list[tuple[int | None, Path]] = []
     with contextlib.suppress(OSError):
         for entry in place.iterdir():
@@ -50,7 +50,7 @@ def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
 
 
 def _is_another_name(entry: Path) -> bool:
-    """Whether this is a link to what lies beside it (latest -> checkpoint-6). One to elsewhere (a scratch disk) is a checkpoint itself."""
+    """True if this is a link to what lies beside it (latest -> checkpoint-6). One to elsewhere (a scratch disk) is a checkpoint itself."""
     try:
         return entry.is_symlink() and entry.resolve().parent == entry.parent.resolve()
     except (OSError, RuntimeError):  # links in a circle
@@ -58,12 +58,12 @@ def _is_another_name(entry: Path) -> bool:
 
 
 def marks(place: Path, whole: str) -> dict[str, int]:
-    """The checkpoints there are, by name, with their time of change: to know later which of them are another run's."""
+    """Return the checkpoints there are, by name, with their time of change: to know later which of them are another run's."""
     return {entry.name: changed(entry) for _, entry in candidates(place, whole)}
 
 
 def changed(entry: Path) -> int:
-    """Nanoseconds; of a Trainer's folder when its state was written, because anybody may touch a folder."""
+    """Return the time of change in nanoseconds; of a Trainer's folder, when its state was written: anybody may touch a folder."""
     for file in (entry / "trainer_state.json", entry):
         with contextlib.suppress(OSError):
             return file.stat().st_mtime_ns
@@ -71,7 +71,7 @@ def changed(entry: Path) -> int:
 
 
 def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
-    """The newest checkpoint that is whole and not one of `there`. What is newer and is not whole has another name afterwards."""
+    """Return the newest whole checkpoint that is not one of `there`. What is newer and not whole is renamed."""
     own = [(step, entry) for step, entry in candidates(place, whole) if there.get(entry.name) != changed(entry)]
     aside: list[tuple[Path, str]] = []
     for at, (step, entry) in enumerate(own):
@@ -85,7 +85,7 @@ def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
 
 
 def one_too_many(entry: Path) -> bool:
-    """Whether a Trainer that goes on from this checkpoint computes a step more than it was asked for.
+    """True if a Trainer that resumes from this checkpoint computes a step more than it was asked for.
 
     It asks whether its last step is done after a step, and it has epochs left where that step was not an epoch's last one
     (`_run_epoch` and `_inner_training_loop` of transformers' Trainer).
@@ -97,7 +97,7 @@ def one_too_many(entry: Path) -> bool:
 
 
 def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
-    """Why the newest checkpoint that is not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
+    """Return why the newest checkpoint not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
     own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != changed(entry)]
     try:
         if own:
@@ -108,7 +108,7 @@ def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
 
 
 def _set_aside(entry: Path) -> Path:
-    """Another name beside it; where that cannot be given (a read-only disk) it keeps its own."""
+    """Rename an entry beside itself and return its path; where that fails (a read-only disk) it keeps its own name."""
     for number in range(1, 1000):
         other = entry.with_name(f"{ASIDE}{entry.name}" + (f".{number}" if number > 1 else ""))
         if not other.exists():
@@ -119,7 +119,7 @@ def _set_aside(entry: Path) -> Path:
 
 
 def states_since(place: Path, since: float) -> list[tuple[int, int | None]]:
-    """(step, last step) of the checkpoints in a folder whose trainer_state.json was written since then, newest first."""
+    """Return (step, last step) of the checkpoints in a folder whose trainer_state.json was written since then, newest first."""
     found = []
     for step, entry in candidates(place, "trainer"):
         file = entry / "trainer_state.json"
@@ -134,7 +134,7 @@ def states_since(place: Path, since: float) -> list[tuple[int, int | None]]:
 
 @functools.lru_cache(maxsize=64)
 def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | None:
-    """(last step,) as a trainer_state.json tells it, None where it tells nothing. It holds the whole course of losses: read once."""
+    """Read (last step,) from a trainer_state.json, None where it tells nothing. It holds the whole course of losses: read once."""
     state = read_python_json(file)
     if state is None:
         return None

@@ -17,7 +17,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def prove(place: Path, whole: str, elder: Path | None = None) -> None:
-    """Raises NotWhole with the reason. whole: "trainer" or "files"; elder: an older checkpoint, whose kinds of files it has to have."""
+    """Raise NotWhole, with the reason. whole: "trainer" or "files"; elder: an older checkpoint, whose kinds of files it has to have."""
     try:
         _prove_all(place, whole, elder)
     except OSError as error:
@@ -48,7 +48,7 @@ def _alike(elder: Path, place: Path) -> bool:
 
 
 def _kinds(place: Path) -> set[str]:
-    """The files of tensors that a folder holds, and a Trainer's last one, by names without their numbers."""
+    """Return the files of tensors that a folder holds, and a Trainer's last one, by names without their numbers."""
     files = (file for file in place.rglob("*") if file.suffix in (".safetensors", *_ARCHIVES) or file.name == "trainer_state.json")
     return {_numberless(str(file.relative_to(place))) for file in files}
 
@@ -86,12 +86,12 @@ def _states(place: Path) -> set[str]:
 
 
 def _has_weights(place: Path) -> bool:
-    """By names a Trainer uses; adapters with names of their own are in folders."""
+    """True if a file is named like a Trainer's weights; adapters with names of their own are in folders."""
     return any((place / name).exists() for name in (*_WEIGHTS, *_INDEXES)) or any(place.glob("*/adapter_model.safetensors"))
 
 
 def _prove_sharded(place: Path) -> bool:
-    """Whether the weights are in the folder of DeepSpeed or torch.distributed.checkpoint; raises NotWhole where a part of it is missing."""
+    """True if the weights are in a DeepSpeed or torch.distributed.checkpoint folder; raises NotWhole where a part of it is missing."""
     found = False
     if (latest := place / "latest").exists():
         name = read_small(latest).decode(errors="replace").strip()

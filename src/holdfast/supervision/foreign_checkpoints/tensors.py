@@ -23,7 +23,7 @@ class NotWhole(Exception):
 
 
 def prove_tensors(file: Path) -> frozenset[str]:
-    """The names of its tensors. Raises NotWhole where the file is torn, or a value is not finite."""
+    """Return the names of a file's tensors. Raises NotWhole where the file is torn, or a value is not finite."""
     try:
         with open_regular(file) as handle:
             tensors = tensors_in(handle)

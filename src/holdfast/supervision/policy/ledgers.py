@@ -46,7 +46,7 @@ class Rules:
     barren: int = 20
 
     def most_alike(self, history: list[Past]) -> int:
-        """How many attempts like the newest may come to nothing."""
+        """Return how many attempts like the newest may come to nothing."""
         limit = self.from_outside if history[-1].from_outside else self.same
         alike = repeats(history)
         chance = alike and any(past.by_chance for past in history[-alike:])
@@ -68,17 +68,17 @@ OF_COMMAND = Rules(
 
 
 def repeats(history: list[Past]) -> int:
-    """Attempts in a row that ended as the newest one did, under the same launch, without a new step between them."""
+    """Count the attempts in a row that ended as the newest one did, under the same launch, without a new step between them."""
     return _unchanged(history, lambda past: not past.progressed and _key(past) == _key(history[-1]))
 
 
 def without_progress(history: list[Past]) -> int:
-    """Attempts in a row without a newly committed step, whatever the cause."""
+    """Count the attempts in a row without a newly committed step, whatever the cause."""
     return _trailing(history, lambda past: not past.progressed)
 
 
 def deaths_in_step(history: list[Past]) -> int:
-    """Attempts in a row that ended in the newest one's step, nothing having been changed between them; deaths at the start are passed over.
+    """Count the attempts in a row that ended in the newest one's step with nothing changed between; deaths at the start are passed over.
 
     By the step alone: the row of the step before may be committed only by the next attempt, from the snapshot, and look like progress.
     """
@@ -86,12 +86,12 @@ def deaths_in_step(history: list[Past]) -> int:
 
 
 def in_step(history: list[Past]) -> list[Past]:
-    """Without the deaths before a first step."""
+    """Return the history without the deaths before a first step."""
     return [past for past in history if past.step is not None]
 
 
 def barren_rollbacks(rollbacks: list[Json]) -> int:
-    """Rollbacks at the end of a list of {from, to} that did not bring the run beyond where the one before them began."""
+    """Count the rollbacks, last in a list of {from, to}, that did not bring the run beyond where the one before them began."""
     count = 0
     furthest = 0
     for entry in rollbacks:
@@ -105,7 +105,7 @@ def _key(past: Past) -> tuple[object, ...]:
 
 
 def _unchanged(history: list[Past], holds: Callable[[Past], bool]) -> int:
-    """Like `_trailing`, back to the last change: a remedy starts the count anew."""
+    """Count like `_trailing`, back to the last change: a remedy starts the count anew."""
     since = next((at for at in range(len(history) - 1, 0, -1) if history[at - 1].remedied), 0)
     return _trailing(history[since:], holds)
 

@@ -55,7 +55,7 @@ class Known:
 
 
 def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop | Done:
-    """The move after an attempt. verdict: of the lab, where it was asked; stop: the user wants to stop."""
+    """Return the move after an attempt. verdict: of the lab, where it was asked; stop: the user wants to stop."""
     if stop or (known.trouble is None and known.failure_report.ending.kind == "interrupted"):
         return Stop(earlier=known.earlier and not stop)
     if known.over:
@@ -70,7 +70,7 @@ def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop 
 
 
 def wants_trials(known: Known) -> bool:
-    """Whether the lab is to be asked before a move: about the course of the loss, or a step that has ended several attempts."""
+    """True if the lab is to be asked before a move: about the course of the loss, or a step that has ended several attempts."""
     if known.trouble is not None:
         return known.back_to is not None and known.trouble.kind != "divergence" and known.asked.trials > 0
     return wants_experiments(known.failure_report, known.history)
@@ -91,7 +91,7 @@ def of_death(known: Known) -> Move:
 
 
 def _where(failure_report: FailureReport) -> str:
-    """How far an attempt came. A power cut may take its pulse, which names the step in flight, and leave the steps it committed."""
+    """Say how far an attempt came. A power cut may take its pulse, which names the step in flight, and leave the committed steps."""
     if failure_report.step is not None:
         return f"at step {failure_report.step}"
     after = failure_report.committed_after
@@ -99,7 +99,7 @@ def _where(failure_report: FailureReport) -> str:
 
 
 def of_rules(history: list[Past], rules: Rules, words: dict[str, str], remedy_left: bool) -> Move:
-    """Two ledgers: repeats (same cause, same launch, no new progress), and barren attempts, whatever the cause."""
+    """Decide by two ledgers: repeats (same cause, same launch, no new progress), and barren attempts, whatever the cause."""
     last, alike, barren = history[-1], repeats(history), without_progress(history)
     if rules.retries is not None and len(history) > rules.retries:
         return GiveUp(f"{words['ended']}; {len(history)} attempts, and --retries {rules.retries} allows no more")
@@ -113,12 +113,12 @@ def of_rules(history: list[Past], rules: Rules, words: dict[str, str], remedy_le
 
 
 def is_final(failure_report: FailureReport) -> bool:
-    """Whether another attempt would meet the same: as measured, or as the trainer found. Words in its output prove nothing."""
+    """True if another attempt would meet the same: as measured, or as the trainer found. Words in its output prove nothing."""
     return failure_report.disk_is_full or failure_report.ending.kind in FINAL_KINDS
 
 
 def of_gpu(known: Known, away_s: float) -> Move:
-    """What follows where the GPU of the plan has been gone for `away_s` seconds: look again, give up, or go on without where allowed."""
+    """Return the move where the plan's GPU has been gone for `away_s` seconds: look again, give up, or go on without where allowed."""
     reason, asked = str(known.failure_report.ending.facts.get("reason") or "torch finds no GPU"), known.asked
     if away_s < asked.device_s:
         told = f"{reason}; the run was planned for one: looking for it again for {asked.device_s:g} s (run.device_s)"
@@ -129,7 +129,7 @@ def of_gpu(known: Known, away_s: float) -> Move:
 
 
 def _of_damage(failure_report: FailureReport, rolled: int) -> Move:
-    """What follows from a state that training cannot have made: back to the newest one that is sound."""
+    """Return the move after a state that training cannot have made: back to the newest sound one."""
     sound, told = int(failure_report.ending.facts["sound"]), "; ".join(failure_report.ending.facts["damaged"])
     if rolled >= ROLLBACKS:
         return GiveUp(f"{told}; that came again after {rolled} rollbacks: test this machine's memory and disk")
@@ -139,7 +139,7 @@ def _of_damage(failure_report: FailureReport, rolled: int) -> Move:
 
 
 def _of_no_state(failure_report: FailureReport, rolled: int) -> Move:
-    """What follows where no state of the committed steps is left: begin again, where that is not far."""
+    """Return the move where no state of the committed steps is left: begin again, where that is not far."""
     facts = failure_report.ending.facts
     told, step = str(facts.get("reason") or "no state can be read"), int(facts.get("step") or failure_report.committed_after)
     if rolled >= ROLLBACKS:
@@ -150,7 +150,7 @@ def _of_no_state(failure_report: FailureReport, rolled: int) -> Move:
 
 
 def wants_experiments(failure_report: FailureReport, history: list[Past]) -> bool:
-    """Whether the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
+    """True if the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
     if failure_report.ending.cpu_limit_s is not None:
         return False  # each trial is a process with such a limit
     if failure_report.step is None or is_final(failure_report) or failure_report.ending.kind in _NO_CASE:
@@ -164,7 +164,7 @@ def wants_experiments(failure_report: FailureReport, history: list[Past]) -> boo
 
 
 def of_verdict(known: Known, verdict: Verdict, before: Move) -> Move:
-    """What follows from the experiments. `before` is what would have been done without them."""
+    """Return the move that follows from the experiments. `before` is what would have been done without them."""
     step, told = known.failure_report.step, f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)"
     if verdict.kind == "stuck":
         return GiveUp(verdict.evidence)
@@ -226,7 +226,7 @@ def _with_settings(known: Known, verdict: Verdict, told: str) -> Change:
 
 
 def of_course(known: Known, trouble: Trouble, verdict: Verdict) -> Move:
-    """What follows from a loss that left its level for good: back to a step before it and something changed there, or the end."""
+    """Return the move after a loss that left its level for good: back to a step before it with a change there, or the end."""
     if verdict.kind == "stuck":
         return GiveUp(verdict.evidence)
     told, to = f"{verdict.evidence} ({verdict.trials} trials, {verdict.seconds:.0f} s)", known.back_to
@@ -250,7 +250,7 @@ def of_course(known: Known, trouble: Trouble, verdict: Verdict) -> Move:
 
 
 def course_settings(verdict: Verdict, settings: Settings) -> PartialSettings:
-    """What changes after a rollback, given what was in force: what trials showed to help, or half the learning rate."""
+    """Return the settings to change after a rollback, given those in force: what trials showed to help, or half the learning rate."""
     if verdict.kind == "transient":
         return {}
     if verdict.kind == "rows":
@@ -259,7 +259,7 @@ def course_settings(verdict: Verdict, settings: Settings) -> PartialSettings:
 
 
 def _quarantined(verdict: Verdict, reason: str, step: int) -> tuple[Json, ...]:
-    """The lines of quarantine.jsonl for the rows a verdict names."""
+    """Return the lines of quarantine.jsonl for the rows a verdict names."""
     places = [source.rpartition(":") for source in verdict.sources]
     evidence = verdict.evidence
     return tuple({"file": file, "line": int(line), "reason": reason, "evidence": evidence, "step": step} for file, _, line in places)

@@ -18,20 +18,20 @@ _UNKNOWN_OPTION = re.compile(
 
 
 def known_by(words: Sequence[str], cards: Mapping[str, LauncherCard]) -> LauncherCard | None:
-    """The card a command is known by, the most particular first; None where none fits, or a shell is given several that are known."""
+    """Return the card a command is known by, the most particular first; None where none fits, or a shell is given several known ones."""
     in_order = sorted(cards.values(), key=lambda card: (card.order, card.id))
     found = [card for one in commands_in(words) if (card := next((card for card in in_order if card.matches(one.words)), None))]
     return found[0] if len(found) == 1 else None
 
 
 def training_in(words: Sequence[str], card: LauncherCard | None) -> Inside:
-    """The command that a card is for: the whole of it, or the one of those that a shell is given as a text."""
+    """Return the command that a card is for: the whole of it, or the one of those that a shell is given as a text."""
     fits = [one for one in commands_in(words) if card is not None and card.matches(one.words)]
     return fits[0] if len(fits) == 1 else Inside(tuple(words), tuple(words))
 
 
 def checkpoints_of(words: Sequence[str], card: LauncherCard | None, config: Mapping[str, object]) -> str | None:
-    """The folder of checkpoints as the command names it, or as the YAML file does that it is given (`config`)."""
+    """Return the folder of checkpoints as the command names it, or as the YAML file does that it is given (`config`)."""
     if card is None:
         return None
     training = training_in(words, card)
@@ -43,7 +43,7 @@ def checkpoints_of(words: Sequence[str], card: LauncherCard | None, config: Mapp
 
 
 def resumes_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
-    """The flag by which this command is told to go on, with dashes where it names its folder so; None where it takes none."""
+    """Return the flag that tells this command to resume, with dashes where it names its folder so; None where it takes none."""
     if card is None:
         return None
     inner = training_in(words, card).words
@@ -56,20 +56,20 @@ def resumes_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
 
 
 def added_by(words: Sequence[str], card: LauncherCard | None) -> str | None:
-    """The flag that `resumed` adds to this command; None where it replaces one that stands there, or there is none."""
+    """Return the flag that `resumed` adds to this command; None where it replaces one that stands there, or there is none."""
     flag = resumes_by(words, card)
     return None if flag is None or given(training_in(words, card).words, flag) is not None else flag
 
 
 def says_unknown(lines: Sequence[str], flag: str) -> bool:
-    """Whether a program's last lines say that it does not know an option, in its parser's words."""
+    """True if a program's last lines say, in its parser's words, that it does not know an option."""
     words = "[-_]".join(map(re.escape, re.split("[-_]", flag.lstrip("-"))))
     name = re.compile(rf"(?<![\w-])-{{0,2}}{words}(?![\w-])")
     return any(_UNKNOWN_OPTION.search(line) and name.search(line) for line in lines)
 
 
 def resumed(words: Sequence[str], card: LauncherCard | None, checkpoint: str | None) -> tuple[str, ...]:
-    """The command that goes on from a checkpoint; as it is where there is none, or it cannot be told."""
+    """Return the command that resumes from a checkpoint; unchanged where there is none, or it cannot be told."""
     flag = resumes_by(words, card)
     if flag is None or checkpoint is None or card is None:
         return tuple(words)
@@ -78,7 +78,7 @@ def resumed(words: Sequence[str], card: LauncherCard | None, checkpoint: str | N
 
 
 def changed(words: Sequence[str], card: LauncherCard | None, remedy: RemedyCard) -> tuple[tuple[str, ...], str] | None:
-    """(command, what was changed) with the arguments that stand for a remedy's settings; None where nothing of it can be said here."""
+    """Return (command, what was changed) with the arguments for a remedy's settings; None where none of them can be given here."""
     training = training_in(words, card)
     told, now = [], training.words
     for change in card.changes.get(remedy.id, ()) if card else ():

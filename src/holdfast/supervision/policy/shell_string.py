@@ -33,7 +33,7 @@ class Inside:
     raw: tuple[str, ...] = ()
 
     def around(self, words: Sequence[str]) -> tuple[str, ...]:
-        """The whole command with other words in place of these; those that are the same stay as they were written."""
+        """Return the whole command with other words in place of these; those that are the same stay as they were written."""
         if self.at is None:
             return tuple(words)
         written = dict(zip(self.words, self.raw, strict=True))
@@ -42,7 +42,7 @@ class Inside:
         return (*self.outer[: self.at], text[:start] + now + text[stop:], *self.outer[self.at + 1 :])
 
     def place(self, value: str) -> str | None:
-        """A path that it names, seen from where the whole command is started; None where that is for the shell to know."""
+        """Return a path it names, as seen from where the whole command is started; None where that is for the shell to know."""
         if self.at is None:
             return value
         if _EXPANDED.search(value) or (_EXPANDED.search(self.folder) and not PurePath(value).is_absolute()):
@@ -51,7 +51,7 @@ class Inside:
 
 
 def commands_in(words: Sequence[str]) -> list[Inside]:
-    """The commands that a shell is given as one text; the command itself where it is given none, or hands its own arguments on."""
+    """Return the commands that a shell is given as one text; the command itself where it is given none, or passes its own arguments on."""
     at = _text_at(words)
     if at is None or _ALL_ARGUMENTS.search(words[at]):
         return [Inside(tuple(words), tuple(words))]
@@ -80,7 +80,7 @@ def commands_in(words: Sequence[str]) -> list[Inside]:
 
 
 def _text_at(words: Sequence[str]) -> int | None:
-    """Which word is the text that a shell is to carry out."""
+    """Return the index of the word that is the text for a shell to carry out; None where there is none."""
     for at, word in enumerate(words[:-2]):
         if PurePath(word).name in _SHELLS:
             for flag in range(at + 1, len(words) - 1):
@@ -92,7 +92,7 @@ def _text_at(words: Sequence[str]) -> int | None:
 
 
 def _plain(raw: str) -> str:
-    """A word without its quotes; one that the shell expands stays as it is written."""
+    """Return a word without its quotes; one that the shell expands stays as it is written."""
     if "$" in raw or "`" in raw:
         return raw
     try:
@@ -102,7 +102,7 @@ def _plain(raw: str) -> str:
 
 
 def _behind_redirections(text: str, here: int) -> int:
-    """Where what follows the redirections of a command begins: `> log`, `2>&1`."""
+    """Return the position behind the redirections of a command: `> log`, `2>&1`."""
     while _REDIRECTED.match(text, here):
         skipped = re.compile(r"\d*[<>]+[&|]?[ \t]*").match(text, here)
         assert skipped is not None

@@ -26,7 +26,7 @@ _OF_LENGTH = ("train.steps:", "train.epochs:")
 
 
 def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal) -> Config:
-    """The config to compare `new` with: the run's, with those changes of `new` that may be made while it is not finished.
+    """Return the config to compare `new` with: the run's, with those changes of `new` that may be made while it is unfinished.
 
     They are on record and told. The learning rate changes from the next step on, on the timeline; RUN/config.yaml keeps
     the first one, by which the steps so far are replayed. Nothing is taken up where another change will be refused.
@@ -58,13 +58,13 @@ def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal
 
 
 def _asked_rate(run: RunFolder, old: Config) -> float:
-    """The learning rate that was asked for last."""
+    """Return the learning rate that was asked for last."""
     rates = [event["lr"] for event in run.events() if event["event"] == "learning_rate_changed"]
     return float(rates[-1]) if rates else old.train.lr
 
 
 def _next_step(run: RunFolder, config: Config) -> int:
-    """The first step that is still to be computed: a snapshot may be ahead of the journal."""
+    """Return the first step that is still to be computed: a snapshot may be ahead of the journal."""
     places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
     headers = [memory.newest_header() for place in places if (memory := MemoryFile.open(place))]
     return max(run.committed(), *(header.step for header in headers if header), 0) + 1

@@ -12,7 +12,7 @@ from holdfast.run.folder import RunFolder
 
 
 def write_faults(run: RunFolder, faults: Sequence[Fault]) -> str | None:
-    """The file with the faults; None where there are none, and an old one is removed."""
+    """Write the faults and return their file; None where there are none, and an old file is removed."""
     file = run.path / "faults.yaml"
     if not faults:
         file.unlink(missing_ok=True)

@@ -100,7 +100,7 @@ def _joined(looked: list[Finding], whole: list[Finding]) -> list[Finding]:
 
 
 def _code(model: ModelFacts) -> Iterator[Finding]:
-    """Whether transformers has code for the model; code in its folder is never run here, only told of."""
+    """Check that transformers has code for the model; code in its folder is never run here, only told of."""
     named = model.config.get("auto_map")
     own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     known, kind = causal_types(), model.config.get("model_type")
@@ -135,7 +135,7 @@ def _as_loaded(config: Config, model: ModelFacts) -> Iterator[Finding]:
 
 
 def _rows(config: Config) -> Iterator[Finding]:
-    """Whether each file of rows can be read, and whether its first rows are any."""
+    """Check that each file of rows can be read, and that its first rows are rows."""
     for name in [*config.data.files, *config.data.held_out_files]:
         fix = f"see each row and its reason: holdfast data check {name}"
         try:
@@ -166,7 +166,7 @@ def _rows(config: Config) -> Iterator[Finding]:
 
 
 def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
-    """Fields of these rows that nothing is learned from and that look as if they changed what a row means."""
+    """Return the fields of these rows that nothing is learned from and that look as if they changed what a row means."""
     good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, config)]
     data, rules = config.data, rules_of(config, config.train.max_tokens)
     unused = Unused()
@@ -181,7 +181,7 @@ def _left_out(row: RawRow | Reject) -> bool:
 
 
 def _wrong(row: RawRow | Reject, config: Config) -> str:
-    """Why this is no row to train on, as far as its form says; an empty text where it may be one."""
+    """Return why this is no row to train on, as far as its form tells; empty where it may be one."""
     if isinstance(row, Reject):
         return row.detail
     try:

@@ -67,7 +67,7 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
 
 
 def _note(descriptor: int, entry: Json) -> None:
-    """Who holds the run, and whether its user ended that; on a full disk only that is missing."""
+    """Note who holds the run, and whether its user ended that; a full disk costs this note alone."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, orjson.dumps(entry), 0)

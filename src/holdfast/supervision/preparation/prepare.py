@@ -103,7 +103,7 @@ def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
 
 
 def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
-    """Machine, model, data, plan; config.yaml is written last and makes the folder a run."""
+    """Prepare machine, model, data and plan; config.yaml is written last and makes the folder a run."""
     began = time.monotonic()
     run.write_id(uuid.uuid4().hex)
     with ThreadPoolExecutor(1) as pool:
@@ -219,19 +219,19 @@ def _refuse_reached_goal(run: RunFolder, before: Until | None, now: Until | None
 
 
 def _beside_length(changed: list[str]) -> list[str]:
-    """The changes that are not of the run's length."""
+    """Return the changes other than those of the run's length."""
     return [change for change in changed if not change.startswith(("train.epochs:", "train.steps:", "train.until"))]
 
 
 def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
-    """What extending does to the learning rate, whose schedule now ends later."""
+    """Describe what extending does to the learning rate, whose schedule now ends later."""
     at = committed + 1
     old, new = (learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
     return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
 
 
 def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:
-    """The tokenised rows must still be those the run began with; lost ones are made again from the data files."""
+    """Check that the tokenised rows are still those the run began with; lost ones are made again from the data files."""
     wanted = run.plan().data_sha256
     if run.data_file.exists() and sha256(run.data_file) == wanted:
         return

@@ -50,7 +50,7 @@ def _rows_per_epoch(config: Config, training: int) -> int:
 
 
 def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
-    """The folder of the user's cache where rows lie that were tokenised with this config; None without a cache."""
+    """Return the user's cache folder for rows tokenised with this config; None without a cache."""
     codec, folder = codec_of(config, model.folder), cache_folder(os.environ)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     return folder / _TOKENS / cache_key(codec, rules_of(config, limit)) if folder else None

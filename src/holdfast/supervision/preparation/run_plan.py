@@ -18,7 +18,7 @@ _ROOMY = 0.6
 
 
 def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, terminal: Terminal) -> Plan:
-    """The plan of a run, and what it took here before. lengths as make_plan takes them. A step that cannot be traced is told of."""
+    """Plan a run, corrected by what it took here before. lengths as make_plan takes them. A step that cannot be traced is told of."""
     plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
     if not _scarce(plan, config):
         return correct_from_history(config, machine, plan)
@@ -35,7 +35,7 @@ def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, t
 
 
 def _scarce(plan: Plan, config: Config) -> bool:
-    """Whether the closed form's error could change what is chosen; where both numbers are given, there is nothing to choose."""
+    """True if the closed form's error could change the choice; where both numbers are given, there is none."""
     given = config.train.micro_batch_tokens is not None and config.train.checkpointed_layers is not None
     return plan.capacity_bytes is not None and not given and plan.peak_bytes > _ROOMY * USABLE_SHARE * plan.capacity_bytes
 

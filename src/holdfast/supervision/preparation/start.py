@@ -13,7 +13,7 @@ from holdfast.terminal.run_view import Terminal
 
 
 def with_start(run: RunFolder, config: Config) -> Config:
-    """`config` with the r, alpha and targets of its starting adapter; of an existing run, those it began with. Raises Stop."""
+    """Return `config` with r, alpha and targets of its starting adapter; of an existing run, those it began with. Raises Stop."""
     if config.adapter.start is None:
         return config
     begun = run.plan().start_adapter if run.config_file.exists() else None

@@ -9,7 +9,7 @@ from holdfast.processes.rank_info import RankInfo
 
 
 def with_ranks(config: Config, rank_info: RankInfo) -> Config:
-    """The config with the launcher's number of ranks. Raises Stop(2) where it asks for another, or cannot go with that many."""
+    """Return the config with the launcher's number of ranks. Raises Stop(2) where it asks for another, or cannot go with that many."""
     asked = config.train.ranks
     if asked not in (1, "auto", rank_info.size):
         text = f"train.ranks is {asked}, and {rank_info.launcher} started {rank_info.size} processes"

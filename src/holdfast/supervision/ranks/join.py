@@ -37,7 +37,7 @@ class Follower:
         self.after = 0  # the newest attempt this rank had a part in
 
     def to_end(self) -> int:
-        """The exit code: of the run where it is over, AGAIN where another start would go on with it."""
+        """Join attempts to the run's end; return its exit code, or AGAIN where another start would go on with it."""
         while True:
             number = self._next()
             if number is None:
@@ -53,7 +53,7 @@ class Follower:
                 return self._over()
 
     def _next(self) -> int | None:
-        """The attempt to join, once there is one; None where the first rank has left, or never comes."""
+        """Wait for the attempt to join; return its number, None where the first rank has left, or never comes."""
         limit_s = _AWAY_S if self.after or self._finished() else _FIRST_S
         seen = time.monotonic()
         while not self.stop() and time.monotonic() - seen < limit_s:
@@ -66,14 +66,14 @@ class Follower:
         return None
 
     def _is_open(self, number: int) -> bool:
-        """Whether an attempt of as many ranks has begun and not ended."""
+        """True if an attempt of as many ranks has begun and not ended."""
         folder = self.run.attempt(number)
         orders = read_launch_spec(folder)
         begun = orders is not None and orders.facts.get("ranks") == self.rank_info.size
         return begun and not is_closed(folder) and not (folder / "ending.json").exists()
 
     def _train(self, number: int) -> int:
-        """Be this rank's trainer in an attempt; its exit code."""
+        """Train as this rank in an attempt; return the exit code."""
         folder = self.run.attempt(number)
         orders = read_launch_spec(folder)
         environment = with_env(os.environ, (orders.facts["env"] if orders else {}) | self.rank_info.environment())
@@ -97,7 +97,7 @@ class Follower:
         return code
 
     def _goes_on(self, number: int) -> bool:
-        """Whether another attempt follows `number`, once the first rank has decided; False where it has left."""
+        """True if another attempt follows `number`, once the first rank has decided; False where it has left."""
         seen = time.monotonic()
         while not self.stop() and time.monotonic() - seen < _AWAY_S:
             if found := closed(self.run.attempt(number)):
@@ -108,7 +108,7 @@ class Follower:
         return False
 
     def _over(self) -> int:
-        """How the run ended, as far as it is known."""
+        """Return the exit code that the run ended with, as far as it is known."""
         if self.stop():
             return INTERRUPTED
         status = self._summary().get("status")

@@ -29,7 +29,7 @@ _AT_ONCE_S, _LAST_WORD_S = 2, 900  # for the last state, at the end of a run: wi
 
 @contextlib.contextmanager
 def sending(run: RunFolder, address: str | None, keep: int, hang_s: float, tell: Tell, every: int = 1) -> Iterator[None]:
-    """While this lasts, the run's newest states are sent to `address`; at its end the last one is seen there, or it is told.
+    """Send the run's newest states to `address` while this lasts; at its end the last one is seen there, or it is told.
 
     keep: states kept there; every: fewest steps between two of a command's callback's.
     """
@@ -69,7 +69,7 @@ def _why_not_there(run: RunFolder, address: str) -> str:
 
 
 def fetched(path: Path, config: Config, tell: Tell) -> None:
-    """Where `save.to` has a newer state of the run than this machine, make `path` that one. What was there is renamed, never deleted.
+    """Make `path` the run's state at `save.to` where that is newer. What was there is renamed, never deleted.
 
     Raises Stop(1) where another machine trains the run meanwhile.
     """
@@ -119,7 +119,7 @@ def take_from(target: Target, path: Path, tell: Tell) -> Json:
 
 
 def compared(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
-    """How another machine differs from the one a run was on, and what the doctor says of the run there. The run's machine becomes that one.
+    """Return how another machine differs from the run's, and what the doctor says there; the run's machine becomes that one.
 
     Raises Stop(1) where the run cannot go on there.
     """
@@ -129,7 +129,7 @@ def compared(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
 
 
 def judged(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
-    """The same, with nothing written."""
+    """Return the same as `compared`, and write nothing."""
     before = read_json(run.machine_file) or {}
     found = examine(machine, run.config(), run.plan())
     if blocking := [finding for finding in found if finding.severity == "block"]:
@@ -143,7 +143,7 @@ def judged(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
 
 
 def _is_behind(here: RunFolder, target: Target, step: int, reached: int) -> bool:
-    """Whether the state over there is a later one of the same run. Raises Stop(1) where another run's is there."""
+    """True if the state over there is a later one of the same run. Raises Stop(1) where another run's is there."""
     other, own = read_run_id(target), (read_json(here.path / "run.json") or {}).get("id")
     if own is not None and other != own:
         text = f"{target.address} holds another run than {here.path} ({listed([str(other)[:12], str(own)[:12]])})"

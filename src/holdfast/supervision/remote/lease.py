@@ -29,7 +29,7 @@ _LONGEST_BEAT_S = 600.0
 
 
 def lease_at(target: Target) -> Json | None:
-    """What stands there of who trains the run; None where nobody does, or it is no lease. Raises OSError."""
+    """Return the note there of who trains the run; None where nobody does, or it is no lease. Raises OSError."""
     try:
         value: Any = orjson.loads(target.read(LEASE))
         known = {name: value[name] for name in ("token", "host", "folder", "since", "beat", "beat_s")}
@@ -41,7 +41,7 @@ def lease_at(target: Target) -> Json | None:
 
 
 def who(lease: Json) -> str:
-    """Its holder in words."""
+    """Describe the holder of a lease."""
     return f"{lease['host']} (in {lease['folder']}, since {lease['since']} by its clock)"
 
 
@@ -116,7 +116,7 @@ class Lease:
 
 
 def _token(run: RunFolder) -> str | None:
-    """What tells this folder from a copy of the run elsewhere; it is never sent along."""
+    """Return what tells this folder from a copy of the run elsewhere; it is never sent along."""
     value = (read_json(run.path / LEASE) or {}).get("token")
     return value if isinstance(value, str) else None
 
@@ -126,6 +126,6 @@ def _ours(run: RunFolder) -> Json:
 
 
 def _is_ours(lease: Json, run: RunFolder) -> bool:
-    """Whether a lease is this folder's own: whoever works here is settled by the folder's lock then. A copy of it is another."""
+    """True if a lease is this folder's own: whoever works here is settled by the folder's lock then. A copy of it is another."""
     ours = _ours(run)
     return ours["token"] is not None and all(lease[name] == value for name, value in ours.items())

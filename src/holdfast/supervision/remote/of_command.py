@@ -75,7 +75,7 @@ class CommandSender(Sender):
         return None
 
     def _saved(self) -> tuple[int, object, Path | None]:
-        """(step, what tells it from another, path) of the command's newest whole checkpoint; (0, None, None): none. Renames nothing."""
+        """Return (step, identity, path) of the command's newest whole checkpoint; (0, None, None): none. Renames nothing."""
         command = read_command(self.run)
         if command is None or command.place is None:
             return 0, None, None
@@ -103,7 +103,7 @@ def _files_of(entry: Path) -> list[Path]:
 
 
 def fetched_for(path: Path, command: Command, tell: Tell) -> None:
-    """Where `command.to` has a newer state of this command's run than this machine, make `path` that run, with its checkpoint in place.
+    """Make `path` the run of this command at `command.to`, where that state is newer, with its checkpoint in place.
 
     Raises Stop where another machine trains it meanwhile, or another command's run is there.
     """

@@ -75,12 +75,12 @@ class Sender:
     there: set[str] = field(default_factory=set)
 
     def newest(self, last: bool) -> tuple[int, object] | None:
-        """What is to be sent: its step, and what else tells it from another; None where there is nothing. last: at the end of the run."""
+        """Return what is to be sent, (step, identity), or None where there is nothing. last: at the end of the run."""
         steps = checkpoint_steps(self.run)
         return (steps[-1], self.run.summary_file.exists()) if steps else None
 
     def marked(self, sent: Sent, newest: tuple[int, object]) -> tuple[int, object]:
-        """What `newest` gives while there is nothing newer than what was sent."""
+        """Return what `newest` gives while there is nothing newer than what was sent."""
         return sent.step, newest[1]
 
     def send(self, keep: int = 3) -> Sent | None:
@@ -121,7 +121,7 @@ class Sender:
             raise Stop(BLOCKED, text, "give each run a place of its own, for example with its name at the end of the address")
 
     def _files(self) -> tuple[int, list[tuple[str, Path | bytes]]] | None:
-        """(step of the newest whole checkpoint, all files of a state): checkpoints first, so that no journal is behind them."""
+        """Return (step of the newest whole checkpoint, a state's files): checkpoints first, so that no journal is behind them."""
         whole = [step for step in checkpoint_steps(self.run) if self._is_whole(self.run.checkpoints / checkpoint_name(step))]
         if not whole:
             return None
@@ -132,7 +132,7 @@ class Sender:
         return whole[-1], [*files, *self._journals()]
 
     def _journals(self) -> list[tuple[str, Path | bytes]]:
-        """What tells of the run beside its state."""
+        """Return the files that tell of the run beside its state."""
         files: list[tuple[str, Path | bytes]] = []
         for folder in _FOLDERS:
             most = _SMALL_BYTES if folder == "attempts" else None
@@ -150,7 +150,7 @@ class Sender:
                 yield path.relative_to(self.run.path).as_posix(), path
 
     def _is_whole(self, folder: Path) -> bool:
-        """Whether a checkpoint's files are those of its manifest. A damaged one is not sent, nor is one of another run."""
+        """True if a checkpoint's files are those of its manifest. Neither a damaged one nor another run's is sent."""
         manifest = read_json(folder / MANIFEST) or {}
         try:
             files = manifest["files"].items()
@@ -191,7 +191,7 @@ class Sender:
 
 
 def read_run_id(target: Target) -> str | None:
-    """The id of the run whose states are at a place; None where there is none."""
+    """Return the id of the run whose states are at a place; None where there is none."""
     if target.size("run.json") is None:
         return None
     try:
@@ -202,7 +202,7 @@ def read_run_id(target: Target) -> str | None:
 
 
 def states_at(target: Target) -> list[int]:
-    """Steps of the states at a place, oldest first, whether or not they are whole."""
+    """Return the steps of the states at a place, oldest first, whether or not they are whole."""
     return sorted(int(found[1]) for name in target.names("states") if (found := _STATE.fullmatch(name)))
 
 
@@ -238,7 +238,7 @@ def fetch(target: Target, path: Path) -> tuple[int, list[Json]]:
 
 
 def _manifest(target: Target, step: int) -> Json | None:
-    """A state's list of files, where it is one and names nothing outside of a run folder."""
+    """Return a state's list of files, where it is one and names nothing outside of a run folder."""
     try:
         value: Any = orjson.loads(target.read(f"states/{checkpoint_name(step)}.json"))
         right = value["format"] == _FORMAT and value["step"] == step and all(map(_is_listed, value["files"].items()))

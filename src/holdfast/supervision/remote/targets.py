@@ -31,7 +31,7 @@ class Target(Protocol):
         ...
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file, None where there is none."""
+        """Return the bytes of a file, None where there is none."""
         ...
 
     def put(self, name: str, source: Path | bytes) -> None:
@@ -52,7 +52,7 @@ class Target(Protocol):
 
 
 def target_of(address: str) -> Target:
-    """The place that an address names. Raises Stop(2) where it is none, or its package is not installed."""
+    """Return the place that an address names. Raises Stop(2) where it names none, or its package is not installed."""
     if not address.strip():
         raise Stop(USAGE, "the address is empty (a variable that is not set?)", _HINT)
     if not ADDRESS.match(address):
@@ -62,7 +62,7 @@ def target_of(address: str) -> Target:
 
 
 def _folder_of(address: str) -> Path:
-    """The folder of an address that has no protocol. Raises Stop(2) where it looks like one that has, or is of no user."""
+    """Return the folder of an address without a protocol. Raises Stop(2) where it looks like one that has, or is of no user."""
     if ":" in address.split("/")[0]:
         text = f"{address} has a colon before its first slash, and is no address that is known here (protocols are in small letters)"
         raise Stop(USAGE, text, f"{_HINT}; a folder of that name: ./{address}")

@@ -75,7 +75,7 @@ class RealWorld:
     def investigate(
         self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: Viewer
     ) -> Verdict:
-        """Experiments with the step the failure report was in, on the device its trainer has left."""
+        """Try the failure report's step in experiments, on the device its trainer has left."""
         assert failure_report.step is not None
         settings = settings_at(read_timeline(run.timeline_file), failure_report.step)
         limit_s = TrainerHangTimeout(run, failure_report.attempt, run.config().run.hang_s).limit_s()
@@ -91,7 +91,7 @@ class RealWorld:
         return concluded(lab, hosts, lambda: investigate(lab, suspects, deaths, remedies))
 
     def investigate_course(self, launch: Launch, run: RunFolder, trouble: Trouble, to: int, view: Viewer) -> Verdict:
-        """Experiments with the steps in which the loss left its level."""
+        """Try the steps in which the loss left its level in experiments."""
         settings = settings_at(read_timeline(run.timeline_file), to + 1)
         limit_s = TrainerHangTimeout(run, run.attempts()[-1], run.config().run.hang_s).limit_s()
         steps = {row["step"]: row for row in run.newest_steps() if row["step"] > to}

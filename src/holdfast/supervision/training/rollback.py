@@ -40,7 +40,7 @@ def take_up(run: RunFolder, places: Sequence[Path]) -> Json | None:
 
 
 def rollbacks(run: RunFolder) -> list[tuple[Path, Json]]:
-    """The rollbacks of a run, oldest first: folder, and {from, to, settings, quarantined, reason, done}."""
+    """Return the rollbacks of a run, oldest first: folder, and {from, to, settings, quarantined, reason, done}."""
     folders = sorted(run.rollbacks.iterdir()) if run.rollbacks.is_dir() else []
     return [(folder, facts) for folder in folders if (facts := read_json(folder / _FILE))]
 

@@ -131,7 +131,7 @@ def _conclude(
 
 
 def diagnosed(run: RunFolder) -> list[str]:
-    """What `holdfast diagnose` says of the run, in a few lines; none where it knows no more than the reason says."""
+    """Return what `holdfast diagnose` says of the run, in a few lines; none where it knows no more than the reason says."""
     cards: dict[str, Failure] = cards_of("failures")
     found, _ = diagnose_run(run, cards)
     if found.cause in ("unknown", "healthy"):

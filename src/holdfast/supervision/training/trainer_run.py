@@ -103,7 +103,7 @@ class TrainerRun:
         )
 
     def try_out(self, known: Known) -> Verdict | None:
-        """What the lab finds out, where it is worth asking and may be asked; None where nothing was tried."""
+        """Return what the lab finds out, where it is worth asking and may be asked; None where nothing was tried."""
         failure_report, trouble = known.failure_report, known.trouble
         if self.view.stopping() or not wants_trials(known):
             return NO_TRIALS if trouble else None
@@ -161,7 +161,7 @@ class TrainerRun:
 
 
 def _was_reduced(run: RunFolder) -> bool:
-    """Whether the newest attempt was one of several ranks, or what was left of them."""
+    """True if the newest attempt was one of several ranks, or what was left of them."""
     number = max(run.attempts(), default=0)
     orders = read_launch_spec(run.attempt(number)) if number else None
     return orders is not None and orders.devices != [0]

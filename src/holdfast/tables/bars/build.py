@@ -112,7 +112,7 @@ def build_features(wish: Wish, done: Callable[[int], None]) -> Json:
 
 
 def _joined(carried: Stretch | None, kept: Kept, scale: float, wish: Wish, count: _Count) -> tuple[Stretch, float]:
-    """(the bars behind those carried over, the newest scale of prices): from a change of contract on, prices are scaled to join the old."""
+    """Return (bars behind those carried over, newest scale of prices): from a change of contract on, prices are scaled to join the old."""
     prices = {name: values.copy() for name, values in kept.prices.items()}
     last = carried.close[-1] if carried else None
     first = np.flatnonzero(kept.first_of_contract)
@@ -145,13 +145,13 @@ def _appended(old: Stretch, new: Stretch) -> Stretch:
 
 
 def _needed_from(bars: Stretch) -> int:
-    """The first bar that later bars look at: the begin of the session before the newest, or LOOKBACK bars before the end."""
+    """Return the first bar that later bars need: the begin of the session before the newest, or LOOKBACK bars before the end."""
     of_session = int(bars.starts[-2]) if len(bars.starts) > 1 else 0
     return max(0, min(of_session, len(bars) - LOOKBACK))
 
 
 def _round_bin(price: float) -> float:
-    """The number of the form 1, 2 or 5 times a power of ten that is nearest to a ten-thousandth of the price."""
+    """Round a ten-thousandth of the price to the nearest number of the form 1, 2 or 5 times a power of ten."""
     wanted = price * _ONE_BP
     power = 10.0 ** np.floor(np.log10(wanted))
     return float(min((power * step for step in (1.0, 2.0, 5.0, 10.0)), key=lambda width: abs(np.log(width / wanted))))
@@ -173,7 +173,7 @@ def _writer(out: Path, layout: Layout, keep: tuple[str, ...]) -> Iterator[_Write
 
 
 def _kept_column(values: pl.Series) -> pl.Series:
-    """As numbers where it holds nothing else."""
+    """Return a column as numbers where it holds nothing else."""
     numbers = values.cast(pl.Float64, strict=False)
     return numbers if numbers.null_count() == values.null_count() else values
 

@@ -58,7 +58,7 @@ class Judge:
     _contract: str | None = None
 
     def take(self, frame: pl.DataFrame) -> tuple[Kept, list[Json]]:
-        """(the bars that are kept, {line, reason, detail, raw} of the others). Raises Stop(2) where the zone is unknown."""
+        """Return (bars that are kept, {line, reason, detail, raw} of the others). Raises Stop(2) where the zone is unknown."""
         columns = self.layout.columns
         time, _, plain = times_of(frame[columns["timestamp"]], self.zone)
         self.without_offset += plain
@@ -73,7 +73,7 @@ class Judge:
         return self._as_arrays(frame.filter(pl.Series(good)), stamps, {name: values[good] for name, values in numbers.items()}), rejects
 
     def _reasons(self, time: Whole, numbers: dict[str, npt.NDArray[np.float64]], ragged: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-        """Which of the REASONS each bar is rejected for; -1: none."""
+        """Return the index into REASONS that each bar is rejected for; -1: none."""
         open_, high, low, close = (numbers[name] for name in _PRICES)
         finite = np.logical_and.reduce([np.isfinite(values) for values in numbers.values()])
         tests = {

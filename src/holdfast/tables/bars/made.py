@@ -25,7 +25,7 @@ _CODES = "HMUZ"
 
 
 def made_bars(bars: int, seed: int, signal: float = 0.0) -> Iterator[pl.DataFrame]:
-    """`bars` one-minute bars in chunks: timestamp, open, high, low, close, volume, contract. Memory does not grow with their number."""
+    """Yield `bars` one-minute bars in chunks: timestamp, open, high, low, close, volume, contract. Memory does not grow with them."""
     price, before, made, day = _PRICE, 0.0, 0, 0
     while made < bars:
         random = np.random.Generator(np.random.Philox(key=[seed, 1 + day]))
@@ -57,7 +57,7 @@ def made_bars(bars: int, seed: int, signal: float = 0.0) -> Iterator[pl.DataFram
 
 
 def made_vix(bars: int, seed: int) -> pl.DataFrame:
-    """DATE and CLOSE of every day that `bars` made bars reach, and of more than a year before."""
+    """Return DATE and CLOSE of every day that `bars` made bars reach, and of more than a year before."""
     days = np.arange(-_LEAD_DAYS, bars // (MINUTES - 10) + 2)
     random = np.random.Generator(np.random.Philox(key=[seed, 0]))
     noise = np.exp(random.normal(0.0, 0.05, len(days)))
@@ -66,7 +66,7 @@ def made_vix(bars: int, seed: int) -> pl.DataFrame:
 
 
 def _volatility(days: _Numbers, seed: int) -> _Numbers:
-    """Standard deviation of a minute's return on each trading day: slow waves, without a memory that would have to be carried."""
+    """Return the standard deviation of a minute's return on each trading day: slow waves, with no memory to carry over."""
     phase = np.random.Generator(np.random.Philox(key=[seed, 2**32])).random(3) * 2 * np.pi
     waves = 0.35 * np.sin(days / 40.0 + phase[0]) + 0.25 * np.sin(days / 11.0 + phase[1]) + 0.15 * np.sin(days / 3.0 + phase[2])
     wide: _Numbers = 0.00028 * np.exp(waves)
@@ -74,7 +74,7 @@ def _volatility(days: _Numbers, seed: int) -> _Numbers:
 
 
 def _shape(minute: _Numbers) -> _Numbers:
-    """How lively a minute of the session is: most at the open and the close of regular hours (minutes 930 and 1,320)."""
+    """Return how lively a minute of the session is: most at the open and the close of regular hours (minutes 930 and 1,320)."""
     regular = (minute >= 930) & (minute < 1320)
     edges = np.exp(-np.abs(minute - 930) / 30.0) + 0.7 * np.exp(-np.abs(minute - 1320) / 30.0)
     lively: _Numbers = 0.6 + 0.8 * regular + edges
@@ -82,7 +82,7 @@ def _shape(minute: _Numbers) -> _Numbers:
 
 
 def _leaning(drawn: _Numbers, signal: float, before: float) -> _Numbers:
-    """Each move less `signal` times the one before it: a sum over the past that has faded after some dozen bars."""
+    """Subtract `signal` times the move before from each move: a sum over the past that has faded after some dozen bars."""
     out, weight = drawn.copy(), 1.0
     for back in range(1, 40):
         weight *= -signal
@@ -92,13 +92,13 @@ def _leaning(drawn: _Numbers, signal: float, before: float) -> _Numbers:
 
 
 def _dates(days: _Numbers) -> _Numbers:
-    """Dates, in days since 1970, of trading days: Mondays to Fridays."""
+    """Return dates of trading days (Mondays to Fridays), in days since 1970."""
     weeks, weekday = np.divmod(days, 5)
     return (_FIRST_DAY + 7 * weeks + weekday).astype(np.int32)
 
 
 def _times(days: _Numbers, minute: _Numbers) -> pl.Series:
-    """Local times with their offsets, as texts; a session begins at 17:00 of the day before its date."""
+    """Format local times with their offsets; a session begins at 17:00 of the day before its date."""
     seconds = np.repeat(_dates(days).astype(np.int64), MINUTES) * 86_400 - 7 * 3600 + minute * 60
     local = pl.Series(seconds * 1_000_000).cast(pl.Datetime("us"))
     zoned = local.dt.replace_time_zone("America/Chicago", ambiguous="earliest", non_existent="null")
@@ -106,7 +106,7 @@ def _times(days: _Numbers, minute: _Numbers) -> pl.Series:
 
 
 def _codes(number: _Numbers) -> pl.Series:
-    """Names as ESH0, by the number of the contract."""
+    """Return contract names such as ESH0, by the number of the contract."""
     quarter, year = pl.Series(number % 4), pl.Series(number // 4 % 10)
     letters = quarter.replace_strict(dict(enumerate(_CODES)), return_dtype=pl.String)
     return pl.Series("contract", ["ES"]).new_from_index(0, len(number)) + letters + year.cast(pl.String)

@@ -52,7 +52,7 @@ def layout_of(frames: Frames, keep: list[str]) -> Layout:
 
 
 def read_chunks(file: Path, keep: list[str], bars: int) -> tuple[Layout, Iterator[pl.DataFrame]]:
-    """(the columns, the file's rows in chunks of at most `bars`): texts as they stand there, and their lines. Raises Stop(1), OSError."""
+    """Return (columns, rows in chunks of at most `bars`): texts as they stand there, and their lines. Raises Stop(1), OSError."""
     frames = open_frames(file, _MOST_COLUMNS)
     layout = layout_of(frames, keep)
     texts = (frame.with_columns(as_text(frame[name]).alias(name) for name in layout.wanted) for frame in frames.chunks(layout.wanted, bars))

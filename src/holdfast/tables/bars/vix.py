@@ -26,7 +26,7 @@ class DailyVix:
     seen: Vix
 
     def before(self, day: Whole) -> tuple[Vix, npt.NDArray[np.bool_]]:
-        """(what is known of it before each of these days, where that is nothing or more than ten days old: NaN there)."""
+        """Return (VIX known before each of these days; mask of the days where none is known or it is over ten days old: NaN there)."""
         at = np.searchsorted(self.days, day, side="left") - 1
         unknown = (at < 0) | (day - self.days[np.maximum(at, 0)] > _STALE)
         parts = (np.where(unknown, np.nan, values[np.maximum(at, 0)]) for values in (self.seen.close, self.seen.before))

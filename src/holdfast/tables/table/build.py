@@ -83,7 +83,7 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
 
 
 def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
-    """What goes into the network and what comes out. Raises Stop(1) where nothing can be learned of the training part."""
+    """Return what goes into the network and what comes out. Raises Stop(1) where nothing can be learned of the training part."""
     table, found, training = columns_of(config), seen.found, seen.part == TRAINING
     deviation, rows = found.deviation, int(training.sum())
     numbers, left_out = [], []
@@ -147,7 +147,7 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
 
 
 def _sort_key(name: str) -> tuple[bool, float, str]:
-    """Numbers by their size, before texts."""
+    """Return the key that sorts numbers by their size, before texts."""
     try:
         return False, float(name), name
     except ValueError:
@@ -155,7 +155,7 @@ def _sort_key(name: str) -> tuple[bool, float, str]:
 
 
 def _class_numbers(target: Target, raw: Raw, horizon: int | None) -> Callable[[Array], Array]:
-    """What makes numbers of the target's classes of codes: -1 for a class that no training row has, NaN where there is none."""
+    """Return a function from codes to the target's class numbers: -1 for a class no training row has, NaN where there is none."""
     names = ["falls", "rises"] if horizon else raw.classes
     place = {name: at for at, name in enumerate(target.classes)}
     numbers = np.array([*(place.get(name, -1) for name in names), np.nan], np.float64)
@@ -197,14 +197,14 @@ def _columns(values: Array, names: tuple[str, ...], wanted: list[str], rows: sli
 
 
 def _inputs(form: Form, numbers: Array) -> Array:
-    """What goes into the network for numbers [rows, form.numbers]: scaled, 0 where one is missing, indicators behind them."""
+    """Return the network's inputs for numbers [rows, form.numbers]: scaled, 0 where one is missing, indicators behind them."""
     missing = np.isnan(numbers)
     scaled = np.where(missing, 0.0, (numbers - form.means) / form.scales)
     return np.concatenate([scaled, missing[:, form.indicators]], axis=1)
 
 
 def _codes(form: Form, schema: Schema, raw: Raw, rows: slice) -> Array:
-    """Codes of the form's categories: 0 for a name no training row has."""
+    """Return the codes of the form's categories: 0 for a name no training row has."""
     out = np.zeros((rows.stop - rows.start, len(form.categories)), np.int32)
     for at, category in enumerate(form.categories):
         place = {name: number + 1 for number, name in enumerate(category.values)}

@@ -52,11 +52,11 @@ class Target(_Part):
     horizon: int | None = None
 
     def scaled(self, values: Array) -> Array:
-        """Values of the column as the network gives them."""
+        """Scale values of the column to what the network gives."""
         return (values - self.mean) / self.scale
 
     def unscaled(self, values: Array) -> Array:
-        """What the network gives, in the column's own unit."""
+        """Convert what the network gives to the column's own unit."""
         return values * self.scale + self.mean
 
 

@@ -43,7 +43,7 @@ class Frames:
     chunks: Callable[[list[str], int], Iterator[pl.DataFrame]]
 
     def shown(self) -> str:
-        """The columns in words, not all of many."""
+        """Return the columns in words, only some where there are many."""
         return listed([name[:_LONGEST_NAME] for name in self.names], _SHOWN)
 
 
@@ -87,7 +87,7 @@ def _csv(file: Path) -> Frames:
 
 
 def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: list[str], first: int) -> pl.DataFrame:
-    """The wanted columns of these lines as texts; blank lines are no rows."""
+    """Return the wanted columns of these lines as texts; blank lines are no rows."""
     empty = not all(map(bytes.strip, lines))
     text = b"".join([line for line in lines if line.strip()] if empty else lines)
     if not text:
@@ -119,7 +119,7 @@ def _frame(lines: list[bytes], names: tuple[str, ...], separator: str, wanted: l
 
 
 def _if_ragged(line: bytes, separator: str, most: int) -> str | None:
-    """The line, where it has more fields; a separator in quotes parts none."""
+    """Return the line where it has more fields than `most`; a separator in quotes parts none."""
     if line.count(separator.encode()) < most:
         return None
     text = line.decode("utf-8", "replace").rstrip("\r\n")
@@ -150,12 +150,12 @@ def _binary(file: Path) -> Frames:
 
 
 def _told(error: BaseException) -> str:
-    """The first line of what polars says; behind it comes the data."""
+    """Return the first line of what polars says; behind it comes the data."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def as_text(values: pl.Series) -> pl.Series:
-    """Texts of a column: of times in ISO 8601, of others as they are written."""
+    """Convert a column to texts: times to ISO 8601, others as they are written."""
     if values.dtype == pl.String:
         return values
     return values.dt.to_string("iso:strict") if isinstance(values.dtype, pl.Datetime) else values.cast(pl.String)

@@ -66,7 +66,7 @@ class _Codes:
     of: dict[str, int] = field(default_factory=dict)
 
     def take(self, values: pl.Series) -> npt.NDArray[np.int32]:
-        """A number for each value; -1 where there is none."""
+        """Return a number for each value; -1 where there is none."""
         for name in values.unique(maintain_order=True).drop_nulls().to_list():
             self.of.setdefault(name, len(self.of))
         return values.replace_strict(self.of, default=-1, return_dtype=pl.Int32).fill_null(-1).to_numpy()
@@ -99,13 +99,13 @@ class Intake:
         self.first_reject: str | None = None
 
     def take(self, frames: Frames, number: int) -> None:
-        """All rows of the file of this number."""
+        """Take all rows of the file of this number."""
         rows = max(1, min(_ROWS, _CELLS // len(frames.names)))
         for frame in frames.chunks(list(frames.names) if self.keep else self.schema.wanted, rows):
             self._chunk(frame, str(frames.file), number)
 
     def done(self) -> Raw:
-        """What there is, mapped. `close` removes it."""
+        """Return all rows taken, memory-mapped. `close` removes them."""
         for handle in self.handles.values():
             handle.close()
         shapes = {"numbers": (-1, len(self.schema.numbers)), "codes": (-1, len(self.schema.categories))}
@@ -167,7 +167,7 @@ class Intake:
             self.keep(frame.filter(pl.Series(good)).drop(LINE, RAGGED))
 
     def _codes(self, name: str, values: pl.Series) -> Array:
-        """Codes of a column of names; -1 of one that has too many values."""
+        """Return the codes of a column of names; -1 of one that has too many values."""
         if name in self.uncounted:
             return np.full(len(values), -1, np.int32)
         codes = self.codes[name].take(_names(values))
@@ -192,7 +192,7 @@ class Intake:
             self.handles[name].write(np.ascontiguousarray(values[good], _KINDS[name]).tobytes())
 
     def _reject(self, frame: pl.DataFrame, reason: Array, column: Array, file: str) -> None:
-        """column: number of the column that a row is rejected for; -1: for none."""
+        """Reject rows. column: number of the column that a row is rejected for; -1: for none."""
         bad, names = np.flatnonzero(reason >= 0), list(REASONS)
         self.by_reason.update(names[which] for which in reason[bad])
         rows = frame[bad.tolist()].iter_rows(named=True) if len(bad) else ()
@@ -213,7 +213,7 @@ def _too_many(name: str, count: int, most: int) -> Stop:
 
 
 def _numbers(values: pl.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """(numbers, NaN where there is none; where a text stands instead)"""
+    """Return (numbers, NaN where there is none; mask of the places with a text instead)."""
     if values.dtype.is_numeric() or values.dtype == pl.Boolean:
         return values.cast(pl.Float64).fill_null(np.nan).to_numpy(), np.zeros(len(values), np.bool_)
     texts = values.cast(pl.String).str.strip_chars()
@@ -223,6 +223,6 @@ def _numbers(values: pl.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
 
 
 def _names(values: pl.Series) -> pl.Series:
-    """Texts, null where there is none."""
+    """Return texts, null where there is none."""
     texts = as_text(values).str.strip_chars()
     return texts.set(texts == "", None)

@@ -36,7 +36,7 @@ _MOST_NAMES = 1000  # values of a column of names, where no config says
 
 
 def seems_a_table(files: list[str]) -> bool:
-    """Whether the first file has columns of numbers and times, at least half of them, and rows that are no text to learn."""
+    """True if the first file has columns of numbers and times, at least half of them, and rows that are no text to learn."""
     try:
         frames = open_frames(Path(files[0]))
         schema = found_schema(frames)
@@ -108,7 +108,7 @@ def look_at(
 
 
 def _as_its_run(config: Config, schema: Schema, raw: Raw) -> tuple[dict[str, int], Moments | None, list[Finding]]:
-    """(rows that stay and have nothing to learn, by reason; moments of the training part; findings, what would stop the run among them)."""
+    """Return (rows kept with nothing to learn, by reason; moments of the training part; findings, among them what would stop the run)."""
     try:
         seen = survey(config, schema, raw)
     except Stop as stop:
@@ -126,7 +126,7 @@ def _stopped(stop: Stop) -> Finding:
 
 
 def _unaimed(schema: Schema, raw: Raw) -> tuple[Counter[str], Moments | None, list[Finding]]:
-    """As `_as_its_run`, of a table of which nothing is known to be the target."""
+    """Return the same as `_as_its_run`, for a table of which no target is known."""
     count = len(raw.arrays["line"])
     if not count:
         return Counter(), None, [Finding("table", "block", "no row is left", "see the reasons above")]
@@ -144,7 +144,7 @@ def _columns(schema: Schema, raw: Raw, found: Moments | None) -> list[Json]:
 
 
 def _spread(found: Moments | None, at: int) -> Json:
-    """Of a column of numbers; null where nothing was counted."""
+    """Summarise the spread of a column of numbers; null where nothing was counted."""
     if found is None or not found.count[at]:
         return {"low": None, "mean": None, "high": None, "deviation": None, "missing": None if found is None else int(found.missing[at])}
     numbers = {"low": found.low[at], "mean": found.mean[at], "high": found.high[at], "deviation": found.deviation[at]}
@@ -152,7 +152,7 @@ def _spread(found: Moments | None, at: int) -> Json:
 
 
 def config_for(files: list[str], target: str, time: str | None) -> Config:
-    """A run on these files that learns this column of all others. Raises Stop(1) where both names are one."""
+    """Return the config of a run on these files that learns this column from all others. Raises Stop(1) where both names are one."""
     if target == time:
         raise Stop(BLOCKED, f"--target and --time are both {target}", "name two columns")
     return Config.model_validate(

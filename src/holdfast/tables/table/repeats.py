@@ -43,7 +43,7 @@ def repeats_of(raw: Raw, part: Array, target: Array) -> Repeats:
 
 
 def _keys(raw: Raw, target: Array) -> Array:
-    """Hashes of rows, uint64 [rows]."""
+    """Hash rows, uint64 [rows]."""
     arrays, keys = raw.arrays, np.zeros(len(target), np.uint64)
     for some in chunks(len(target)):
         numbers = np.column_stack([arrays["numbers"][some], target[some], arrays["codes"][some], arrays["group"][some]]).astype(np.float64)
@@ -55,7 +55,7 @@ def _keys(raw: Raw, target: Array) -> Array:
 
 
 def _combinations(raw: Raw, part: Array) -> int:
-    """How many rows of features there could be, of the values of each column; a column of times makes each row its own."""
+    """Count the rows of features that the values of the columns could make; a column of times makes each row its own."""
     some = np.flatnonzero(part == TRAINING)[:_SAMPLE]
     columns = [raw.arrays["time"][some], *raw.arrays["numbers"][some].T, *raw.arrays["codes"][some].T]
     return math.prod(len(np.unique(column)) for column in columns)

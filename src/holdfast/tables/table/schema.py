@@ -53,7 +53,7 @@ def open_all(names: Sequence[str]) -> list[Frames]:
 
 
 def schema_of(frames: Frames, table: Table) -> Schema:
-    """Raises Stop(1) for a column that is not there, and for a table that leaves none to learn from."""
+    """Return the schema of a table. Raises Stop(1) for a column that is not there, and where none is left to learn from."""
     asked = [table.target, *table.features, *table.ignore, *table.categories, *filter(None, (table.time, table.group))]
     if missing := [name for name in dict.fromkeys(asked) if name not in frames.names]:
         near = [close[0] for name in missing if (close := difflib.get_close_matches(name, frames.names, 1, 0.6))]
@@ -76,7 +76,7 @@ def schema_of(frames: Frames, table: Table) -> Schema:
 
 
 def found_schema(frames: Frames) -> Schema:
-    """What the columns seem to be where nothing is told of them: numbers, names, times. Raises Stop(1) where there is no row."""
+    """Guess what each column is where nothing is told: numbers, names, times. Raises Stop(1) where there is no row."""
     head = next(frames.chunks(list(frames.names), _LOOKED_AT), None)
     if head is None or not len(head):
         raise Stop(BLOCKED, f"{frames.file} holds no row", "give a table with rows")

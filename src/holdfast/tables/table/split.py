@@ -20,7 +20,7 @@ Part = npt.NDArray[np.uint8]
 
 def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[np.int32], time: npt.NDArray[np.int64],
               group: npt.NDArray[np.int32]) -> tuple[Part, Literal["row", "group", "time", "file"], int]:  # fmt: skip
-    """(what each row is for, by what they were parted, rows left out by purge and embargo). usable: rows with a target."""
+    """Return (part of each row, by what they were parted, rows left out by purge and embargo). usable: rows with a target."""
     table, data, seed = columns_of(config), config.data, config.train.seed
     part = np.full(len(usable), UNUSED, np.uint8)
     part[usable] = TRAINING
@@ -75,12 +75,12 @@ def _last_of_each(before: npt.NDArray[np.int64], gap: int, file: npt.NDArray[np.
 
 
 def _first_at(ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], at: int) -> int:
-    """The first place of the time that stands at `at`."""
+    """Return the first place of the time that stands at `at`."""
     return bisect.bisect_left(range(len(ordered)), int(time[ordered[at]]), key=lambda place: int(time[ordered[place]]))
 
 
 def _held_groups(group: npt.NDArray[np.int32], share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Rows of whole groups, drawn by seed, that are nearest to the share."""
+    """Draw whole groups by seed, nearest to the share of rows; return the mask of their rows."""
     names, of = np.unique(group, return_inverse=True)
     if len(names) < 2:
         raise Stop(

@@ -45,7 +45,7 @@ def chunks(rows: int) -> Iterator[slice]:
 
 
 def moments(values: Array, chosen: Array) -> Moments:
-    """Of the rows `chosen` (a mask) of [rows, columns]; chunks are joined by Chan, Golub & LeVeque's update."""
+    """Compute the moments of the rows `chosen` (a mask) of [rows, columns]; chunks are joined by Chan, Golub & LeVeque's update."""
     width = values.shape[1]
     total = Moments(np.zeros(width), np.zeros(width), np.zeros(width), np.full(width, np.inf), np.full(width, -np.inf), np.zeros(width))
     for some in chunks(len(values)):
@@ -66,7 +66,7 @@ def moments(values: Array, chosen: Array) -> Moments:
 
 
 def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moments, horizon: int | None) -> TableFacts:
-    """What the checks of tables look at. target: what is learned, of each row (NaN where it is unknown)."""
+    """Return what the checks of tables look at. target: what is learned, of each row (NaN where it is unknown)."""
     sample = _first_of(part, max(1000, _CELLS // max(1, len(schema.numbers))))
     training = int((part == TRAINING).sum())
     if schema.time:
@@ -118,7 +118,7 @@ def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Mome
 
 
 def counts_of(codes: Array, chosen: Array) -> dict[int, int]:
-    """How often each whole number stands in the rows `chosen` (a mask); in their order."""
+    """Count each whole number in the rows `chosen` (a mask); in ascending order."""
     total: Counter[int] = Counter()
     for some in chunks(len(codes)):
         values, counts = np.unique(codes[some][chosen[some]], return_counts=True)
@@ -127,7 +127,7 @@ def counts_of(codes: Array, chosen: Array) -> dict[int, int]:
 
 
 def _first_of(part: Array, most: int) -> Array:
-    """The first training rows."""
+    """Return the first training rows, at most `most`."""
     found, count = [], 0
     for some in chunks(len(part)):
         rows = some.start + np.flatnonzero(part[some] == TRAINING)
@@ -146,7 +146,7 @@ def _names(raw: Raw, name: str, at: int, part: Array, training: int) -> ColumnFa
 
 
 def _match(column: Array, target: Array, price: Array | None, in_time: bool, horizon: int | None) -> tuple[float, int]:
-    """(largest share of rows where the column is the target, how many rows later that target is)."""
+    """Return (largest share of rows where the column is the target, how many rows later that target is)."""
     lags = (0, *_LAGS) if in_time else (0,)
     found = [(_equal(column[: len(column) - lag], target[lag:]), lag) for lag in lags]
     if price is not None and horizon:
@@ -174,19 +174,19 @@ def _correlation(one: Array, other: Array) -> float:
 
 
 def in_order(file: Array, time: Array) -> bool:
-    """Whether no row is older than the one before it in its file."""
+    """True if no row is older than the one before it in its file."""
     return not any((apart < 0).any() for apart in _apart(file, time))
 
 
 def _apart(file: Array, time: Array) -> Iterator[Array]:
-    """Seconds between rows of one file that follow each other, in chunks."""
+    """Yield the seconds between successive rows of one file, in chunks."""
     for some in chunks(len(time)):
         both = slice(some.start, some.stop + 1)
         yield np.diff(time[both])[np.diff(file[both]) == 0] / 1e6
 
 
 def _times(file: Array, time: Array) -> dict[str, Any]:
-    """Facts of the order of rows within their files."""
+    """Return facts of the order of rows within their files."""
     unordered = sum(int((apart < 0).sum()) for apart in _apart(file, time))
     if unordered:
         order = np.lexsort((time, file))

@@ -41,7 +41,7 @@ class Surveyed:
 
 
 def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
-    """Raises Stop(1) where no row is left to train on."""
+    """Survey a table. Raises Stop(1) where no row is left to train on."""
     arrays, horizon = raw.arrays, columns_of(config).horizon
     target, late, crosses = _targets(schema, raw, horizon)
     usable = ~np.isnan(target)
@@ -70,7 +70,7 @@ def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
 
 
 def judge(facts: TableFacts) -> list[Finding]:
-    """What the checks of tables find."""
+    """Return what the checks of tables find."""
     return [
         Finding(card.id, card.severity, text, card.fix, str(card.source[0]))
         for card in cards_of("checks_tables").values()
@@ -79,7 +79,7 @@ def judge(facts: TableFacts) -> list[Finding]:
 
 
 def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict[str, Array], int]:
-    """(what is to be learned of each row, NaN where it is unknown; rows rejected for it, by reason; horizons that end in another group)."""
+    """Return (target of each row, NaN where unknown; rows rejected for it, by reason; horizons that end in another group)."""
     values: Array = raw.arrays["target"]
     if not horizon or not len(values):
         return values, {}, 0

@@ -37,16 +37,16 @@ class TableSet:
         return len(self.part)
 
     def source(self, row: int) -> str:
-        """File and line."""
+        """Return file and line of a row."""
         return f"{self.files[self.file[row]]}:{self.line[row]}"
 
     def rows_of(self, part: int) -> Rows:
-        """The rows that are for training, or held out; in the order of time where there is one."""
+        """Return the rows for training, or held out; in the order of time where there is one."""
         return by_time(np.flatnonzero(self.part == part), self.time)
 
 
 def by_time(rows: Rows, time: npt.NDArray[np.int64]) -> Rows:
-    """These rows, the oldest first; as they stand where they are so already, which needs no memory."""
+    """Sort these rows by time, the oldest first; already sorted ones are returned as they are, which needs no memory."""
     pairs = (time[rows[start : start + _ROWS + 1]] for start in range(0, len(rows), _ROWS))
     return rows if all((np.diff(some) >= 0).all() for some in pairs) else rows[np.argsort(time[rows], kind="stable")]
 

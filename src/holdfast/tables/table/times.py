@@ -26,7 +26,7 @@ class Times(NamedTuple):
 
 
 def times_of(values: pl.Series, zone: str) -> Times:
-    """The times of a column. Raises Stop(2) where the zone is unknown."""
+    """Return the times of a column. Raises Stop(2) where the zone is unknown."""
     if isinstance(values.dtype, pl.Datetime):
         aware = values.dtype.time_zone is not None
         moments = values if aware else values.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
@@ -54,6 +54,6 @@ def _filled(values: pl.Series) -> npt.NDArray[np.int64]:
 
 
 def _unix(text: pl.Expr) -> pl.Expr:
-    """Microseconds of a Unix time in seconds, milliseconds or microseconds, told by its digits."""
+    """Convert a Unix time in seconds, milliseconds or microseconds, told by its digits, to microseconds."""
     value, digits = text.cast(pl.Int64, strict=False), text.str.len_chars()
     return pl.coalesce(pl.when(digits == count).then(value * factor) for count, factor in _US.items())

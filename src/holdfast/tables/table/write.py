@@ -16,7 +16,7 @@ FORMS = (".csv", ".parquet", ".jsonl")
 
 @contextlib.contextmanager
 def table_writer(out: Path) -> Iterator[Callable[[pl.DataFrame], None]]:
-    """Gives what writes a chunk. CSV has an empty field where there is no value. Raises OSError."""
+    """Yield a function that writes a chunk. CSV has an empty field where there is no value. Raises OSError."""
     out.parent.mkdir(parents=True, exist_ok=True)
     kind = out.suffix.lower()
     with replacing(out) as handle:

@@ -30,7 +30,7 @@ _NAMES = 20
 
 
 def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
-    """The built table, whose arrays lie in the run folder. Raises Stop(1) where nothing can be learned."""
+    """Return the built table, whose arrays lie in the run folder. Raises Stop(1) where nothing can be learned."""
     if importlib.util.find_spec("polars") is None:
         raise Stop(BLOCKED, "a task on tables needs polars", "pip install 'holdfast[tabular]'")
     from holdfast.tables.table.build import build_table
@@ -44,7 +44,7 @@ def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
 
 
 def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> Planned:
-    """The plan of a new run, whose arrays then lie in its folder. Raises Stop(1)."""
+    """Plan a new run, whose arrays then lie in its folder. Raises Stop(1)."""
     machine = asked.result()
     built = _check(run, config, terminal)
     parts, form = built.parts, built.form
@@ -59,7 +59,7 @@ def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: 
 
 
 def foresee(config: Config, machine: Json) -> Foreseen:
-    """What can be said before anything is prepared: whether the columns are there, and a plan as if no name had more than 20 values."""
+    """Return what can be said before preparing: whether the columns are there, and a plan as if no name had more than 20 values."""
     if importlib.util.find_spec("polars") is None:
         return Foreseen(None, [Finding("packages", "block", "a task on tables needs polars", "pip install 'holdfast[tabular]'")], config)
     from holdfast.tables.table.schema import open_all, schema_of
@@ -79,7 +79,7 @@ def _write(handle: BinaryIO, row: Json) -> None:
 
 
 def _report(built: Any, config: Config) -> Json:
-    """What data.json holds: the law of rows, the form, what the checks found."""
+    """Return the content of data.json: the law of rows, the form, what the checks found."""
     return {
         "rows": built.read,
         "kept": built.read - built.rejected,

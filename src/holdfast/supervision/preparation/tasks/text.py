@@ -28,7 +28,7 @@ from holdfast.terminal.run_view import Terminal
 
 
 def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> Planned:
-    """The plan of a new run, whose tokens then lie in its folder; its config names the commit of its model."""
+    """Plan a new run, whose tokens then lie in its folder and whose config names the commit of its model."""
     model = read_model(config.model)
     held = as_it_comes(config, model)
     refuse_what_is_missing(held, model)
@@ -63,7 +63,7 @@ def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
 
 
 def _rows_asked(config: Config, held_out: int) -> int:
-    """Base and tuned model are asked for losses and answers; a scalar head has no base to ask."""
+    """Return the number of rows to ask base and tuned model for losses and answers; a scalar head has no base to ask."""
     return held_out if config.train.objective_kind.scores else 2 * (held_out + min(held_out, config.evaluate.generate))
 
 

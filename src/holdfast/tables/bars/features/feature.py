@@ -28,7 +28,7 @@ class Feature:
     function: Compute
 
     def of(self, bars: Stretch) -> Column:
-        """Its value at each bar; NaN where it has none (too few bars before, nothing traded)."""
+        """Compute the feature at each bar; NaN where it has no value (too few bars before, nothing traded)."""
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             values = self.function(bars)
         return np.where(np.isfinite(values), values, np.nan)
@@ -49,6 +49,6 @@ def feature(unit: str, source: str, needs_vix: bool = False) -> Callable[[Comput
 
 
 def of_module(module: ModuleType) -> list[Feature]:
-    """The features of a module, in the order they stand in."""
+    """Return the features of a module, in the order they stand in."""
     found = [getattr(value, _MARK, None) for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
     return [feature for feature in found if isinstance(feature, Feature)]

@@ -47,7 +47,7 @@ class Stretch:
         return len(self.time)
 
     def from_bar(self, first: int) -> Stretch:
-        """The same without the bars before `first`."""
+        """Return the same without the bars before `first`."""
         arrays = {name: getattr(self, name)[first:] for name in _ARRAYS}
         vix = self.vix and Vix(*(getattr(self.vix, name)[first:] for name in ("close", "before", "week_before", "rank")))
         return replace(self, vix=vix, **arrays)
@@ -85,7 +85,7 @@ class Stretch:
         return np.cumsum(np.diff(self.session, prepend=self.session[:1]) != 0)
 
     def of_session(self, per_session: Column) -> Column:
-        """A value per session, at each of its bars."""
+        """Spread one value per session over its bars."""
         return per_session[self.session_number]
 
     @cached_property

@@ -46,7 +46,7 @@ class Profile:
 
 
 def profile_of(typical: Column, close: Column, volume: Column, starts: Whole, width: float) -> Profile:
-    """The profiles at each bar. starts: where sessions begin; width: of a bin, in price. NaN where nothing was traded yet."""
+    """Return the profiles at each bar. starts: where sessions begin; width: of a bin, in price. NaN where nothing was traded yet."""
     bins, at_close = np.floor(typical / width).astype(np.int64), np.floor(close / width).astype(np.int64)
     count = len(typical)
     session, rolling, here, nodes = _nothing(count), _nothing(count), np.full(count, np.nan), np.full(count, np.nan)
@@ -75,14 +75,14 @@ def _fill(levels: Levels, where: slice, found: tuple[Column, Column, Column]) ->
 
 
 def _grid(bins: Whole) -> tuple[Whole, int, int]:
-    """(places in the grid, its lowest bin, how many): one bin free on either side."""
+    """Return (places in the grid, its lowest bin, number of bins), with one bin free on either side."""
     near = np.clip(bins, bins[0] - _CLIP, bins[0] + _CLIP)
     low = int(near.min()) - 1
     return near - low, low, int(near.max()) - low + 2
 
 
 def _matrices(bins: Whole, volume: Column, first: int, end: int) -> Iterator[tuple[int, int, Column, int]]:
-    """(first bar, end, cumulated volume [bars, bins], lowest bin) of stretches of one session."""
+    """Yield (first bar, end, cumulated volume [bars, bins], lowest bin) of stretches of one session."""
     places, low, size = _grid(bins[first:end])
     step = max(1, _CELLS // size)
     carried = np.zeros(size)
@@ -97,7 +97,7 @@ def _matrices(bins: Whole, volume: Column, first: int, end: int) -> Iterator[tup
 
 
 def _end_of_block(bins: Whole, start: int) -> int:
-    """Where a block of the rolling profile ends that begins at `start`: sooner where prices spread over many bins."""
+    """Return where a block of the rolling profile ends that begins at `start`: sooner where prices spread over many bins."""
     size = _BLOCK
     while size > _LEAST and (size + ROLLING) * _grid(bins[start - ROLLING + 1 : start + size])[2] > _CELLS:
         size //= 2
@@ -105,7 +105,7 @@ def _end_of_block(bins: Whole, start: int) -> int:
 
 
 def _last_bars(bins: Whole, volume: Column, start: int, stop: int) -> tuple[Column, int]:
-    """(volume of the last ROLLING bars [bars, bins], lowest bin)."""
+    """Return (volume of the last ROLLING bars [bars, bins], lowest bin)."""
     first = start - ROLLING + 1
     places, low, size = _grid(bins[first:stop])
     count = stop - first
@@ -116,7 +116,7 @@ def _last_bars(bins: Whole, volume: Column, start: int, stop: int) -> tuple[Colu
 
 
 def _levels(rows: Column, low: int, width: float) -> tuple[Column, Column, Column]:
-    """(VPOC, upper, lower edge of the value area) of each row, in price."""
+    """Return (VPOC, upper, lower edge of the value area) of each row, in price."""
     poc = rows.argmax(axis=1)
     below, above = _value_areas(rows, poc)
     traded = rows[np.arange(len(rows)), poc] > 0
@@ -126,7 +126,7 @@ def _levels(rows: Column, low: int, width: float) -> tuple[Column, Column, Colum
 
 
 def _value_areas(rows: Column, poc: Whole) -> tuple[Whole, Whole]:
-    """(lowest, highest bin) of each row's value area. One pass widens all rows by a bin; those that are done drop out."""
+    """Return (lowest, highest bin) of each row's value area. One pass widens all rows by a bin; those that are done drop out."""
     count, size = rows.shape
     flat, offset = rows.ravel(), np.arange(count) * size
     at_poc = flat[offset + poc]
@@ -155,7 +155,7 @@ def _value_areas(rows: Column, poc: Whole) -> tuple[Whole, Whole]:
 
 
 def _nodes(rows: Column, at: Whole) -> tuple[Column, npt.NDArray[np.float64]]:
-    """(volume at the bins `at` relative to the mean of those with volume, number of high-volume nodes) of each row."""
+    """Return (volume at the bins `at` relative to the mean of those with volume, number of high-volume nodes) of each row."""
     count, size = rows.shape
     most, total = rows.max(axis=1), rows.sum(axis=1)
     inside = (at >= 0) & (at < size)

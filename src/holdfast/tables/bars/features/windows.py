@@ -18,7 +18,7 @@ _Join: TypeAlias = Callable[[Column, Column], Column]
 
 
 def shifted(values: Column, bars: int) -> Column:
-    """The value `bars` bars earlier; NaN where there is none."""
+    """Shift the values by `bars` bars to later ones; NaN where there is none."""
     out = np.full_like(values, np.nan)
     if bars < len(values):
         out[bars:] = values[: len(values) - bars] if bars else values
@@ -26,7 +26,7 @@ def shifted(values: Column, bars: int) -> Column:
 
 
 def _joined(values: Column, width: int, join: _Join) -> Column:
-    """`join` over the `width` newest values at each place; NaN where there are fewer, or where one of them is NaN."""
+    """Apply `join` to the `width` newest values at each place; NaN where there are fewer, or where one of them is NaN."""
     block, size, done = values, 1, 0
     out: Column | None = None
     while True:
@@ -46,22 +46,22 @@ def window_sum(values: Column, width: int) -> Column:
 
 
 def window_mean(values: Column, width: int) -> Column:
-    """Mean of the `width` newest values."""
+    """Return the mean of the `width` newest values."""
     return window_sum(values, width) / width
 
 
 def window_max(values: Column, width: int) -> Column:
-    """Largest of the `width` newest values."""
+    """Return the largest of the `width` newest values."""
     return _joined(values, width, np.maximum)
 
 
 def window_min(values: Column, width: int) -> Column:
-    """Smallest of the `width` newest values."""
+    """Return the smallest of the `width` newest values."""
     return _joined(values, width, np.minimum)
 
 
 def window_moments(values: Column, width: int) -> tuple[Column, Column]:
-    """(mean, population standard deviation) of the `width` newest values.
+    """Return (mean, population standard deviation) of the `width` newest values.
 
     Joined by Chan, Golub & LeVeque's update (1979), which does not subtract large squares from each other.
     """
@@ -79,13 +79,13 @@ def window_moments(values: Column, width: int) -> tuple[Column, Column]:
 
 
 def _merged(mean: Column, spread: Column, count: int, mean_2: Column, spread_2: Column, count_2: int) -> tuple[Column, Column]:
-    """Mean and sum of squared deviations of two sets together."""
+    """Merge the means and the sums of squared deviations of two sets."""
     total, apart = count + count_2, mean_2 - mean
     return mean + apart * (count_2 / total), spread + spread_2 + apart * apart * (count * count_2 / total)
 
 
 def by_session(values: Column, starts: Whole, running: Callable[[Column], Column]) -> Column:
-    """A running operation (np.cumsum, np.maximum.accumulate) that begins anew where a session does."""
+    """Apply a running operation (np.cumsum, np.maximum.accumulate) that begins anew where a session does."""
     out = np.empty_like(values)
     for first, end in zip(starts, [*starts[1:], len(values)], strict=True):
         out[first:end] = running(values[first:end])
