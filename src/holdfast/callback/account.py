@@ -68,7 +68,7 @@ class Account:
 
 
 def step_counted(attempt: Path) -> int | None:
-    """The newest step that an attempt told; None where it told none."""
+    """Return the newest step that an attempt told; None where it told none."""
     try:
         return int(_COUNT.unpack((attempt / STEP).read_bytes())[0])
     except (OSError, struct.error):

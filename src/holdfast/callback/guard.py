@@ -109,7 +109,7 @@ def _number(loss: Any) -> float | None:
 
 
 def guard(*held: Any, steps: int | None = None, drops: int = IN_A_ROW) -> Guard:
-    """Guard a loop. held: model, optimizer and whatever else has a state_dict that the loop changes; steps: how many there are to be.
+    """Return the guard of a loop. held: model, optimizer, all else with a state_dict that the loop changes; steps: how many there are.
 
     drops: steps in a row without finite gradients that end it (FloatingPointError).
     """

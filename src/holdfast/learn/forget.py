@@ -150,7 +150,7 @@ def _remove(rounds: list[Round], person: str, keys: set[int]) -> None:
 
 
 def _forget_tokens(learner: Learner) -> None:
-    """Empty the cache of what was tokenised as the rounds are: its shards hold rows as tokens, and are made again where they are needed."""
+    """Clear the cache of what was tokenised as the rounds are: its shards hold rows as tokens, and are made again where they are needed."""
     config, _ = round_config(learner.policy, Path("train.jsonl"))
     if cache := token_cache_of(config, read_model(config.model)):
         shutil.rmtree(cache, ignore_errors=True)

@@ -241,7 +241,7 @@ class Learner:
         return facts | {"against": found["against"], "adapter_sha256": hashes["adapter_sha256"]}
 
     def _acknowledge(self, one: Round) -> Json:
-        """Acknowledge the rows to their streams, only now that every row's fate is on the disk."""
+        """Confirm the rows' entries to their streams, only now that every row's fate is on the disk."""
         entries = [(entry["source"], entry["entry"]) for entry in read_lines(one.arrived) if entry["entry"]]
         acknowledge(self.policy, entries)
         return {"entries": len(entries), "time": round(time.time(), 3)}

@@ -48,18 +48,18 @@ def counting(told: object = None) -> Iterator[None]:
 
 
 def _counted() -> float:
-    """Seconds since the machine was started, its sleep included."""
+    """Count the seconds since the machine was started, its sleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def _boot() -> str:
-    """A number for this boot of this machine that names neither."""
+    """Return a number for this boot of this machine that names neither."""
     return f"{zlib.crc32(boot_id().encode()):08x}"
 
 
 @functools.lru_cache(maxsize=8)
 def _offset(told: object) -> float | None:
-    """What a clock is ahead of the counted time; None where it is none, or of another boot or machine."""
+    """Return the seconds a clock is ahead of the counted time; None where it is none, or of another boot or machine."""
     boot, _, offset = str(told).rpartition(" ")
     with contextlib.suppress(ValueError):
         return float(offset) if boot == _boot() and math.isfinite(float(offset)) else None

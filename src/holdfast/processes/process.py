@@ -127,7 +127,7 @@ def end_seen(attempt: Attempt, run: RunFolder) -> Json | None:
 
 
 def _called_off(attempt: Attempt, file: Path) -> Json | None:
-    """What was seen of the end of an attempt whose lock is ours; as `end_seen`."""
+    """Return the facts of the end of an attempt whose lock is ours, as `end_seen` does."""
     if (seen := read_json(file)) is not None:
         return seen
     if _shim_was_there(attempt):

@@ -38,7 +38,7 @@ def difference(a: RowKeys, b: RowKeys) -> Difference:
 
 
 def _numbered(keys: Keys) -> Keys:
-    """Number equal keys by how often they stood before, so that the second of two equal rows matches a second one only."""
+    """Tell equal keys apart by how often they stood before, so that the second of two equal rows matches a second one only."""
     order = np.argsort(keys, kind="stable")
     sorted_keys = keys[order]
     begins = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]]) if len(keys) else np.zeros(0, np.bool_)

@@ -77,7 +77,7 @@ def _goals(amounts: list[Amount], sizes: npt.NDArray[np.int64], equal: bool) -> 
 
 
 def _in_proportion(count: int, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Distribute `count` over `sizes` in proportion, the largest remainders rounded up."""
+    """Divide `count` over `sizes` in proportion, the largest remainders rounded up."""
     exact = sizes * (count / max(1, int(sizes.sum())))
     found: npt.NDArray[np.int64] = np.floor(exact).astype(np.int64)
     missing = count - int(found.sum())
@@ -86,7 +86,7 @@ def _in_proportion(count: int, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.i
 
 
 def _equally(count: int, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Distribute `count` over `sizes` in equal numbers, but never more of one than there are."""
+    """Divide `count` over `sizes` in equal numbers, but never more of one than there are."""
     found = np.zeros_like(sizes)
     while count:
         open_ones = np.flatnonzero(found < sizes)[:count]

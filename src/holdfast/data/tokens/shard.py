@@ -71,7 +71,7 @@ class Block:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle for another process as numbers and bytes, where the rows are no more than that: named tuples take ten times as long."""
+        """Reduce to numbers and bytes for pickle, where the rows are no more than that: named tuples take ten times as long."""
         if any(row.damage or row.json is not None for row in self.rows):
             return Block, (self.rows,)
         return _block_of, ([row.line for row in self.rows], [row.raw for row in self.rows])

@@ -38,7 +38,7 @@ def loadable_names(model: Any, saved: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _lost(model: Any, names: Mapping[str, str]) -> list[str]:
-    """The keys of `names` that PEFT does not come to from the names beside them."""
+    """Return the keys of `names` that PEFT does not come to from the names beside them."""
     blank = {file: torch.empty(1) for file in names.values()}
     config = model.peft_config[model.active_adapter]
     found = convert_peft_adapter_state_dict_for_transformers(model, config, blank, model.active_adapter)
