@@ -110,5 +110,5 @@ def duration(seconds: float) -> str:
 
 
 def drawable(value: float | None) -> float:
-    """Convert a value to what a chart takes: a gap where there is none."""
+    """Return a value for a chart; NaN, which leaves a gap, where there is none."""
     return float("nan") if value is None else value

@@ -118,7 +118,7 @@ class Signs:
         return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)
 
     def _step_in_file(self) -> int | None:
-        """Return the last number in the user's progress file, or None where this attempt did not write to it."""
+        """Return the last number in the user's progress file; None where it has none, or this attempt did not write to it."""
         assert self.file is not None
         with contextlib.suppress(OSError):
             if self.file.stat().st_mtime < clock.in_calendar(self.since):

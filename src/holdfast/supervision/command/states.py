@@ -146,7 +146,7 @@ class States:
             self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
     def learn(self, attempt: Attempt) -> Command:
-        """Take from the callback where the Trainer saves and what was seen inside; return the command with that."""
+        """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that."""
         pulse: Json = read_json(attempt.folder / "pulse.json") or {}
         if pulse:
             self.run.event("callback_seen", attempt=attempt.number)

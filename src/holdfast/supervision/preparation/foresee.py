@@ -100,7 +100,7 @@ def _joined(looked: list[Finding], whole: list[Finding]) -> list[Finding]:
 
 
 def _code(model: ModelFacts) -> Iterator[Finding]:
-    """Check that transformers has code for the model; code in its folder is never run here, only told of."""
+    """Yield what there is to say of transformers' code for the model; code in the model's folder is never run here, only told of."""
     named = model.config.get("auto_map")
     own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     known, kind = causal_types(), model.config.get("model_type")
@@ -135,7 +135,7 @@ def _as_loaded(config: Config, model: ModelFacts) -> Iterator[Finding]:
 
 
 def _rows(config: Config) -> Iterator[Finding]:
-    """Check that each file of rows can be read, and that its first rows are rows."""
+    """Yield a finding for each file of rows that cannot be read, or whose first rows are none to train on."""
     for name in [*config.data.files, *config.data.held_out_files]:
         fix = f"see each row and its reason: holdfast data check {name}"
         try:
