@@ -48,7 +48,7 @@ def test_a_run_starts_dies_recovers_and_is_stopped_from_the_page(config_of: Call
         tab.wait("document.getElementById('incidents').textContent.includes('step 20')")
         tab.wait("document.getElementById('notices').textContent.length > 0 && /step 2[1-9]|step [3-9]\\d|step \\d{3}/.test("
                  "document.querySelector('#runs a[aria-current]').textContent)")  # fmt: skip
-        tab.wait("document.querySelector('#chart svg') !== null")
+        tab.wait("document.querySelector('#charts svg') !== null")
         keep_picture(tab, tmp_path, "watch-phone-recovered")
         assert tab.value("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the phone"
         assert tab.value("document.getElementById('stop').hidden") is False
@@ -79,7 +79,7 @@ def test_axe_has_no_serious_finding(site: SimpleNamespace, tmp_path: Path, width
         tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         tab.call("Page.navigate", url=site.url + "#made")
-        tab.wait("document.querySelector('#chart svg') !== null")
+        tab.wait("document.querySelector('#charts svg') !== null")
         tab.value(source + "; 0")
         found: list[dict[str, Any]] = json.loads(
             tab.value("axe.run(document).then(found => JSON.stringify(found.violations.map("

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from conftest import ROOT
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks/foreign"))
+    monkeypatch.delitem(sys.modules, "matrix", raising=False)  # benchmarks/models has one, too
     return importlib.import_module("scoreboard")
 
 
