@@ -46,3 +46,31 @@ def test_while_a_run_goes_on_it_is_waited_for() -> None:
     child.send_signal(signal.SIGTERM)
     said, _ = child.communicate()
     assert child.returncode == 0 and said == "came back 1\n"
+
+
+_OTHERS = """
+import os, signal, sys, time
+from holdfast.supervision import signals as module
+module._PATIENCE_S = 0.1
+stop = module.StopSignals()
+if sys.argv[1] == "handler":
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.kill(os.getpid(), signal.SIGTERM)
+elif sys.argv[1] == "newer":
+    module.StopSignals().running = True
+    os.kill(os.getpid(), signal.SIGTERM)
+else:
+    if not (child := os.fork()):
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1000)
+    os.waitpid(child, 0)
+time.sleep(0.5)
+print("lives")
+"""
+
+
+@pytest.mark.parametrize("heard_by", ["handler", "newer", "fork"])
+def test_a_signal_that_somebody_else_hears_ends_nothing(heard_by: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _OTHERS, heard_by], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr

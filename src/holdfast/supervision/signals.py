@@ -24,33 +24,35 @@ class StopSignals:
     listening: whether somebody looks on, so that a command's output is shown.
     """
 
+    _newest: StopSignals | None = None
+
     def __init__(self, ends: bool = False, asked: int = 0) -> None:
         self.running, self.ends, self.asked, self.listening = False, ends, asked, not asked
         self.standing = "nothing was started yet" if ends else "nothing was trained yet; rerun the same command to start over"
-        self._heard = 0
+        self._heard = self._came = 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
         self._watch()
 
     def _watch(self) -> None:
-        """End the command in a thread where a signal is not heard: Python hears none while a library (a tokenizer) is busy."""
+        """End the command in a thread where a signal is not heard: Python hears none while a library (a tokenizer) is busy.
+
+        One thread serves the newest object; signals that somebody else's handler hears by now, or a forked process, are none of ours.
+        """
+        StopSignals._newest = self
         sent, told = os.pipe()
         os.set_blocking(told, False)
-        if (before := signal.set_wakeup_fd(told, warn_on_full_buffer=False)) != -1:  # somebody else's loop, as in a notebook
+        if (before := signal.set_wakeup_fd(told, warn_on_full_buffer=False)) != -1:  # a thread's of ours, or a loop's, as in a notebook
             signal.set_wakeup_fd(before)
+            os.close(sent)
+            os.close(told)
             return
+        threading.Thread(target=_end_unheard, args=(sent,), daemon=True).start()
+        os.register_at_fork(after_in_child=_forget_wakeup)
 
-        def look() -> None:
-            came = 0
-            while number := os.read(sent, 1):
-                if number[0] not in (signal.SIGINT, signal.SIGTERM):
-                    continue
-                came += 1
-                time.sleep(_PATIENCE_S)
-                if self._heard < came and not self.running:
-                    _leave(self.standing)
-
-        threading.Thread(target=look, daemon=True).start()
+    def unheard(self, number: int) -> bool:
+        """Return whether a signal that came _PATIENCE_S ago should have ended the command, and its handler was not called."""
+        return signal.getsignal(number) == self._ask and self._heard < self._came and not self.running
 
     def _ask(self, number: int, _: object) -> None:
         self._heard += 1
@@ -78,6 +80,24 @@ class StopSignals:
 
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             signal.signal(signal.SIGHUP, leave)
+
+
+def _end_unheard(sent: int) -> None:
+    """Read the numbers of signals as they come, and leave where one is not heard."""
+    while number := os.read(sent, 1):
+        stop = StopSignals._newest
+        if stop is None or number[0] not in (signal.SIGINT, signal.SIGTERM):
+            continue
+        stop._came += 1
+        time.sleep(_PATIENCE_S)
+        if stop.unheard(number[0]):
+            _leave(stop.standing)
+
+
+def _forget_wakeup() -> None:
+    """Tell nobody of the signals of a forked process: the pipe and its thread are its parent's."""
+    with contextlib.suppress(ValueError):  # forked by another thread than the first
+        signal.set_wakeup_fd(-1)
 
 
 def _leave(standing: str) -> None:
