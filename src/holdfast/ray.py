@@ -6,7 +6,7 @@
     print(result.metrics["artifact_sha256"], result.checkpoint)
 
 Ray places the workers and starts them again where one dies or a node is lost; each worker starts `holdfast train` on its node,
-which goes on from the newest state. A trainer's death is mended by holdfast itself, and Ray hears nothing of it. The run folder must be
+which goes on from the newest state. holdfast recovers from a trainer's death itself, and Ray hears nothing of it. The run folder must be
 one that all nodes see; with `save.to` a state is at a second place, too. Needs `pip install 'holdfast[ray]'`.
 """
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.base.files import append_line
-from holdfast.base.inert import hanging
+from holdfast.base.inert import MOST_CHARS, brief, hanging
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.terminal.progress_line import Shown, progress_line
@@ -97,6 +97,13 @@ def test_a_sentence_is_broken_at_words_and_a_command_never(width: int) -> None:
     assert " ".join([first, *(line.strip() for line in others)]) == text
     assert sum(command in line for line in (first, *others)) == 2
     assert all(len(line) < width or command in line or "/a/path" in line for line in (" " * 6 + first, *others))
+
+
+def test_a_line_about_an_incident_is_cut_between_clauses() -> None:
+    whole = "attempt 2: " + "; ".join(f"clause {number} of it" for number in range(30))
+    short = brief(whole)
+    assert len(short) <= MOST_CHARS and short.endswith("of it …") and whole.startswith(short[:-2])
+    assert len(brief("x" * 300)) <= MOST_CHARS and brief("as it is; whole") == "as it is; whole"
 
 
 def test_a_terminal_gets_a_hanging_indent_and_a_file_one_line(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from holdfast.base.units import figure
+from holdfast.base.units import loss_and_norm
 from holdfast.book.kinds.failure import Failure
 from holdfast.diagnosis.logs.doubts import doubted, doubts
 from holdfast.diagnosis.logs.frames import tracebacks
@@ -84,7 +84,7 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
     """
     ending, facts = failure_report.ending, failure_report.ending.facts
     if ending.kind == "nonfinite":
-        known = f"loss {figure(facts['loss'])}, gradient norm {figure(facts.get('grad_norm'))}" if "loss" in facts else ""
+        known = loss_and_norm(facts["loss"], facts.get("grad_norm")) if "loss" in facts else ""
         seen = known or str(facts.get("reason", ""))
         return Diagnosis.plain("nonfinite_numerics", 0.9, seen)
     if ending.kind == "damaged":

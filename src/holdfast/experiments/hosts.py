@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.base.child import trainer_command, with_env
 from holdfast.base.disk import MOST_S, has_room, wait_for_room
 from holdfast.base.files import Json, is_full, read_json
+from holdfast.base.inert import brief
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import counted
 from holdfast.experiments.replay import (
@@ -103,7 +104,7 @@ class Hosts:
             waited_s += self._wait_for_room()
         loss = "" if result["loss"] is None else f", loss {result['loss']:.4g}"
         came = f"goes through{loss}" if result["finite"] else failure(result)
-        self.tell(f"trial {Path(result['folder']).name}: {_words(change)}: {came}")
+        self.tell(brief(f"trial {Path(result['folder']).name}: {_words(change)}: {came}"))
         return result | {"waited_s": waited_s}
 
     def _on_a_disk_with_room(self, change: TrialChange) -> Json | None:

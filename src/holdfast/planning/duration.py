@@ -102,7 +102,7 @@ def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
 def _failures(runs: Sequence[Past]) -> float:
     """Return the expected share of wall time that failures take, from past runs; 0 where too little was seen to tell.
 
-    A run or two that failed may have had a cause that was mended since, as a learning rate that was too high.
+    A run or two that failed may have had a cause that was fixed since, as a learning rate that was too high.
     """
     wall = sum(run.wall for run in runs)
     if len([run for run in runs if run.lost]) < _MANY and wall < _LONG:

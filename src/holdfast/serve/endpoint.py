@@ -71,7 +71,7 @@ class Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _turn_away(self, request: socket.socket) -> None:
-        """Say 503 and read what was asked, for _LEAVING_S at the most.
+        """Say 503 and read what was asked, for at most _LEAVING_S.
 
         A connection that is closed with bytes unread is reset, and its client would never see the answer.
         """

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from holdfast.base.files import Json, Tail, last_line
-from holdfast.base.inert import hanging, inert
+from holdfast.base.inert import brief, hanging, inert
 from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
@@ -233,9 +233,9 @@ class Terminal:
             elif event["event"] == "evaluated":
                 self.say(evaluated(event))
             elif found:
-                self.tell(f"{found[0]} ({found[1]})")
+                self.tell(brief(f"{found[0]} ({found[1]})"))
             elif self._looking_on and (words := turn(event)):
-                self.tell(words)
+                self.tell(brief(words))
 
     def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
         """Tell once when the disk takes no more; that it takes rows again is an event of the trainer's."""

@@ -18,7 +18,7 @@ def look(case: Case) -> Iterator[Finding]:
     if plan.reserve_bytes:
         has += f", of which a plan leaves {plan.reserve_bytes / 2**30:.1f} GiB to others"
     if plan.fits is None:
-        message = f"the run {needs} at the least, {has}: so near that only its traced step tells whether it fits"
+        message = f"the run {needs} at least, {has}: so near that only its traced step tells whether it fits"
         yield warn(message, f"holdfast plan CONFIG traces it; {_what_helps(plan, on_card)}")
     elif (held := _held(plan)) > plan.capacity_bytes:
         message = f"the run does not fit: it {needs}, {held / 2**30:.1f} GiB of it before the first row; {has}"

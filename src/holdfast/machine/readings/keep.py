@@ -91,8 +91,8 @@ def _parent(place: Place, pid: int) -> int | None:
 def _ours(run: Path) -> set[int]:
     """Return the pids of the supervisor and of what watches over the newest attempt, which may be older than it."""
     attempts = sorted(run.glob("attempts/[0-9]*"), key=lambda one: int(one.name) if one.name.isdecimal() else 0)
-    nurse = read_json(attempts[-1] / "nurse.json") if attempts else None
-    return {os.getppid(), *([nurse["pid"]] if nurse else [])}
+    shim = read_json(attempts[-1] / "nurse.json") if attempts else None
+    return {os.getppid(), *([shim["pid"]] if shim else [])}
 
 
 def keep(run: Path, journal: str, wait: Callable[[float], bool]) -> None:

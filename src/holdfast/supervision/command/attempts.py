@@ -101,7 +101,7 @@ def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:
     """
     if pid in bearing(ATTEMPT, str(attempt.folder)) or holds(pid, lock):
         return True
-    shim = living_pids(attempt).get("nurse")
+    shim = living_pids(attempt).get("shim")
     return shim is not None and holds(shim, lock) and pid in below(shim)
 
 
@@ -114,7 +114,7 @@ def _kill(pids: list[int]) -> None:
 def end(attempt: Attempt, lock: Path) -> str:
     """Kill the command and all it has started; why that cannot be, in words, empty where it is gone."""
     living = living_pids(attempt)
-    shim, pid = living.get("nurse"), living.get("trainer")
+    shim, pid = living.get("shim"), living.get("trainer")
     if pid is None:
         _kill(bearing(ATTEMPT, str(attempt.folder)))
         return ""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from holdfast.base.errors import INTERRUPTED
 from holdfast.base.files import Json, last_line, read_json
+from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -265,7 +266,7 @@ class CommandRun:
         if isinstance(move, Resume):
             ending = known.failure_report.ending
             silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
-            self.view.tell(f"attempt {known.failure_report.attempt}: {move.reason}{silent}")
+            self.view.tell(brief(f"attempt {known.failure_report.attempt}: {move.reason}{silent}"))
             another = bool(self._refused(known.failure_report))  # without that option it is another start
             self.pauses.after(progressed=another or known.history[-1].progressed)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
-from holdfast.base.units import counted
+from holdfast.base.units import counted, listed
 from holdfast.config.config import Run
 from holdfast.config.settings import PartialSettings, Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
@@ -192,7 +192,7 @@ def _without_rows(known: Known, verdict: Verdict, told: str) -> Change:
     assert step is not None
     quarantine = [*settings_at(known.timeline, step).quarantine, *verdict.rows]
     return Change(
-        f"step {step} fails because of {', '.join(verdict.sources)}; left out from now on",
+        f"step {step} fails because of {listed(verdict.sources, 3)}; left out from now on",
         told,
         "quarantine",
         from_step=step,
@@ -243,7 +243,7 @@ def of_course(known: Known, trouble: Trouble, verdict: Verdict) -> Move:
     changed = course_settings(verdict, settings)
     change = {
         "transient": "nothing changed, because it did not come again in a trial",
-        "rows": f"without {', '.join(verdict.sources)}",
+        "rows": f"without {listed(verdict.sources, 3)}",
     }.get(verdict.kind, f"at {changed.get('lr_factor', settings.lr_factor):g} times the learning rate")
     rows = _quarantined(verdict, f"the loss left its level at step {trouble.onset}", to + 1)
     return RollBack(f"{trouble.words()}; back to step {to}, {change}", told, to=to, settings=changed, quarantined=rows)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.files import Json, append_line
+from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -137,7 +138,7 @@ class TrainerRun:
         failure_report = known.failure_report
         at_the_end = isinstance(move, GiveUp) and failure_report.ending.kind != "finished"  # said by who concludes the run
         if not at_the_end and not (isinstance(move, Wait) and move.again):
-            self.view.tell(f"attempt {failure_report.attempt}: {move.reason}")
+            self.view.tell(brief(f"attempt {failure_report.attempt}: {move.reason}"))
         if known.trouble is None:
             self.pauses.after(progressed=failure_report.committed_after > failure_report.committed_before)
         else:
