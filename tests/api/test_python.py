@@ -18,7 +18,7 @@ import yaml
 
 import holdfast
 from conftest import make_rows, wait_until, write_rows
-from holdfast.api.notebook import Line
+from holdfast.api.notebook import StatusLine
 from holdfast.run.folder import RunFolder
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
@@ -157,7 +157,7 @@ def test_a_run_tells_which_rows_are_lost_and_what_the_others_teach(tmp_path: Pat
     shown, page = run._repr_html_(), run.report().read_text()
     assert "2 rejected" in shown and "1 answer cut off" in shown
     assert "answers that are learned" in page and "1 answer cut off" in page and "without a token that ends them" in page
-    line = Line(folder)
+    line = StatusLine(folder)
     line._show = lambda text: None  # type: ignore[method-assign]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         line.end()

@@ -14,7 +14,7 @@ from holdfast.base.files import append_line
 from holdfast.base.inert import MOST_CHARS, brief, hanging
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
-from holdfast.terminal.progress_line import Shown, progress_line
+from holdfast.terminal.progress_line import ProgressWords, progress_line
 from holdfast.terminal.run_view import Terminal
 
 OTHERS = ("3,257 tokens/s", "lr 2.0e-04", "grad norm 3.630", "0.62 GiB", "17 s so far")
@@ -42,9 +42,9 @@ def test_an_interrupt_while_a_bar_begins_or_ends_is_told_as_one(place: str, monk
 
 
 STEP_LINE = {
-    "before": Shown(3, 12_000, "loss 3.8642 ↓", "time left: not known yet", OTHERS),
-    "after": Shown(1_123, 12_000, "loss 3.8642 ↓", "110 min to 2.3 h left", OTHERS),
-    "starting": Shown(0, 12_000, "starting"),
+    "before": ProgressWords(3, 12_000, "loss 3.8642 ↓", "time left: not known yet", OTHERS),
+    "after": ProgressWords(1_123, 12_000, "loss 3.8642 ↓", "110 min to 2.3 h left", OTHERS),
+    "starting": ProgressWords(0, 12_000, "starting"),
 }
 
 

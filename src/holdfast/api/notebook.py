@@ -21,7 +21,7 @@ def in_notebook() -> bool:
     return getattr(get() if get else None, "kernel", None) is not None
 
 
-class Line:
+class StatusLine:
     """The line. It is shown once, then changed in place."""
 
     def __init__(self, run: RunFolder) -> None:

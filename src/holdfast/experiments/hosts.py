@@ -19,8 +19,8 @@ from holdfast.base.units import counted
 from holdfast.experiments.replay import (
     DEVICE_GONE,
     START_S,
-    Spent,
     TrialChange,
+    TrialsSpent,
     answered,
     conclude,
     ending_of_child,
@@ -98,7 +98,7 @@ class Hosts:
             host.close()
 
     def replay(self, change: TrialChange) -> Json:
-        """Try the step under a change; the outcome, kept under RUN/trials. Raises Spent, Stuck, OSError."""
+        """Try the step under a change; the outcome, kept under RUN/trials. Raises TrialsSpent, Stuck, OSError."""
         waited_s = 0.0
         while (result := self._on_a_disk_with_room(change)) is None:
             waited_s += self._wait_for_room()
@@ -128,13 +128,13 @@ class Hosts:
     def _wait_for_room(self) -> float:
         """Wait until trials can be written; the seconds it took.
 
-        Raises Spent where the user wants to stop, OSError where there is no room for too long.
+        Raises TrialsSpent where the user wants to stop, OSError where there is no room for too long.
         """
         began = time.monotonic()
         self.tell(f"the disk of {self.run.path} is full: trials wait until there is room, {MOST_S:.0f} s at most")
         there_is = wait_for_room(self.run.path, self.stop)
         if self.stop():
-            raise Spent
+            raise TrialsSpent
         if not there_is:
             raise OSError(errno.ENOSPC, f"no room for trials within {MOST_S:.0f} s", str(self.run.path))
         self.tell("the disk has room again: trials go on")

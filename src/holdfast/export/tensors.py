@@ -19,7 +19,7 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
-from holdfast.base_model.folder import Stored, stored_tensors, weight_files
+from holdfast.base_model.folder import TensorEntry, stored_tensors, weight_files
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # types that can be computed with, and their bytes
@@ -32,7 +32,7 @@ class StoredTensor:
     """A tensor and the file that holds it."""
 
     file: Path
-    stored: Stored
+    stored: TensorEntry
 
     @property
     def bytes(self) -> int:

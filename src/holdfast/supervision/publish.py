@@ -13,7 +13,7 @@ import orjson
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import Json, fsync_folder, sha256
-from holdfast.base_model.folder import Stored, read_model, stored_tensors, weight_files
+from holdfast.base_model.folder import TensorEntry, read_model, stored_tensors, weight_files
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.export.endings import write_companions
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
@@ -60,7 +60,7 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
 
 def _with_the_others(trained: Path, model: Path, out: Path) -> None:
     """Write the trained weights and, as they are stored, those of the base model that were not. Holds a piece of a tensor at a time."""
-    places: dict[str, tuple[Path, Stored]] = {}
+    places: dict[str, tuple[Path, TensorEntry]] = {}
     for file in [*weight_files(model), trained]:
         places |= {name: (file, tensor) for name, tensor in stored_tensors(file).items()}
     entries: Json = {"__metadata__": {"format": "pt"}}
@@ -81,7 +81,7 @@ def _with_the_others(trained: Path, model: Path, out: Path) -> None:
                     handle.write(piece)
 
 
-def _pieces(source: BinaryIO, tensor: Stored) -> Iterator[bytes]:
+def _pieces(source: BinaryIO, tensor: TensorEntry) -> Iterator[bytes]:
     source.seek(tensor.begin)
     for start in range(tensor.begin, tensor.end, _PIECE):
         yield source.read(min(_PIECE, tensor.end - start))

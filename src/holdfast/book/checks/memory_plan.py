@@ -50,7 +50,7 @@ _ANY: dict[str, Any] = {
 }
 
 
-class _Planned(Check):
+class _PlanCheck(Check):
     """Its evidence is of a plan, not a machine."""
 
     def matches(self, evidence: Any) -> bool:
@@ -58,7 +58,7 @@ class _Planned(Check):
         return any(True for _ in self.findings(Case(Machine(), plan=plan)))
 
 
-CARD = _Planned(
+CARD = _PlanCheck(
     title="The run does not fit into memory",
     why=(
         "Weights, gradients, optimizer and the activations of the longest row must be in memory together. The "
