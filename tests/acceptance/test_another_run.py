@@ -15,7 +15,7 @@ import pytest
 from conftest import holdfast, kill, lines, processes_of, start, wait_until
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
-from holdfast.trainer import job as jobs
+from holdfast.trainer.common import job as jobs
 
 STEPS = 30
 
