@@ -19,7 +19,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.templates.chat_template import write
-from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.templates.sandbox import sandbox
 from holdfast.data.templates.skeleton import followable
 from holdfast.data.templates.template import THOUGHT, ChatTemplate
@@ -74,7 +74,7 @@ def as_taken(row: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
     return row | {"messages": turns}
 
 
-def compare_text(source: str, row: dict[str, Any], written: Written) -> str:
+def compare_text(source: str, row: dict[str, Any], written: RenderedRow) -> str:
     """ "same", or how one of the sequences is no beginning of what transformers writes of the turns up to its last answer."""
     ends = [at + 1 for at, turn in enumerate(row["messages"]) if turn["role"] == "assistant"]
     for pieces in written.sequences:
@@ -84,7 +84,7 @@ def compare_text(source: str, row: dict[str, Any], written: Written) -> str:
     return "same"
 
 
-def compare_spans(training: str, row: dict[str, Any], written: Written) -> str:
+def compare_spans(training: str, row: dict[str, Any], written: RenderedRow) -> str:
     text, spans = theirs(training, row, len(row["messages"]), mask=True)
     marked = [bare(text[begin:end]) for begin, end in spans]
     ours = [bare(text) for pieces in written.sequences for text, learned in pieces if learned]

@@ -23,7 +23,7 @@ from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.machine.read import read_machine
 from holdfast.planning.plan import make_plan
-from holdfast.planning.planning import Rows, planner, with_card
+from holdfast.planning.planning import RowLengths, planner, with_card
 
 ADAPTERS = ("lora", "lora", "lora", "rslora", "dora", "ia3", "prompt", "full", "layers")
 OPTIMIZERS = ("adamw", "adamw", "adamw8bit", "schedule_free", "lion", "sgd")
@@ -76,7 +76,7 @@ def _compared(drawn: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
     }
     longest = drawn["longest"]
     try:
-        with planner(config, machine, Rows(longest, longest * drawn["batch"])) as work:
+        with planner(config, machine, RowLengths(longest, longest * drawn["batch"])) as work:
             lengths = {"max": longest, "mean": longest, "rows": 1000, "step": longest * drawn["batch"]}
             plan = make_plan(config, work.model, machine, lengths, has_fused_attention(machine))
             choice = {"micro_batch_tokens": plan.micro_batch_tokens, "checkpointed_layers": plan.checkpointed_layers}

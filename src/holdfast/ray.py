@@ -6,7 +6,7 @@
     print(result.metrics["artifact_sha256"], result.checkpoint)
 
 Ray places the workers and starts them again where one dies or a node is lost; each worker starts `holdfast train` on its node,
-which goes on from the newest state. A trainer's death is mended by holdfast itself, and Ray hears nothing of it. The run folder must be
+which goes on from the newest state. holdfast recovers from a trainer's death itself, and Ray hears nothing of it. The run folder must be
 one that all nodes see; with `save.to` a state is at a second place, too. Needs `pip install 'holdfast[ray]'`.
 """
 
@@ -128,7 +128,7 @@ def _work(facts: dict[str, Any]) -> None:
 def _follow(child: subprocess.Popen[bytes], run: RunFolder, errors: Any) -> None:
     """Report steps and checkpoints until the first rank's command has ended. Raises RuntimeError where Ray is to start all again."""
     first = ray_train.get_context().get_world_rank() == 0
-    seen = _Seen(run)
+    seen = _FirstRankNews(run)
     while True:
         news = broadcast_from_rank_zero(seen.news(child.poll()) if first else None)
         if any(news[name] is not None for name in ("row", "checkpoint", "code")):
@@ -176,7 +176,7 @@ def _copy(news: Json, run: RunFolder, place: Path, metrics: Json) -> ray_train.C
     return ray_train.Checkpoint.from_directory(place) if place.exists() else None
 
 
-class _Seen:
+class _FirstRankNews:
     """What the first rank has told so far."""
 
     def __init__(self, run: RunFolder) -> None:

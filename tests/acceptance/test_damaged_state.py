@@ -32,7 +32,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.memory_places import memory_places
 from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
-from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.ledgers import PastAttempt
 from holdfast.supervision.policy.moves import RollBack
 from holdfast.supervision.policy.next_move import ROLLBACKS, of_death, of_verdict
 from holdfast.trainer.common.images import TensorImage
@@ -380,7 +380,7 @@ def failure_report(step: int, sound: int) -> FailureReport:
 
 
 def test_the_decision_goes_back_and_comes_to_an_end() -> None:
-    seen, past = Diagnosis("hardware_fault", 0.8), [Past(7, "hardware_fault", "damaged", None, False)]
+    seen, past = Diagnosis("hardware_fault", 0.8), [PastAttempt(7, "hardware_fault", "damaged", None, False)]
     back = of_death(known(failure_report(7, 6), past, seen))
     assert isinstance(back, RollBack) and back.to == 6 and "t holds nan" in back.reason
     assert of_death(known(failure_report(7, 0), past, seen)).to == 0
@@ -392,7 +392,7 @@ def test_the_decision_goes_back_and_comes_to_an_end() -> None:
 
 def test_what_the_lab_saw_is_gone_back_to_until_it_came_to_nothing_too_often() -> None:
     verdict = Verdict("state", 5, 9.0, "the state is damaged: t", remedy="rollback", to=3)
-    before = of_death(known(failure_report(7, 6), [Past(7, "x", "error", None, False)], "x"))
+    before = of_death(known(failure_report(7, 6), [PastAttempt(7, "x", "error", None, False)], "x"))
     assert of_verdict(known(failure_report(7, 6)), verdict, before).to == 3
     assert of_verdict(known(failure_report(7, 6), rolled=ROLLBACKS), verdict, before).remedy != "rollback"
     base = of_verdict(known(failure_report(7, 6)), Verdict("weights", 5, 9.0, "absurd: q"), before)

@@ -46,7 +46,7 @@ def test_writer_shim_tracker_and_upload_that_hang_are_replaced(config_of: Callab
     output, _ = child.communicate()
     assert child.returncode == 0, output
     hung = {event["role"]: event["done"] for event in events(run, "helper_hung")}
-    assert hung == {"writer": "ended", "nurse": "woken"} and output.count("gave no sign of life") == 3, output  # and the tracker
+    assert hung == {"writer": "ended", "shim": "woken"} and output.count("gave no sign of life") == 3, output  # and the tracker
     assert [event["silent_s"] >= HANG_S for event in events(run, "tracking_failed")] == [True]
     assert json.loads((run / "tracked-tensorboard.json").read_text())["step"] == STEPS
     assert "gave no sign of life" in events(run, "state_not_sent")[0]["reason"]

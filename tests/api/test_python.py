@@ -18,7 +18,7 @@ import yaml
 
 import holdfast
 from conftest import make_rows, wait_until, write_rows
-from holdfast.api.notebook import Line
+from holdfast.api.notebook import StatusLine
 from holdfast.run.folder import RunFolder
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
@@ -152,13 +152,13 @@ def test_a_run_tells_which_rows_are_lost_and_what_the_others_teach(tmp_path: Pat
     assert run.rows and (run.rows["rows"], run.rows["kept"], run.rows["mended"], run.rows["rejected"]) == (9, 6, 1, 2)
     assert run.learned["answers"] == run.learned["learned"] == 8 and run.learned["without_end"] == 1
     lost, cut, endless = run.warnings
-    assert lost.startswith("9 rows = 6 kept + 1 mended + 2 rejected (missing_field 2, answer_cut 1)") and "rejects.jsonl" in lost
+    assert lost.startswith("9 rows = 6 kept + 1 repaired + 2 rejected (missing_field 2, answer_cut 1)") and "rejects.jsonl" in lost
     assert cut.startswith("1 answer cut off at 96 tokens") and endless.startswith("1 of 8 answers are learned without")
     shown, page = run._repr_html_(), run.report().read_text()
     assert "2 rejected" in shown and "1 answer cut off" in shown
     assert "answers that are learned" in page and "1 answer cut off" in page and "without a token that ends them" in page
-    line = Line(folder)
+    line = StatusLine(folder)
     line._show = lambda text: None  # type: ignore[method-assign]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         line.end()
-    assert out.getvalue().startswith("! 9 rows = 6 kept + 1 mended + 2 rejected")
+    assert out.getvalue().startswith("! 9 rows = 6 kept + 1 repaired + 2 rejected")

@@ -183,9 +183,9 @@ def test_a_resume_that_puts_the_adapter_back_to_its_start_is_caught(tmp_path: Pa
 
 def test_an_error_of_the_callbacks_own_ends_nothing(tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.callback.account import Account
-    from holdfast.callback.gate import Gate
+    from holdfast.callback.gate import GradientGate
 
-    monkeypatch.setattr(Gate, "passes", lambda *_: 1 // 0)
+    monkeypatch.setattr(GradientGate, "passes", lambda *_: 1 // 0)
     monkeypatch.setattr(Account, "pulse", lambda *_, **__: None)
     assert train().state.global_step == STEPS
     assert inside(tmp_path).count("callback_error") == 1

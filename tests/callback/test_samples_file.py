@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from holdfast.callback.rows import FILE, Rows
+from holdfast.callback.rows import FILE, SamplerRows
 
 
 class Loader:
@@ -24,7 +24,7 @@ class Loader:
 @pytest.mark.parametrize("torn", ["", '{"done": 3}\n', '{"done": 3}\n{"step": 4, "sam', '{"st'])
 def test_a_torn_line_is_cut_before_the_next(tmp_path: Path, torn: str) -> None:
     (tmp_path / FILE).write_text(torn)
-    rows = Rows(Loader(), 1, tmp_path)
+    rows = SamplerRows(Loader(), 1, tmp_path)
     rows.end(5)
     rows.close()
     whole = torn[: torn.rfind("\n") + 1]

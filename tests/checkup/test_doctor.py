@@ -22,7 +22,7 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.base_model.types import causal_types
 from holdfast.book.knowledge import has_fused_attention
-from holdfast.checkup.checkup import Checkup
+from holdfast.checkup.checkup import DoctorView
 from holdfast.checkup.contrast import contrast
 from holdfast.checkup.environment import as_file, confirmed, profile
 from holdfast.checkup.examine import examine, verdict
@@ -332,7 +332,7 @@ def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_remedy_is_cut_at_any_width_of_a_terminal(width: int) -> None:
-    voice = Checkup(to_stderr=False)
+    voice = DoctorView(to_stderr=False)
     voice.console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, soft_wrap=True, color_system=None)
     voice.wide = True
     fix, source = f"pip install {'a-package ' * 30}to the end", f"https://example.org/{'a/' * 120}end"

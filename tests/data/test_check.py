@@ -245,7 +245,7 @@ def test_the_page_and_the_table_escape_what_rows_hold(tmp_path: Path, capsys: py
         handle.write(b"[bold]\x1b[2J\x07\n")
     assert main(["data", "check", str(file), "--max-tokens", "400", "--html", str(page)]) == 1
     shown, text = capsys.readouterr().out, page.read_text()
-    assert "53 rows = 50 kept + 0 mended + 3 rejected" in shown
+    assert "53 rows = 50 kept + 0 repaired + 3 rejected" in shown
     assert "\x1b" not in shown
     assert "[bold]\\x1b[2J" in shown
     assert "<script>" not in text

@@ -14,7 +14,7 @@ from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.judge.unused import Unused
+from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.survey.survey import check_block, read_survey
 from holdfast.data.tokens.shard import blocks, judged_answers, readable, tokenise
 from holdfast.data.tokens.too_long import fitted
@@ -257,7 +257,7 @@ RARER: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("row", RARER)
 def test_a_field_that_is_read_under_a_rarer_name_is_not_told_of_as_unused(row: dict[str, Any]) -> None:
-    unused = Unused()
+    unused = UnusedFields()
     unused.add([(row, parse_example(row, "auto").layout)], {})
     assert not unused.telling and not unused.others
 

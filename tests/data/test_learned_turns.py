@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.judge.unused import Unused
+from holdfast.data.judge.unused import UnusedFields
 
 TALK = [{"role": role, "content": text} for role, text in (("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"))]
 PART = {"begin_offset": 0, "end_offset": 1}
@@ -58,7 +58,7 @@ def test_a_turn_that_is_marked_as_learned_is(mark: dict[str, Any]) -> None:
 def test_the_mask_of_a_row_is_followed_and_told_as_used(name: str, field: str, mask: Any, expected: list[str]) -> None:
     row = {field: TALK, name: mask}
     assert learned(row) == expected
-    unused = Unused()
+    unused = UnusedFields()
     unused.add([(row, "chat")], {})
     assert name not in str(unused.as_json())
 

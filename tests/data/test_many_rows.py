@@ -17,7 +17,7 @@ from holdfast.base.errors import Stop
 from holdfast.book import cards_of
 from holdfast.book.kinds.data_check import DataCheck
 from holdfast.data.duplicates import similar
-from holdfast.data.duplicates.seen import Seen
+from holdfast.data.duplicates.seen import SeenKeys
 from holdfast.data.duplicates.similar import signatures
 from holdfast.data.files import read
 from holdfast.data.judge.layouts import example_of, parse_example, prompt_and_answer
@@ -108,7 +108,7 @@ def test_blocks_reach_another_process_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("in_memory", [1, 300, 5000, 1 << 22])
 def test_keys_in_files_are_known_like_those_in_memory(in_memory: int) -> None:
     numbers = np.random.default_rng(0)
-    seen, known = Seen(in_memory), set[int]()
+    seen, known = SeenKeys(in_memory), set[int]()
     for _ in range(60):
         keys = numbers.integers(-(1 << 63), 1 << 63, 500)
         keys[::3] = numbers.integers(-4000, 4000, len(keys[::3]))
@@ -123,7 +123,7 @@ def test_keys_in_files_are_known_like_those_in_memory(in_memory: int) -> None:
 @pytest.mark.parametrize("in_memory", [1, 300, 1 << 22])
 def test_the_place_of_a_key_is_that_of_the_first(in_memory: int) -> None:
     numbers = np.random.default_rng(1)
-    seen, first = Seen(in_memory, placed=True), dict[int, int]()
+    seen, first = SeenKeys(in_memory, placed=True), dict[int, int]()
     for turn in range(40):
         keys = numbers.integers(-5000, 5000, 500)
         places = np.arange(500) + 500 * turn
@@ -139,5 +139,5 @@ def test_the_place_of_a_key_is_that_of_the_first(in_memory: int) -> None:
 def test_a_full_disk_is_told_by_what_repeats(monkeypatch: pytest.MonkeyPatch, small_disk: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     with pytest.raises(Stop, match=r"cannot be written \(No space left on device\); 4\.0 MB") as told:
-        Seen(in_memory=1000).add(np.arange(500_000))
+        SeenKeys(in_memory=1000).add(np.arange(500_000))
     assert "TMPDIR" in told.value.hint

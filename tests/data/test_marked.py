@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import learned_by, write
-from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.worse import WORSE
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
@@ -89,7 +89,7 @@ def chats_of(shape: str) -> dict[str, list[dict[str, Any]]]:
     return {name: turns for name, turns in CHATS.items() if shape not in PLAIN or not any("thinking" in turn for turn in turns)}
 
 
-def learned_of(written: Written) -> str:
+def learned_of(written: RenderedRow) -> str:
     return "".join(text for pieces in written.sequences for text, learned in pieces if learned)
 
 
@@ -143,11 +143,11 @@ def test_all_spans_of_the_last_answer_are_learned(shape: str, tmp_path: Path) ->
         said = f"{thought}{turns[-1]['content']}{end}"
         example = parse_example({"messages": turns}, "auto")
         assert learned_of(learned_by(write(example, codec.template), "last")) == said
-        raw = Unparsed(1, json.dumps({"messages": turns}).encode())
+        raw = UnparsedRow(1, json.dumps({"messages": turns}).encode())
         shown = show_row(raw, Rules(learns="last"), codec)
         assert "".join(token["text"] for token in shown.tokens if token["learned"]) == said
     pair = {"prompt": [ASK], "chosen": [TELL], "rejected": [LAST]}
-    shard = tokenise(Block((Unparsed(1, json.dumps(pair).encode()),)), Rules(learns="last", wanted="pairs"), codec)
+    shard = tokenise(Block((UnparsedRow(1, json.dumps(pair).encode()),)), Rules(learns="last", wanted="pairs"), codec)
     for flag, answer in ((1, "Nineteen."), (1 + WORSE, "Three.")):
         ids = shard.ids[shard.learned == flag].tolist()
         assert codec.tokenizer.decode(ids, skip_special_tokens=False) == f"{thought}{answer}{end}"
@@ -166,11 +166,11 @@ def test_a_prompt_ends_where_the_answer_begins(shape: str, tmp_path: Path) -> No
 def test_counts_of_a_template_with_marks_are_those_of_what_is_learned(tmp_path: Path) -> None:
     codec = codec_with(tmp_path, TEMPLATES["reasoning at calls"])
     rows = [CHATS["a thought at a call"], CHATS["a call"], CHATS["two turns"]]
-    block = Block(tuple(Unparsed(at, json.dumps({"messages": turns}).encode()) for at, turns in enumerate(rows)))
+    block = Block(tuple(UnparsedRow(at, json.dumps({"messages": turns}).encode()) for at, turns in enumerate(rows)))
     taught = tokenise(block, Rules(), codec).verdicts.taught.as_json()
     assert taught == {"answers": 6, "learned": 6, "without_end": 0, "tool_calls_left_out": 0, "reasoning_left_out": 1}
     plain = codec_with(tmp_path / "plain", TEMPLATES["no place for calls"])
-    block = Block(tuple(Unparsed(at, json.dumps({"messages": CHATS["a call"]}).encode()) for at in range(2)))
+    block = Block(tuple(UnparsedRow(at, json.dumps({"messages": CHATS["a call"]}).encode()) for at in range(2)))
     shard = tokenise(block, Rules(), plain)
     taught = shard.verdicts.taught.as_json()
     assert taught == {"answers": 4, "learned": 2, "without_end": 0, "tool_calls_left_out": 2, "reasoning_left_out": 0}

@@ -15,7 +15,7 @@ from holdfast.base_model.folder import read_model
 from holdfast.config.load import load_config
 from holdfast.data.judge.layouts import parse_example, prompt_and_answer
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.judge.unused import Unused
+from holdfast.data.judge.unused import UnusedFields
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.foresee import foresee
 from holdfast.supervision.preparation.rows import check_data
@@ -102,20 +102,20 @@ UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
 def test_fields_that_are_not_used_are_told_and_those_that_change_a_rows_meaning_first(
     row: dict[str, Any], telling: list[str], others: list[str]
 ) -> None:
-    unused = Unused()
+    unused = UnusedFields()
     unused.add([(row, parse_example(row, "auto").layout)], {})
     assert (sorted(unused.telling), sorted(unused.others)) == (telling, others)
 
 
 def test_fields_are_told_in_the_rows_own_order_in_every_process() -> None:
     names = ["zone", "alpha", "page", "shelf", "box", "room", "city", "floor"]
-    unused = Unused()
+    unused = UnusedFields()
     unused.add([(dict.fromkeys([*names, "instruction", "output"], "x"), "alpaca")], {})
     assert list(unused.as_json()["others"]) == names
 
 
 def test_a_field_that_is_mapped_is_used() -> None:
-    unused = Unused()
+    unused = UnusedFields()
     unused.add([({"frage": "q", "Antwort": "a", "stars": 5}, "question-answer")], {"question": "frage", "answer": "antwort"})
     assert (dict(unused.telling), dict(unused.others)) == ({"stars": 1}, {})
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from conftest import lines
-from holdfast.data.collect.gather import Gathered, gather
+from holdfast.data.collect.gather import CollectedRecords, gather
 from holdfast.data.collect.outfile import OutFile
-from holdfast.data.collect.redisstream import Reader, Source
+from holdfast.data.collect.redisstream import StreamReader, StreamSource
 from support.redis_server import Server, needs_server, running_server
 
 Call = Callable[..., dict[str, Any]]
@@ -46,10 +46,10 @@ def pending(server: Server) -> int:
 def test_a_server_killed_in_the_middle_costs_nothing(server: Server, tmp_path: Path) -> None:
     push(server, 0, 900)
     out = OutFile(tmp_path / "out.jsonl")
-    reader = Reader(Source(server.url, "asked"))
+    reader = StreamReader(StreamSource(server.url, "asked"))
     killed = []
 
-    def kill_once(found: Gathered) -> None:
+    def kill_once(found: CollectedRecords) -> None:
         if not killed:
             killed.append(found.read)
             server.kill()
@@ -68,7 +68,7 @@ def test_what_was_not_acknowledged_comes_again_and_is_not_written_twice(server: 
     push(server, 0, 700)
     out = tmp_path / "out.jsonl"
     consumer = f"{socket.gethostname()}:{out}"
-    ours, other = (Reader(Source(server.url, "asked", consumer=name)).batches() for name in (consumer, "one that is gone"))
+    ours, other = (StreamReader(StreamSource(server.url, "asked", consumer=name)).batches() for name in (consumer, "one that is gone"))
     gather([next(ours)._replace(written=None)], OutFile(out), tmp_path / "rejects.jsonl", "all", False)
     next(other)
     assert pending(server) == 512 and len(lines(out)) == 256

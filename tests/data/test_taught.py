@@ -14,7 +14,7 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.survey.survey import check_block, read_survey
 from holdfast.data.templates.chat_template import write
-from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import blocks, tokenise
@@ -26,7 +26,7 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name
 CALLING = [ASK, CALL, {"role": "tool", "name": "stock", "content": "21"}, {"role": "assistant", "content": "a2"}]
 
 
-def written(row: Any, codec: Codec) -> Written:
+def written(row: Any, codec: Codec) -> RenderedRow:
     return write(parse_example(row, "auto"), codec.template)
 
 

@@ -31,7 +31,7 @@ from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.shard import Block, blocks, shard_bytes, tokenise
 from holdfast.data.workers import workers
-from holdfast.data.workers.build import Checked, check_rows, report
+from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Copies, Workers
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.rows import check_data
@@ -40,7 +40,7 @@ from holdfast.terminal.run_view import Terminal
 
 def build(
     model: Path, files: list[Path], cache: Path, out: Path, threads: int = 1, max_tokens: int = 96
-) -> tuple[Checked, TokenCache, str]:
+) -> tuple[BuildResult, TokenCache, str]:
     """Build the token set of `files`; what was found, the cache, and the hash of the token set's file."""
     codec = load_codec(model)
     out.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.templates.chat_template import write
@@ -108,7 +108,7 @@ def test_rows_are_measured_shown_and_cut_as_they_are_encoded(kind: str, template
                 assert str(found) == str(size)
     for row in rows:
         tokens, text, _ = encoded(codec, row)
-        raw = Unparsed(1, json.dumps(row).encode())
+        raw = UnparsedRow(1, json.dumps(row).encode())
         shown = show_row(raw, Rules(), codec)
         assert [(one["id"], one["learned"]) for one in shown.tokens] == [*zip(tokens.ids, tokens.learned, strict=True)]
         assert shown.text in (text, f"<s>{text}")

@@ -20,13 +20,13 @@ from holdfast.base.files import write_json
 from holdfast.book import cards_of
 from holdfast.experiments.hosts import Host, Hosts
 from holdfast.experiments.investigate import in_order
-from holdfast.experiments.replay import Spent, TrialChange
+from holdfast.experiments.replay import TrialChange, TrialsSpent
 from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
 from holdfast.experiments.trials import Lab, concluded
 from holdfast.run.folder import RunFolder
 from holdfast.run.remedies import refuted
 from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
-from holdfast.supervision.policy.ledgers import Past, deaths_in_step
+from holdfast.supervision.policy.ledgers import PastAttempt, deaths_in_step
 from holdfast.supervision.policy.next_move import of_death, of_verdict, wants_experiments
 from support.known import known
 
@@ -183,7 +183,7 @@ def test_a_disk_that_stays_full_ends_no_trial_as_evidence(small_disk: Path, monk
         lab.fails(TrialChange((3,)))
     assert not lab.known
     lab.stop = lambda: True
-    with pytest.raises(Spent):
+    with pytest.raises(TrialsSpent):
         lab.fails(TrialChange((4,)))
     filler.unlink()
 
@@ -202,8 +202,8 @@ def test_a_trial_that_fails_on_a_disk_with_room_is_evidence(small_disk: Path, mo
 KINDS = some.sampled_from(["rows", "setting", "transient", "uncertain"])
 
 
-def past(progressed: bool, kind: str = "error", remedied: bool = False, step: int | None = 5) -> Past:
-    return Past(step, "native_crash", kind, None, progressed, remedied, from_outside=kind == "killed")
+def past(progressed: bool, kind: str = "error", remedied: bool = False, step: int | None = 5) -> PastAttempt:
+    return PastAttempt(step, "native_crash", kind, None, progressed, remedied, from_outside=kind == "killed")
 
 
 def failure_report_of(kind: str = "error", code: int | None = 1, step: int | None = 5) -> FailureReport:
@@ -239,11 +239,11 @@ def test_a_remedy_starts_the_count_anew() -> None:
 )
 def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]]) -> None:
     """Whatever the lab says, and however often: twenty attempts without a new step end a run."""
-    pasts: list[Past] = []
+    pasts: list[PastAttempt] = []
     barren = 0
     for progressed, other, kind in history:
         barren = 0 if progressed else barren + 1
-        pasts.append(Past(5, "native_crash" if other else "unknown", "error", None, progressed))
+        pasts.append(PastAttempt(5, "native_crash" if other else "unknown", "error", None, progressed))
         diagnosis, failure_report = Diagnosis(pasts[-1].cause, 0.5), failure_report_of()
         decision = of_death(known(failure_report, pasts, diagnosis))
         if not decision.goes_on or wants_experiments(failure_report, pasts):
@@ -251,7 +251,7 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
                 known(failure_report), Verdict(kind, 3, 1.0, "seen", remedy="quarantine" if kind == "rows" else "x"), decision
             )
         remedied = decision.remedy not in ("resume", "none")
-        pasts[-1] = Past(5, pasts[-1].cause, "error", None, progressed, remedied)
+        pasts[-1] = PastAttempt(5, pasts[-1].cause, "error", None, progressed, remedied)
         assert barren <= 20 + sum(one.remedied for one in pasts)
         if not decision.goes_on:
             return
@@ -260,7 +260,7 @@ def test_a_run_without_progress_always_ends(history: list[tuple[bool, bool, str]
 
 
 def test_a_step_that_fails_now_and_then_is_given_more_starts() -> None:
-    seen = Past(5, "native_crash", "error", None, False, by_chance=True)
+    seen = PastAttempt(5, "native_crash", "error", None, False, by_chance=True)
     alike = [past(True), seen, *[past(False)] * 2]
     assert of_death(known(failure_report_of(), alike, "native_crash")).goes_on
     assert not wants_experiments(failure_report_of(), alike), "the odds are known"

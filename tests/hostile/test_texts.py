@@ -10,7 +10,7 @@ import pytest
 
 from conftest import holdfast
 from holdfast.base.inert import inert
-from holdfast.book.kinds.variable import Advice
+from holdfast.book.kinds.variable import VariableAdvice
 from holdfast.checkup.environment import as_file
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.standing import look
@@ -52,7 +52,7 @@ def test_a_command_of_ours_is_offered_as_it_is(run: Path) -> None:
 
 
 def test_a_profile_holds_no_command_of_a_machine_file(tmp_path: Path) -> None:
-    advice = Advice("A", "1\n touch ran", f"because\ntouch {tmp_path}/ran", "confirmed", f"x\rtouch {tmp_path}/ran")
+    advice = VariableAdvice("A", "1\n touch ran", f"because\ntouch {tmp_path}/ran", "confirmed", f"x\rtouch {tmp_path}/ran")
     text = as_file([advice], f"for a card\ntouch {tmp_path}/ran\n#")
     subprocess.run(["bash", "-c", text], check=False, cwd=tmp_path)
     assert not (tmp_path / "ran").exists()

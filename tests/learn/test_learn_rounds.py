@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.base.errors import Stop
 from holdfast.export import registry
-from holdfast.learn.judge_rows import Judged
+from holdfast.learn.judge_rows import JudgedRows
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
@@ -20,8 +20,8 @@ def learner(folder: Path, **wanted: float) -> Learner:
     return Learner(Policy.model_validate(tree), print)
 
 
-def judged(kept: int, rejected: int = 0, reason: str = "near_duplicate") -> Judged:
-    return Judged([""] * kept + [reason] * rejected, {number: {} for number in range(kept)})
+def judged(kept: int, rejected: int = 0, reason: str = "near_duplicate") -> JudgedRows:
+    return JudgedRows([""] * kept + [reason] * rejected, {number: {} for number in range(kept)})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def judged(kept: int, rejected: int = 0, reason: str = "near_duplicate") -> Judg
         (judged(0, 100, "seen_before"), False),
     ],
 )
-def test_a_round_begins_with_enough_rows_or_with_a_flood(tmp_path: Path, what: Judged, begins: bool) -> None:
+def test_a_round_begins_with_enough_rows_or_with_a_flood(tmp_path: Path, what: JudgedRows, begins: bool) -> None:
     assert learner(tmp_path, rows=20)._begins(what, []) is begins
 
 

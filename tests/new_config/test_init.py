@@ -468,7 +468,7 @@ def test_rows_that_are_left_out_are_told_with_their_number(tmp_path: Path, capsy
     said = capsys.readouterr().out
     assert f"! to do: 12 of 42 rows are not trained on: missing_field 12; the first, {rows}:31: fields ['query_text', 'reply_text']" in said
     assert "--field" in said
-    assert f"rows: {rows}: 42 rows = 30 kept + 0 mended + 12 rejected (missing_field 12); read as alpaca" in said
+    assert f"rows: {rows}: 42 rows = 30 kept + 0 repaired + 12 rejected (missing_field 12); read as alpaca" in said
     named = tmp_path / "named.yaml"
     assert _main([*asked, str(named), "--field", "query=query_text", "--field", "response=reply_text", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -16,9 +16,9 @@ from holdfast.base.files import Json, read_lines
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.planning import past_runs, tracing
-from holdfast.planning.duration import Ahead, Past, duration, remaining
+from holdfast.planning.duration import Ahead, PastRun, duration, remaining
 from holdfast.planning.past_runs import correct_from_history, remember, with_duration
-from holdfast.planning.planning import Planned
+from holdfast.planning.planning import PlanResult
 from holdfast.planning.workload import workload
 from holdfast.report.words import between, costs
 from holdfast.run.folder import RunFolder
@@ -30,8 +30,8 @@ HOUR = 3600.0
 AHEAD = Ahead(tokens=360_000, checked=0, work=1e9, precision="fp32")  # at 100 tokens a second, an hour
 
 
-def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: float = 0.0, precision: str = "fp32") -> Past:
-    return Past(alike, precision, work, (rate, 0.8 * rate, 1.1 * rate), begin=10, end=20, beside=0.0, wall=HOUR, lost=lost)
+def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: float = 0.0, precision: str = "fp32") -> PastRun:
+    return PastRun(alike, precision, work, (rate, 0.8 * rate, 1.1 * rate), begin=10, end=20, beside=0.0, wall=HOUR, lost=lost)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: floa
         ([], None, None, "is unknown: no run has ended on this machine"),
     ],
 )
-def test_wall_time_rests_on_what_was_measured(runs: list[Past], probed: float | None, expected: Any, says: str) -> None:
+def test_wall_time_rests_on_what_was_measured(runs: list[PastRun], probed: float | None, expected: Any, says: str) -> None:
     seconds, basis = duration(AHEAD, runs, probed)
     assert says in basis
     assert (seconds and (seconds.low, seconds.likely, seconds.high)) == (expected and pytest.approx(expected, abs=0.1))
@@ -198,8 +198,8 @@ def _planned(gib: float, monkeypatch: pytest.MonkeyPatch, refuses: str = "") -> 
             raise Stop(BLOCKED, refuses)
 
         class Traces:
-            def chosen(self) -> Planned:
-                return Planned(PLAN.model_copy(update={"micro_batch_tokens": 77, "reasons": ("traced",)}), None, None, model)  # type: ignore[arg-type]
+            def chosen(self) -> PlanResult:
+                return PlanResult(PLAN.model_copy(update={"micro_batch_tokens": 77, "reasons": ("traced",)}), None, None, model)  # type: ignore[arg-type]
 
         yield Traces()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,20 @@ def test_a_verb_is_told_from_a_noun(tmp_path: Path, line: str, lacks: bool) -> N
     assert [*SCRIPT["docstrings"](file)] == [("A.f", line, lacks)]
 
 
-def test_no_class_of_these_rooms_is_named_by_a_bare_participle() -> None:
+def _classes() -> Counter[str]:
+    """Count the names of classes in the package."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "src" / "holdfast").rglob("*.py"))
+    return Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def test_no_class_is_named_by_a_bare_participle() -> None:
     """A class is a noun: RestorePoint, not Found."""
-    names = {
-        node.name
-        for room in ("trainer", "export")
-        for file in (ROOT / "src" / "holdfast" / room).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    }
+    nouns = {"Ending", "Finding", "Setting"}
     irregular = {"Found", "Held", "Kept", "Made", "Told", "Given", "Taken", "Drawn", "Shown", "Seen", "Written", "Taught", "Read"}
-    assert not {name for name in names if (bare := name.strip("_")) in irregular or re.fullmatch(r"[A-Z][a-z]+(ed|ing)", bare)}
+    bare = {name.strip("_") for name in _classes()} - nouns
+    assert not {name for name in bare if name in irregular or re.fullmatch(r"[A-Z][a-z]+(ed|ing)", name)}
+
+
+def test_no_public_class_name_is_there_twice() -> None:
+    """Run is the one of the Python interface, and a section of the config, which `holdfast schema` prints by its name."""
+    assert {name for name, count in _classes().items() if count > 1 and not name.startswith("_")} <= {"Run"}

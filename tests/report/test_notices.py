@@ -7,7 +7,7 @@ import re
 import pytest
 
 from holdfast.base.files import Json
-from holdfast.base.units import figure
+from holdfast.base.units import figure, loss_and_norm
 from holdfast.cli.commands.diagnose import _told
 from holdfast.report.notices import notice
 from holdfast.verify.verdict import _word
@@ -53,10 +53,19 @@ def test_an_event_is_told_in_words(event: Json, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"), [("8.415071759905134", "8.4151"), (float("nan"), "nan"), (None, "not computed"), ("None", "not computed")]
+    ("value", "says"),
+    [("8.415071759905134", "8.4151"), (float("nan"), "NaN"), ("-inf", "minus infinite"), (None, "not computed"), ("None", "not computed")],
 )
 def test_a_figure_has_five_digits(value: object, says: str) -> None:
     assert figure(value) == says
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "says"),
+    [("nan", "nan", "loss and gradient norm are NaN"), (3.25, float("inf"), "loss 3.25, gradient norm infinite")],
+)
+def test_a_step_that_is_not_finite_is_told_in_words(loss: object, norm: object, says: str) -> None:
+    assert loss_and_norm(loss, norm) == says
 
 
 def test_where_one_test_was_made_nothing_was_corrected() -> None:

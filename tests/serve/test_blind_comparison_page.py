@@ -15,10 +15,10 @@ from holdfast import __version__
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.tokens.codec import load_codec
 from holdfast.report.pages import page_template
-from holdfast.serve.engines import Wanted
+from holdfast.serve.engines import AnswerRequest
 from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind
-from holdfast.serve.served import Served, State
+from holdfast.serve.served import GatewayState, ServedModel
 from support.browser import Tab
 
 ANSWERS = {"base": "dir", "tuned": "ls -la <b>&"}
@@ -29,7 +29,7 @@ class Parrot:
 
     name = "parrot"
 
-    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+    def stream(self, wanted: AnswerRequest) -> Iterator[tuple[str, int, str | None]]:
         yield ANSWERS[wanted.model], 1, None
         yield "", 0, "stop"
 
@@ -42,8 +42,8 @@ def served(tmp_path: Path) -> Iterator[SimpleNamespace]:
     """The endpoint with its page: `.page`, `.kept`."""
     kept = tmp_path / "preferences.jsonl"
     page = page_template("ab.html").render(name="<i>first</i>", version=__version__)
-    state = State("secret", Blind(kept), page)
-    state.served = Served(load_codec(EMBEDDED["tiny"]), "first", 512, Parrot())
+    state = GatewayState("secret", Blind(kept), page)
+    state.served = ServedModel(load_codec(EMBEDDED["tiny"]), "first", 512, Parrot())
     server = open_gateway(state, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield SimpleNamespace(page=f"http://127.0.0.1:{server.server_address[1]}/?token=secret", kept=kept)

@@ -17,9 +17,9 @@ from conftest import wait_until
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.tokens.codec import load_codec
 from holdfast.serve import endpoint
-from holdfast.serve.engines import Wanted
+from holdfast.serve.engines import AnswerRequest
 from holdfast.serve.gateway import open_gateway
-from holdfast.serve.served import Served, State
+from holdfast.serve.served import GatewayState, ServedModel
 
 DRIPS = 2000  # bytes, one by one
 
@@ -35,7 +35,7 @@ class Waiting:
         self.free.set()
         self.refuses = False
 
-    def stream(self, wanted: Wanted) -> Iterator[tuple[str, int, str | None]]:
+    def stream(self, wanted: AnswerRequest) -> Iterator[tuple[str, int, str | None]]:
         self.asked += 1
         if self.refuses:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -55,8 +55,8 @@ class Waiting:
 
 @pytest.fixture
 def served() -> Iterator[SimpleNamespace]:
-    state, engine = State("secret"), Waiting()
-    state.served = Served(load_codec(EMBEDDED["tiny"]), "first", 512, engine)
+    state, engine = GatewayState("secret"), Waiting()
+    state.served = ServedModel(load_codec(EMBEDDED["tiny"]), "first", 512, engine)
     server = open_gateway(state, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield SimpleNamespace(port=server.server_address[1], engine=engine)

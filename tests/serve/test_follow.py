@@ -14,9 +14,9 @@ from holdfast.cli.commands.serve import _name, _token
 from holdfast.data.tokens.codec import load_codec
 from holdfast.export import registry
 from holdfast.serve import follow
-from holdfast.serve.endpoint import Refused
-from holdfast.serve.follow import Following, in_place, shown
-from holdfast.serve.served import Served, State
+from holdfast.serve.endpoint import RequestRefused
+from holdfast.serve.follow import VersionFollower, in_place, shown
+from holdfast.serve.served import GatewayState, ServedModel
 
 
 class Engine:
@@ -34,21 +34,21 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A list of models with `helper 1` in place, served and followed; `.said`: what was told, `.refused`: why nothing can be loaded."""
     file, said = tmp_path / "models.jsonl", list[str]()
     codec = load_codec(EMBEDDED["tiny"])
-    world = SimpleNamespace(file=file, said=said, refused="", state=State("secret"))
+    world = SimpleNamespace(file=file, said=said, refused="", state=GatewayState("secret"))
 
     def subject_of(version: registry.Version) -> Any:
         if world.refused:
             raise Stop(BLOCKED, world.refused)
         return version
 
-    def make(subject: Any, name: str) -> Served:
-        return Served(codec, name, 512, Engine())  # type: ignore[arg-type]
+    def make(subject: Any, name: str) -> ServedModel:
+        return ServedModel(codec, name, 512, Engine())  # type: ignore[arg-type]
 
     monkeypatch.setattr(follow, "subject_of", subject_of)
     promote(file, 1)
     version = in_place(file, "helper")
     world.state.served = make(version, shown(version))
-    world.following = Following(file, "helper", version, world.state, make, said.append)
+    world.following = VersionFollower(file, "helper", version, world.state, make, said.append)
     return world
 
 
@@ -88,7 +88,7 @@ def test_a_version_that_was_withdrawn_gives_no_further_answer(world: Any) -> Non
     registry.withdraw(world.file, "helper", ["/runs/1"])
     world.following.look()
     world.state.refuse("base")
-    with pytest.raises(Refused, match="no version of helper is in place") as refused:
+    with pytest.raises(RequestRefused, match="no version of helper is in place") as refused:
         world.state.refuse("tuned")
     assert refused.value.status == 503
     promote(world.file, 2)

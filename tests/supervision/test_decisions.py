@@ -24,7 +24,7 @@ from holdfast.report.summarise import Journals, of_steps, summarise, wall_second
 from holdfast.run.plan import Params
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import Diagnosis, Ending, FailureReport
-from holdfast.supervision.policy.ledgers import OF_TRAINER, Past
+from holdfast.supervision.policy.ledgers import OF_TRAINER, PastAttempt
 from holdfast.supervision.policy.moves import GiveUp, RollBack
 from holdfast.supervision.policy.next_move import of_death, wants_experiments
 from support.known import known
@@ -37,18 +37,18 @@ def failure_report(kind: str = "killed", code: int | None = -9, lines: tuple[str
     return FailureReport(**(facts | changes))
 
 
-def outcome_of(pasts: list[Past]) -> bool:
+def outcome_of(pasts: list[PastAttempt]) -> bool:
     """Whether the run goes on after this history."""
     ended = failure_report(pasts[-1].kind, -9 if pasts[-1].from_outside else -11 if pasts[-1].kind == "killed" else 1)
     return of_death(known(ended, pasts, Diagnosis(pasts[-1].cause, 0.5))).goes_on
 
 
 def test_a_hundred_deaths_with_progress_do_not_stop_a_run() -> None:
-    assert outcome_of([Past(5, "unknown", "killed", None, True)] * 100)
+    assert outcome_of([PastAttempt(5, "unknown", "killed", None, True)] * 100)
 
 
 def test_the_same_error_without_progress_ends_after_its_limit() -> None:
-    past = Past(5, "unknown", "error", None, False)
+    past = PastAttempt(5, "unknown", "error", None, False)
     assert outcome_of([past] * (OF_TRAINER.same - 1))
     assert not outcome_of([past] * OF_TRAINER.same)
 
@@ -65,12 +65,12 @@ def test_the_same_error_without_progress_ends_after_its_limit() -> None:
 def test_where_an_attempt_ended_is_told_by_what_is_left_of_it(step: int | None, before: int, after: int, told: str) -> None:
     """After a power cut the pulse is gone and the committed steps are there."""
     ended = failure_report("vanished", None, step=step, committed_before=before, committed_after=after)
-    move = of_death(known(ended, [Past(after, "unknown", "vanished", None, after > before, from_outside=True)], "unknown"))
+    move = of_death(known(ended, [PastAttempt(after, "unknown", "vanished", None, after > before, from_outside=True)], "unknown"))
     assert move.goes_on and told in move.reason
 
 
 def test_kills_from_outside_are_met_with_more_patience() -> None:
-    past = Past(5, "unknown", "killed", None, False, from_outside=True)
+    past = PastAttempt(5, "unknown", "killed", None, False, from_outside=True)
     assert outcome_of([past] * (OF_TRAINER.from_outside - 1))
     assert not outcome_of([past] * OF_TRAINER.from_outside)
 
@@ -92,7 +92,7 @@ def test_kills_from_outside_are_met_with_more_patience() -> None:
 def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outside: bool) -> None:
     ending = Ending(kind, code)  # type: ignore[arg-type]
     assert ending.from_outside == outside
-    died = Past(5, "unknown", kind, None, False, from_outside=ending.from_outside)
+    died = PastAttempt(5, "unknown", kind, None, False, from_outside=ending.from_outside)
     goes_on = of_death(known(failure_report(kind, code), [died] * OF_TRAINER.same, "unknown")).goes_on
     assert goes_on == outside, "the program's own deaths are tried three times, others eight times"
     if kind != "never_started":
@@ -102,11 +102,11 @@ def test_only_what_others_did_is_from_outside(kind: str, code: int | None, outsi
 @given(st.lists(st.booleans(), min_size=3, max_size=OF_TRAINER.barren))
 def test_deaths_reach_the_lab_in_whatever_order_they_come(from_outside: list[bool]) -> None:
     """At the third death in a step at the latest, and after each look at every second one."""
-    history: list[Past] = []
+    history: list[PastAttempt] = []
     looks = []
     for at, outside in enumerate(from_outside, 1):
         ended = failure_report("killed", -9 if outside else -6)
-        history.append(Past(3, "unknown", "killed", None, False, from_outside=outside))
+        history.append(PastAttempt(3, "unknown", "killed", None, False, from_outside=outside))
         if wants_experiments(ended, history):
             history[-1] = replace(history[-1], investigated=True)
             looks.append(at)
@@ -118,7 +118,7 @@ def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
     said = failure_report("killed", -6, ("OSError: [Errno 28] No space left on device: '/scratch/x'",), disk_free_bytes=77 * 10**9)
     diagnosis = diagnose_failure(said, cards_of("failures"))
     assert "77.0 GB free" in " ".join(diagnosis.words()) and diagnosis.confidence < 0.7
-    past = Past(3, diagnosis.cause, "killed", None, False)
+    past = PastAttempt(3, diagnosis.cause, "killed", None, False)
     assert of_death(known(said, [past], diagnosis)).goes_on
     assert wants_experiments(said, [past] * 2)
     measured = replace(said, disk_free_bytes=0)
@@ -128,12 +128,12 @@ def test_words_about_a_full_disk_end_no_run_whose_disk_takes_bytes() -> None:
 def test_words_about_an_unreadable_checkpoint_end_no_run_either() -> None:
     said = failure_report("error", 1, ("safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",))
     found = Diagnosis("checkpoint_unreadable", 0.9)
-    assert of_death(known(said, [Past(3, found.cause, "error", None, False)], found)).goes_on
+    assert of_death(known(said, [PastAttempt(3, found.cause, "error", None, False)], found)).goes_on
     told = failure_report("no_state", 65)
-    again = of_death(known(told, [Past(3, found.cause, "no_state", None, False)], found))
+    again = of_death(known(told, [PastAttempt(3, found.cause, "no_state", None, False)], found))
     assert isinstance(again, RollBack) and again.to == 0, "the beginning is near"
     told = failure_report("no_state", 65, committed_after=FROM_THE_START + 1)
-    assert not of_death(known(told, [Past(3, found.cause, "no_state", None, False)], found)).goes_on
+    assert not of_death(known(told, [PastAttempt(3, found.cause, "no_state", None, False)], found)).goes_on
 
 
 def test_what_the_trainer_refuses_is_not_tried_again() -> None:
@@ -141,23 +141,25 @@ def test_what_the_trainer_refuses_is_not_tried_again() -> None:
     ended = replace(ended, ending=Ending("refused", 68, None, {"cause": "no_learning_signal", "reason": "nothing to learn"}))
     diagnosis = diagnose_failure(ended, {})
     assert diagnosis.cause == "no_learning_signal"
-    decision = of_death(known(ended, [Past(5, diagnosis.cause, "refused", None, True)], diagnosis))
+    decision = of_death(known(ended, [PastAttempt(5, diagnosis.cause, "refused", None, True)], diagnosis))
     assert decision == GiveUp("nothing to learn")
 
 
 def test_alternating_causes_without_progress_end_too() -> None:
-    pasts = [Past(5, "a" if at % 2 else "b", "killed", None, False) for at in range(OF_TRAINER.barren)]
+    pasts = [PastAttempt(5, "a" if at % 2 else "b", "killed", None, False) for at in range(OF_TRAINER.barren)]
     assert outcome_of(pasts[:-1])
     assert not outcome_of(pasts)
 
 
 @given(
     st.lists(
-        st.builds(Past, st.just(5), st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)),
+        st.builds(
+            PastAttempt, st.just(5), st.sampled_from("abc"), st.sampled_from(["killed", "error", "nonfinite"]), st.just(()), st.just(False)
+        ),
         min_size=OF_TRAINER.barren,
     )
 )
-def test_no_history_without_progress_goes_on_for_ever(pasts: list[Past]) -> None:
+def test_no_history_without_progress_goes_on_for_ever(pasts: list[PastAttempt]) -> None:
     assert not all(outcome_of(pasts[:length]) for length in range(1, len(pasts) + 1))
 
 

@@ -28,7 +28,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry
 from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.launch import trainer_launch
-from holdfast.supervision.policy.ledgers import OF_TRAINER, Past
+from holdfast.supervision.policy.ledgers import OF_TRAINER, PastAttempt
 from holdfast.supervision.policy.next_move import of_death, of_gpu
 from holdfast.trainer.common import device
 from holdfast.trainer.jobs import torch_facts
@@ -178,7 +178,10 @@ def test_it_is_looked_for_until_its_time_is_over() -> None:
 
 
 def test_a_gpu_that_was_away_does_not_count_against_what_comes_after() -> None:
-    away, failed = Past(None, "device_access_denied", "device_gone", None, False), Past(5, "gpu_kernel_fault", "error", None, False)
+    away, failed = (
+        PastAttempt(None, "device_access_denied", "device_gone", None, False),
+        PastAttempt(5, "gpu_kernel_fault", "error", None, False),
+    )
     history = [failed, *[away] * 40, failed]
     error = FailureReport(3, Ending("error", 1), 5, "step", (1,), (), 4, 4, 0.0, None, None)
     assert of_death(known(error, history, "gpu_kernel_fault")).goes_on

@@ -26,7 +26,7 @@ from holdfast.supervision.command.event_files import EventFile
 from holdfast.supervision.foreign_checkpoints.newest import newest_whole
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
-from holdfast.supervision.policy.ledgers import OF_COMMAND, Past
+from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
 from holdfast.supervision.policy.moves import Done, Move
 from holdfast.supervision.policy.next_move import Known, next_move
 from holdfast.supervision.policy.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
@@ -383,9 +383,9 @@ def test_what_the_machine_slept_is_no_silence() -> None:
     assert timeout.overdue() is None
 
 
-def pasts(*words: str) -> list[Past]:
+def pasts(*words: str) -> list[PastAttempt]:
     """came: it came further; kill: somebody else ended it; a cause otherwise."""
-    return [Past(None, one.partition("+")[0], one, "", one.endswith("+came"), from_outside=one.startswith("kill")) for one in words]
+    return [PastAttempt(None, one.partition("+")[0], one, "", one.endswith("+came"), from_outside=one.startswith("kill")) for one in words]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.config.config import Run
 from holdfast.run.timeline import Entry
 from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport
-from holdfast.supervision.policy.ledgers import Past
+from holdfast.supervision.policy.ledgers import PastAttempt
 from holdfast.supervision.policy.next_move import Known
 from support.world import SETTINGS
 
@@ -20,7 +20,7 @@ def a_failure_report(kind: EndingKind = "error", code: int | None = 1, step: int
     return FailureReport(1, Ending(kind, code), step, "step", (1, 2), (), 4, 4, 0.0, None, None)
 
 
-def known(failure_report: FailureReport, history: Sequence[Past] = (), cause: str | Diagnosis = "unknown", **more: Any) -> Known:
+def known(failure_report: FailureReport, history: Sequence[PastAttempt] = (), cause: str | Diagnosis = "unknown", **more: Any) -> Known:
     """An attempt that ended in this failure report, the last one in `history`."""
     diagnosis = cause if isinstance(cause, Diagnosis) else Diagnosis(cause, 0.5)
     return Known(failure_report, diagnosis, **{"history": list(history), "timeline": TIMELINE, "asked": Run()} | more)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.watch.board import Board
-from holdfast.watch.site import Watched, open_site
+from holdfast.watch.site import WatchedRuns, open_site
 
 HOSTILE = "<img src=x onerror=document.title=1>\x1b[2J"
 
@@ -66,7 +66,7 @@ def make_run(folder: Path, steps: int = 7, name: str = "made") -> Path:
 def site(tmp_path: Path) -> Iterator[SimpleNamespace]:
     """A page over one made run, in this process: `.port`, `.runs`; `.ask(path, token, method, more, **headers)`."""
     make_run(tmp_path / "runs")
-    watched = Watched(Board([tmp_path / "runs"], must_be_runs=True), "secret", lan=False)
+    watched = WatchedRuns(Board([tmp_path / "runs"], must_be_runs=True), "secret", lan=False)
     with open_site(watched, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]

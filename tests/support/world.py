@@ -17,7 +17,7 @@ from holdfast.processes.attempt import Attempt
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_of_process
 from holdfast.run.types import Diagnosis, Ending, EndingKind, FailureReport, Launch, Verdict
-from holdfast.supervision.supervise import Outcome, View, supervise
+from holdfast.supervision.supervise import RunResult, View, supervise
 from holdfast.supervision.training.trainer_run import TrainerRun
 
 Point = Literal["before the start", "in the pause", "while it trains", "at its wreck", "in the lab"]
@@ -128,7 +128,7 @@ class Told:
     """What became of a scripted run."""
 
     run: RunFolder
-    outcome: Outcome
+    outcome: RunResult
     world: FakeWorld
     said: list[str]
 

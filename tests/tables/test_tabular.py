@@ -24,7 +24,7 @@ from holdfast.cli.main import main
 from holdfast.config.load import load_config
 from holdfast.config.table import Table, columns_of
 from holdfast.tables.table.build import build_table
-from holdfast.tables.table.form import Target
+from holdfast.tables.table.form import TargetColumn
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
@@ -299,7 +299,7 @@ def test_a_weight_of_a_class_that_there_is_none_of_is_refused(tmp_path: Path, we
 def test_the_forecast_of_quantiles_is_the_one_nearest_to_the_median(quantiles: list[float], at: list[int]) -> None:
     predicted = np.random.default_rng(0).normal(size=(5, len(quantiles)))
     assert middle_of(predicted, quantiles).tolist() == predicted[:, at].mean(axis=1).tolist()
-    loss = RowLoss(Table(target="y", loss="quantile", quantiles=quantiles), Target(name="y", kind="regression"), torch.device("cpu"))
+    loss = RowLoss(Table(target="y", loss="quantile", quantiles=quantiles), TargetColumn(name="y", kind="regression"), torch.device("cpu"))
     near, target = np.abs(predicted[:, at].mean(axis=1) - 0.4) < 0.4, torch.full((5,), 0.4, dtype=torch.float64)
     assert int(loss.right(torch.tensor(predicted), target)) == int(near.sum())
 

@@ -244,7 +244,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     [now] = status(run)
     living = processes_of(run)
     assert (now["state"], now["doing"], now["supervised"], now["steps"]) == ("running", "training", True, 3000)
-    assert now["pids"] == {"supervisor": supervisor.pid, **{role: living[role] for role in ("nurse", "trainer", "writer")}}
+    assert now["pids"] == {"supervisor": supervisor.pid, "shim": living["nurse"]} | {role: living[role] for role in ("trainer", "writer")}
 
     kill(living["trainer"])
     supervisor.stdout.close()  # type: ignore[union-attr]
@@ -257,7 +257,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     supervisor.wait()
     [now] = status(run)
     assert (now["state"], now["doing"], now["supervised"]) == ("running", "training", False)
-    assert set(now["pids"]) == {"nurse", "trainer", "writer"}
+    assert set(now["pids"]) == {"shim", "trainer", "writer"}
     text = say(run)
     assert "no supervisor watches it" in text
     assert "resume with: holdfast train" in text

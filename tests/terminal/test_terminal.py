@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.base.files import append_line
-from holdfast.base.inert import hanging
+from holdfast.base.inert import MOST_CHARS, brief, hanging
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
-from holdfast.terminal.progress_line import Shown, progress_line
+from holdfast.terminal.progress_line import ProgressWords, progress_line
 from holdfast.terminal.run_view import Terminal
 
 OTHERS = ("3,257 tokens/s", "lr 2.0e-04", "grad norm 3.630", "0.62 GiB", "17 s so far")
@@ -42,9 +42,9 @@ def test_an_interrupt_while_a_bar_begins_or_ends_is_told_as_one(place: str, monk
 
 
 STEP_LINE = {
-    "before": Shown(3, 12_000, "loss 3.8642 ↓", "time left: not known yet", OTHERS),
-    "after": Shown(1_123, 12_000, "loss 3.8642 ↓", "110 min to 2.3 h left", OTHERS),
-    "starting": Shown(0, 12_000, "starting"),
+    "before": ProgressWords(3, 12_000, "loss 3.8642 ↓", "time left: not known yet", OTHERS),
+    "after": ProgressWords(1_123, 12_000, "loss 3.8642 ↓", "110 min to 2.3 h left", OTHERS),
+    "starting": ProgressWords(0, 12_000, "starting"),
 }
 
 
@@ -97,6 +97,13 @@ def test_a_sentence_is_broken_at_words_and_a_command_never(width: int) -> None:
     assert " ".join([first, *(line.strip() for line in others)]) == text
     assert sum(command in line for line in (first, *others)) == 2
     assert all(len(line) < width or command in line or "/a/path" in line for line in (" " * 6 + first, *others))
+
+
+def test_a_line_about_an_incident_is_cut_between_clauses() -> None:
+    whole = "attempt 2: " + "; ".join(f"clause {number} of it" for number in range(30))
+    short = brief(whole)
+    assert len(short) <= MOST_CHARS and short.endswith("of it …") and whole.startswith(short[:-2])
+    assert len(brief("x" * 300)) <= MOST_CHARS and brief("as it is; whole") == "as it is; whole"
 
 
 def test_a_terminal_gets_a_hanging_indent_and_a_file_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter
 
-from holdfast.base_model.packed import Packed
+from holdfast.base_model.packed import PackedWeights
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.frozen.quantised import _parameter, _parts
@@ -103,7 +103,7 @@ def widen(_: str) -> None:
     for rows, features, kind, double in ((40, 64, "nf4", False), (9, 320, "nf4", True), (64, 96, "fp4", True), (33, 257, "int8", False)):
         torch.manual_seed(rows)
         shape = torch.Size((rows, features))
-        held = _parameter(_parts(torch.randn(shape), Packed(kind, double), library), kind, shape, library, torch.device("cpu"))
+        held = _parameter(_parts(torch.randn(shape), PackedWeights(kind, double), library), kind, shape, library, torch.device("cpu"))
         layer = SimpleNamespace(base_layer=SimpleNamespace(weight=held, out_features=rows, in_features=features))
         up = torch.randn(rows, 8).bfloat16()
         for dtype in KINDS.values():

@@ -14,7 +14,7 @@ from conftest import holdfast
 from holdfast.base.errors import Stop
 from holdfast.base.files import sha256
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
-from holdfast.base_model.packed import Packed
+from holdfast.base_model.packed import PackedWeights
 from holdfast.config.config import Config
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.serving_limits import limits
@@ -60,7 +60,7 @@ def test_a_state_holds_all_that_later_steps_need(model: Path, kind: str, double:
 def test_what_is_kept_has_the_bytes_of_safetensors_which_older_runs_compare(tmp_path: Path) -> None:
     found: dict[str, torch.Tensor] = {}
     for kind, double in KINDS:
-        parts = quantised._parts(torch.randn(32, 64), Packed(kind, double), bitsandbytes("a test"))  # type: ignore[arg-type]
+        parts = quantised._parts(torch.randn(32, 64), PackedWeights(kind, double), bitsandbytes("a test"))  # type: ignore[arg-type]
         found |= {f"é.{kind}{double}:{name}": one for name, one in parts.items()}
     found["half"] = torch.ones(3, dtype=torch.bfloat16)
     digest = write_tensors(tmp_path / "kept.safetensors", found)

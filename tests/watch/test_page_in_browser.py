@@ -13,7 +13,7 @@ import pytest
 
 from conftest import start
 from holdfast.watch.board import Board
-from holdfast.watch.site import Watched, open_site
+from holdfast.watch.site import WatchedRuns, open_site
 from support.browser import Tab
 from support.watched import HOSTILE, make_run, site
 
@@ -90,7 +90,7 @@ def test_a_run_dies_recovers_and_is_stopped_from_the_page(config_of: Callable[..
     faults = tmp_path / "faults.yaml"
     faults.write_text("faults:\n  - name: kill\n    when: {step: 3, attempt: 1}\n    effect: kill\n")
     training = start("train", config_of(train={"steps": 5000, "effective_batch": 2}), "--run", tmp_path / "runs/run", "--faults", faults)
-    watched = Watched(Board([tmp_path / "runs"], must_be_runs=False), "secret", lan=False)
+    watched = WatchedRuns(Board([tmp_path / "runs"], must_be_runs=False), "secret", lan=False)
     tab = Tab(tmp_path, "390,844")
     with open_site(watched, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

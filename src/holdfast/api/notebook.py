@@ -21,7 +21,7 @@ def in_notebook() -> bool:
     return getattr(get() if get else None, "kernel", None) is not None
 
 
-class Line:
+class StatusLine:
     """The line. It is shown once, then changed in place."""
 
     def __init__(self, run: RunFolder) -> None:
@@ -29,7 +29,7 @@ class Line:
         self.handle: Any = None
 
     def look(self) -> None:
-        """Show where the run stands, twice a second at the most."""
+        """Show where the run stands, at most twice a second."""
         if time.monotonic() - self.last < _EVERY_S:
             return
         self.last = time.monotonic()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.api.command import Given, as_settings, ask, plainly, write_tree
-from holdfast.api.notebook import Line, in_notebook
+from holdfast.api.notebook import StatusLine, in_notebook
 from holdfast.api.run import Run
 from holdfast.base.locks import taken
 from holdfast.run.folder import RunFolder
@@ -32,7 +32,7 @@ def train(
     """
     settings = as_settings(overrides)
     run = RunFolder(Path(folder).expanduser().resolve() if folder else _folder_of(config, settings))
-    line = Line(run) if in_notebook() and not quiet else None
+    line = StatusLine(run) if in_notebook() and not quiet else None
     try:
         _wait_for_another(run, line)
         with _file_of(config, run) as file:
@@ -74,7 +74,7 @@ def _folder_of(config: Given, settings: list[str]) -> Path:
     return (Path("runs") / str(name or ("run" if isinstance(config, Mapping) else Path(config).stem))).resolve()
 
 
-def _wait_for_another(run: RunFolder, line: Line | None) -> None:
+def _wait_for_another(run: RunFolder, line: StatusLine | None) -> None:
     """See out the supervisor that has the run already, as one that a restarted kernel left behind. Ctrl-C stops it, resumably."""
     while run.supervisor_lock.exists() and taken(run.supervisor_lock):
         try:

@@ -48,13 +48,13 @@ def error_message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]
 
 
-class Damaged(Stop, ValueError):
+class DamagedFile(Stop, ValueError):
     """A file of a run that does not hold what it should. A ValueError as well, for those who go on without the file."""
 
 
-def damaged(path: Path, why: str) -> Damaged:
+def damaged(path: Path, why: str) -> DamagedFile:
     """Return the error for a damaged file, with the reason."""
-    return Damaged(BLOCKED, f"{path} is damaged: {why}", "restore that file; holdfast status and diagnose read what is left")
+    return DamagedFile(BLOCKED, f"{path} is damaged: {why}", "restore that file; holdfast status and diagnose read what is left")
 
 
 # What reading values of a wrong kind raises: a file of a folder that was damaged, or that somebody else has written.

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from holdfast.base.errors import Damaged, damaged
+from holdfast.base.errors import DamagedFile, damaged
 from holdfast.base.safe_open import LARGEST_JSON, journal_descriptor, open_regular
 
 Json = dict[str, Any]
@@ -190,11 +190,11 @@ def _whole_bytes(descriptor: int, size: int) -> int:
 
 
 def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
-    """Yield each JSON object of a journal; a torn last line is skipped, a damaged line inside raises Damaged with its number.
+    """Yield each JSON object of a journal; a torn last line is skipped, a damaged line inside raises DamagedFile with its number.
 
     damaged_line: what stands for such a line instead, or None for nothing, given its number and what is wrong with it (of a journal that
     nothing depends on).
-    Raises Damaged, too, where no file has the journal's name, and OSError where it may not be read.
+    Raises DamagedFile, too, where no file has the journal's name, and OSError where it may not be read.
     """
     try:
         handle = open_regular(path)
@@ -210,7 +210,7 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
                 return
             try:
                 row = _parsed(path, line, f"line {number}")
-            except Damaged as error:
+            except DamagedFile as error:
                 if damaged_line is None:
                     raise
                 told = damaged_line(number, error.message.partition(" is damaged: ")[2])
@@ -228,7 +228,7 @@ def read_sound_lines(path: Path) -> Iterator[Json]:
 class Tail:
     """A journal that is read again and again: each time its new whole lines alone, all of them again after it was replaced.
 
-    from_end: what stands there already is passed over. key: so is a line without this one; a damaged line, which raises Damaged, is
+    from_end: what stands there already is passed over. key: so is a line without this one; a damaged line, which raises DamagedFile, is
     passed over with it.
     """
 
@@ -259,7 +259,7 @@ class Tail:
 def cut_torn_line(path: Path) -> int:
     """Cut what follows the last line end of a journal; the number of bytes removed.
 
-    Raises Damaged as `read_lines` does.
+    Raises DamagedFile as `read_lines` does.
     """
     try:
         descriptor = journal_descriptor(path, os.O_RDWR)
@@ -303,7 +303,7 @@ def _parsed(path: Path, line: bytes, name: str) -> Json:
 def _parsed_or_none(path: Path, line: bytes) -> Json | None:
     try:
         return _parsed(path, line, "")
-    except Damaged:
+    except DamagedFile:
         return None
 
 

@@ -11,6 +11,7 @@ from holdfast.base.errors import USAGE, Stop
 # control characters but for line ends and tabs, and those that change the direction of what follows
 _ACTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _COMMAND = re.compile(r"`[^`\n]+`|(?<=: )holdfast [^;()\n]+")  # in back-quotes, or at the end of a sentence
+MOST_CHARS = 180  # of a line about an incident; what it leaves out is in events.jsonl and the report
 _HELD = "\0"  # a space that no line is broken at
 
 
@@ -34,6 +35,15 @@ def hanging(text: str, width: int, indent: int, begins_at: int = 0) -> str:
     )
     lines = [line for part in held.split("\n") for line in wrap.wrap(part) or [""]]
     return "\n".join(lines)[begins_at:].replace(_HELD, " ")
+
+
+def brief(text: str) -> str:
+    """Cut a text to a line of at most MOST_CHARS characters, between two of its clauses where there is room for half of it."""
+    if len(text) <= MOST_CHARS:
+        return text
+    cut = text[: MOST_CHARS - 2]
+    clause = max(cut.rfind(end, MOST_CHARS // 2) for end in ("; ", ", ", ": "))
+    return (cut[:clause] if clause > 0 else cut.rstrip()) + " …"
 
 
 def say(text: str) -> None:

@@ -75,10 +75,17 @@ def span(seconds: float) -> str:
 
 
 def figure(value: Any) -> str:
-    """Format a measured number, or the text of one, with at most 5 digits; one that was never computed is called that."""
+    """Format a measured number, or the text of one, with at most 5 digits; in words where it is none, or was never computed."""
     if value is None or value == "None":
         return "not computed"
     try:
-        return f"{float(value):.5g}"
+        number = float(value)
     except (TypeError, ValueError):
         return str(value)
+    return f"{number:.5g}" if math.isfinite(number) else "NaN" if math.isnan(number) else "infinite" if number > 0 else "minus infinite"
+
+
+def loss_and_norm(loss: Any, grad_norm: Any) -> str:
+    """Describe the loss and gradient norm of a step, or the texts of them."""
+    loss, norm = figure(loss), figure(grad_norm)
+    return f"loss and gradient norm are {loss}" if loss == norm else f"loss {loss}, gradient norm {norm}"

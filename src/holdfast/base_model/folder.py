@@ -34,7 +34,7 @@ def _is_embedding(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Stored:
+class TensorEntry:
     """A tensor in a safetensors file: type as written there, shape, and where its bytes begin and end in the file."""
 
     dtype: str
@@ -182,7 +182,7 @@ def weight_files(folder: Path) -> list[Path]:
     raise Stop(BLOCKED, f"{folder} holds no model.safetensors ({found})", "save it with model.save_pretrained(folder)")
 
 
-def _unpacked(file: Path, tensors: dict[str, Stored], wide: str | None) -> dict[str, tuple[int, ...]]:
+def _unpacked(file: Path, tensors: dict[str, TensorEntry], wide: str | None) -> dict[str, tuple[int, ...]]:
     try:
         if wide:
             return widened_shapes(wide, tensors)
@@ -205,7 +205,7 @@ def comes_quantised(model: ModelFacts) -> tuple[str, str] | None:
     return text, "take the model in 16 bits; train.frozen: nf4 or int8 then holds it in 4 or 8"
 
 
-def stored_tensors(file: Path) -> dict[str, Stored]:
+def stored_tensors(file: Path) -> dict[str, TensorEntry]:
     """Read the tensors of one safetensors file, after checking that header and size agree. Raises Stop(1) when it is damaged."""
     try:
         opened = open_regular(file)
@@ -226,7 +226,7 @@ class NoTensors(Exception):
     pointer = False
 
 
-def tensors_in(handle: BinaryIO) -> dict[str, Stored]:
+def tensors_in(handle: BinaryIO) -> dict[str, TensorEntry]:
     """Read the tensors of an open safetensors file, after checking that header and size agree. Raises NoTensors."""
     size = os.fstat(handle.fileno()).st_size
     start = handle.read(8)
@@ -252,7 +252,7 @@ def tensors_in(handle: BinaryIO) -> dict[str, Stored]:
     return tensors
 
 
-def _stored(entry: Any, at: int) -> Stored:
+def _stored(entry: Any, at: int) -> TensorEntry:
     """Parse a tensor of a header; `at`: where the file's data begin. Raises ValueError, KeyError or TypeError where it describes none."""
     dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, begin, end]
@@ -260,7 +260,7 @@ def _stored(entry: Any, at: int) -> Stored:
         raise ValueError(f"dtype {dtype!r}, numbers {numbers}"[:200])
     if math.prod(shape) > 8 * (end - begin):
         raise ValueError(f"{end - begin:,} bytes cannot hold {math.prod(shape):,} values")
-    return Stored(dtype, tuple(shape), at + begin, at + end)
+    return TensorEntry(dtype, tuple(shape), at + begin, at + end)
 
 
 def broken_tensor(name: str, count: int, shape: tuple[int, ...], first: tuple[int, ...]) -> str:

@@ -26,7 +26,7 @@ _PAIRS = 16  # bytes of a block of MXFP4, two numbers each
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeights:
     """How weights lie in a model's files. double: the scales of their blocks are quantised, too."""
 
     kind: Literal["nf4", "fp4", "int8"]
@@ -82,7 +82,7 @@ def _of_blocks(name: str, tensors: Mapping[str, Any]) -> tuple[str, tuple[int, .
     return own, (shape[0], shape[2] * 2 * _PAIRS, shape[1])
 
 
-def packed_as(config: Json) -> Packed | None:
+def packed_as(config: Json) -> PackedWeights | None:
     """Return how bitsandbytes packed the weights of a model with this config.json; None where it did not, or in an unknown way."""
     about = config.get("quantization_config")
     if not isinstance(about, dict) or about.get("quant_method", "bitsandbytes") != "bitsandbytes":
@@ -90,8 +90,8 @@ def packed_as(config: Json) -> Packed | None:
     if about.get("load_in_4bit") or about.get("_load_in_4bit"):
         kind = about.get("bnb_4bit_quant_type", "fp4")
         storage = about.get("bnb_4bit_quant_storage", "uint8")
-        return Packed(kind, bool(about.get("bnb_4bit_use_double_quant"))) if kind in ("nf4", "fp4") and storage == "uint8" else None
-    return Packed("int8") if about.get("load_in_8bit") or about.get("_load_in_8bit") else None
+        return PackedWeights(kind, bool(about.get("bnb_4bit_use_double_quant"))) if kind in ("nf4", "fp4") and storage == "uint8" else None
+    return PackedWeights("int8") if about.get("load_in_8bit") or about.get("_load_in_8bit") else None
 
 
 def unpacked_shapes(handle: BinaryIO, tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

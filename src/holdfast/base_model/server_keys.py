@@ -34,14 +34,14 @@ HALF = (
 LANGUAGE = "vLLM finds no module for an adapter's names of the language half ({name}) in this wrapped model, and answers as the base"
 
 
-class Ignored(NamedTuple):
+class IgnoredKeys(NamedTuple):
     """A sentence, and whether all of the adapter would be ignored."""
 
     why: str
     all: bool
 
 
-def ignored(config: Json, keys: Iterable[str]) -> list[Ignored]:
+def ignored(config: Json, keys: Iterable[str]) -> list[IgnoredKeys]:
     """List the parts of an adapter with these tensors that a server of the base with this config.json would ignore in silence."""
     names = [key.removeprefix(_PREFIX) for key in keys]
     wrapped = serves_wrapped(config)
@@ -50,7 +50,7 @@ def ignored(config: Json, keys: Iterable[str]) -> list[Ignored]:
     whole = [(TOWERS, [name for name, part in zip(names, parts, strict=True) if part == "towers"])]
     stacked = [name for name, part in zip(names, parts, strict=True) if part == "experts" and not _of_one_expert(name)]
     whole += [(EXPERTS, stacked), (LANGUAGE.format(name=lost[0].partition(".lora_")[0]) if lost else "", lost)]
-    return [Ignored(why, len(some) == len(names)) for why, some in whole if some]
+    return [IgnoredKeys(why, len(some) == len(names)) for why, some in whole if some]
 
 
 def serves_wrapped(config: Json) -> bool:

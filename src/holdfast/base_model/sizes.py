@@ -10,7 +10,7 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.forms import MAY_BE_LEFT_OUT, SIZES, refuse_size
 from holdfast.base_model.types import loads_as, names_encoder_decoder
 
-_MOST_PARAMETERS = 10**13  # of all layers' attention and MLP, as such sizes come to at the least
+_MOST_PARAMETERS = 10**13  # of all layers' attention and MLP, as such sizes come to at least
 
 
 def refuse_nonsense(model: ModelFacts) -> None:

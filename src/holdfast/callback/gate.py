@@ -10,7 +10,7 @@ import torch
 IN_A_ROW = 10  # dropped steps after which it is no accident any more
 
 
-class Gate:
+class GradientGate:
     """dropped: steps so far; in_a_row: the newest of them that followed one another."""
 
     def __init__(self, limit: int) -> None:

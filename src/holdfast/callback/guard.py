@@ -29,7 +29,7 @@ import torch
 from holdfast.callback.account import SNAPSHOT, Account
 from holdfast.callback.fingerprints import Fingerprints
 from holdfast.callback.first_calls import make_first_calls
-from holdfast.callback.gate import IN_A_ROW, Gate
+from holdfast.callback.gate import IN_A_ROW, GradientGate
 from holdfast.callback.packed import Packer, back, random_states, set_random_states, strip, unpack
 
 
@@ -38,7 +38,7 @@ class Guard:
 
     def __init__(self, held: tuple[Any, ...], steps: int | None, drops: int) -> None:
         self.held, self.steps = held, steps
-        self.account, self.gate = Account(), Gate(drops)
+        self.account, self.gate = Account(), GradientGate(drops)
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
         self.packer = Packer(Path(path), str(folder.parents[1])) if path and folder is not None else None
         self.prints = Fingerprints(folder) if folder is not None else None

@@ -24,11 +24,11 @@ from transformers import TrainerCallback
 from holdfast.callback.account import RESUME, SNAPSHOT, Account
 from holdfast.callback.fingerprints import Fingerprints
 from holdfast.callback.first_calls import make_first_calls
-from holdfast.callback.gate import IN_A_ROW, Gate
+from holdfast.callback.gate import IN_A_ROW, GradientGate
 from holdfast.callback.packed import Packer
 from holdfast.callback.proof import differing
-from holdfast.callback.rows import Rows
-from holdfast.callback.snapshot import CannotSnapshot, Snapshots
+from holdfast.callback.rows import SamplerRows
+from holdfast.callback.snapshot import CallbackSnapshots, CannotSnapshot
 
 EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes.py has them
 
@@ -58,9 +58,9 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any = None, drops: int = IN_A_ROW) -> None:
         self.trainer, self.aside = trainer, False
-        self.account, self.gate = Account(), Gate(drops)
-        self.snapshots: Snapshots | None = None
-        self.rows: Rows | None = None
+        self.account, self.gate = Account(), GradientGate(drops)
+        self.snapshots: CallbackSnapshots | None = None
+        self.rows: SamplerRows | None = None
         self.prints: Fingerprints | None = None
         self.beyond = False
         self.stopping = False
@@ -128,7 +128,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
         if not path or folder is None or model is None or getattr(args, "fp16", False) or getattr(args, "deepspeed", None):
             return
-        snapshots = Snapshots(Packer(Path(path), str(folder.parents[1])), folder / "pattern")
+        snapshots = CallbackSnapshots(Packer(Path(path), str(folder.parents[1])), folder / "pattern")
         try:
             snapshots.begin(model, processing, args)
         except CannotSnapshot as error:
@@ -141,7 +141,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.account.folder is None:
             return
         with contextlib.suppress(ValueError, TypeError, OSError):  # no sampler, an endless data set, a full disk
-            self.rows = Rows(loader, int(args.gradient_accumulation_steps), self.account.folder)
+            self.rows = SamplerRows(loader, int(args.gradient_accumulation_steps), self.account.folder)
             in_epoch = max(1, -(-self.rows.batches // self.rows.accumulation))
             self.resumed = 0 if args.ignore_data_skip else int(state.global_step) % in_epoch
 

@@ -17,7 +17,7 @@ FILE, BEFORE = "samples.jsonl", "samples-before.jsonl"
 _MOST = 16 << 20  # bytes of a file
 
 
-class Rows:
+class SamplerRows:
     """Of one process. Raises ValueError where the data loader has no sampler of batches that could be asked."""
 
     def __init__(self, loader: Any, accumulation: int, folder: Path) -> None:

@@ -34,7 +34,7 @@ def live_weights(model: Any) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-class Snapshots:
+class CallbackSnapshots:
     """Of one training process. `packer`: where to; `pattern`: the folder of what does not change."""
 
     def __init__(self, packer: Packer, pattern: Path) -> None:

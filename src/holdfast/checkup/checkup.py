@@ -9,7 +9,7 @@ from rich.text import Text
 from holdfast.base.files import Json
 from holdfast.base.inert import hanging, inert
 from holdfast.book.image import ContainerImage
-from holdfast.book.kinds.variable import Advice
+from holdfast.book.kinds.variable import VariableAdvice
 from holdfast.machine.facts import Machine
 from holdfast.machine.machine_file import read
 from holdfast.run.types import Finding
@@ -22,7 +22,7 @@ _VERDICTS = {
 }
 
 
-class Checkup:
+class DoctorView:
     """The doctor's voice."""
 
     def __init__(self, to_stderr: bool) -> None:
@@ -44,7 +44,7 @@ class Checkup:
         if findings:
             self.console.print()
 
-    def environment(self, advised: list[Advice]) -> None:
+    def environment(self, advised: list[VariableAdvice]) -> None:
         for advice in advised:
             told = "set by `holdfast train` itself" if advice.standing == "confirmed" else "not set by itself: try it"
             self._line("env   ", f"{advice.name}={advice.value}  ({advice.standing}, {told}): {advice.reason}", "cyan")

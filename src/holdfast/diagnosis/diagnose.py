@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from holdfast.base.units import figure
+from holdfast.base.units import loss_and_norm
 from holdfast.book.kinds.failure import Failure
 from holdfast.diagnosis.logs.doubts import doubted, doubts
 from holdfast.diagnosis.logs.frames import tracebacks
@@ -67,7 +67,7 @@ HEALTHY = "reading: loss is finite and does not climb"
 
 
 @dataclass(frozen=True)
-class _Fired:
+class _FiredCard:
     card: Failure
     line: Line
     place: int
@@ -84,7 +84,7 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
     """
     ending, facts = failure_report.ending, failure_report.ending.facts
     if ending.kind == "nonfinite":
-        known = f"loss {figure(facts['loss'])}, gradient norm {figure(facts.get('grad_norm'))}" if "loss" in facts else ""
+        known = loss_and_norm(facts["loss"], facts.get("grad_norm")) if "loss" in facts else ""
         seen = known or str(facts.get("reason", ""))
         return Diagnosis.plain("nonfinite_numerics", 0.9, seen)
     if ending.kind == "damaged":
@@ -188,7 +188,7 @@ def _is_trouble(lines: Sequence[Line]) -> bool:
 def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     """Combine the cards that fire into a diagnosis."""
     fired = _fire(evidence, cards.values())
-    warned: list[_Fired] = []
+    warned: list[_FiredCard] = []
     if any(_CRASH.search(one.line.text) for one in fired):
         fired, warned = _without_warnings(fired, evidence, cards.values())
     scores = _scores([*fired, *warned], warned)
@@ -225,23 +225,23 @@ def _plain(line: Line) -> str:
     return _BOXED.sub(r'  File "\1", line \2, in \3', _SOURCE.sub(r"    \1", _ADVICE.sub("", line.text)))
 
 
-def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_Fired]:
+def _fire(evidence: Evidence, cards: Iterable[Failure]) -> list[_FiredCard]:
     """Return the cards that fire, each with the first line it fires on."""
     lines, text = lines_as_seen(evidence)
     starts = list(accumulate((len(part) + 1 for part in text.split("\n")), initial=0))
     found = ((card, card.place(text)) for card in cards)
     places = ((card, bisect_right(starts, place) - 1) for card, place in found if place is not None)
-    return [_Fired(card, lines[place], place) for card, place in places]
+    return [_FiredCard(card, lines[place], place) for card, place in places]
 
 
-def _without_warnings(fired: list[_Fired], evidence: Evidence, cards: Iterable[Failure]) -> tuple[list[_Fired], list[_Fired]]:
+def _without_warnings(fired: list[_FiredCard], evidence: Evidence, cards: Iterable[Failure]) -> tuple[list[_FiredCard], list[_FiredCard]]:
     """Split the fired cards into those that fire without lines that call themselves warnings, and those that fire on warnings alone."""
     kept = _fire(replace(evidence, lines=tuple(line for line in evidence.lines if not _WARNING.search(line.text))), cards)
     ids = {one.card.id for one in kept}
     return kept, [one for one in fired if one.card.id not in ids]
 
 
-def _scores(fired: list[_Fired], warned: Sequence[_Fired] = ()) -> dict[str, float]:
+def _scores(fired: list[_FiredCard], warned: Sequence[_FiredCard] = ()) -> dict[str, float]:
     """Return by cause how sure its cards are together, an echo's weight lowered beside a root, a later error's beside the first.
 
     warned: those that fired on warnings alone, in a program that crashed.
@@ -267,7 +267,7 @@ def _scores(fired: list[_Fired], warned: Sequence[_Fired] = ()) -> dict[str, flo
     return {cause: 1 - left for cause, left in doubt.items()}
 
 
-def _was_survived(one: _Fired, fired: list[_Fired]) -> bool:
+def _was_survived(one: _FiredCard, fired: list[_FiredCard]) -> bool:
     """Return whether training went on in good health after the line."""
     went_on = max((other.line.number or 0 for other in fired if other.line.text.startswith(HEALTHY)), default=0)
     number = one.line.number
@@ -285,7 +285,7 @@ def _own_lines(evidence: Evidence) -> list[Line]:
     return [evidence.lines[at] for at in tracebacks(evidence.lines).own]
 
 
-def _best_clues(evidence: Evidence, fired: list[_Fired]) -> list[Clue]:
+def _best_clues(evidence: Evidence, fired: list[_FiredCard]) -> list[Clue]:
     """Return what a person would look at first: lines that cards fired on, the first trouble, the last line."""
     lines = _own_lines(evidence)[-2:]
     lines += [one.line for one in sorted(fired, key=lambda one: -one.card.sure)[:2]]

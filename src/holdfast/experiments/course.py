@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.diagnosis.divergence import BEFORE, FROM_THE_START, RATES, Trouble
-from holdfast.experiments.replay import Spent, TrialChange
+from holdfast.experiments.replay import TrialChange, TrialsSpent
 from holdfast.experiments.search import smallest_failing
 from holdfast.experiments.trials import Lab, NoAnswer
 from holdfast.run.folder import RunFolder
@@ -67,7 +67,7 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
         if share is not None:
             text = f"{seen}: at {share:g} times the learning rate the loss stays at its level"
             return lab.verdict("setting", text, remedy="rollback", settings={"lr_factor": factor * share})
-    except Spent:
+    except TrialsSpent:
         return lab.verdict("uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
     except NoAnswer as reason:
         return lab.verdict("uncertain", f"{reason}")

@@ -13,13 +13,14 @@ from pathlib import Path
 from holdfast.base.child import trainer_command, with_env
 from holdfast.base.disk import MOST_S, has_room, wait_for_room
 from holdfast.base.files import Json, is_full, read_json
+from holdfast.base.inert import brief
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import counted
 from holdfast.experiments.replay import (
     DEVICE_GONE,
     START_S,
-    Spent,
     TrialChange,
+    TrialsSpent,
     answered,
     conclude,
     ending_of_child,
@@ -97,13 +98,13 @@ class Hosts:
             host.close()
 
     def replay(self, change: TrialChange) -> Json:
-        """Try the step under a change; the outcome, kept under RUN/trials. Raises Spent, Stuck, OSError."""
+        """Try the step under a change; the outcome, kept under RUN/trials. Raises TrialsSpent, Stuck, OSError."""
         waited_s = 0.0
         while (result := self._on_a_disk_with_room(change)) is None:
             waited_s += self._wait_for_room()
         loss = "" if result["loss"] is None else f", loss {result['loss']:.4g}"
         came = f"goes through{loss}" if result["finite"] else failure(result)
-        self.tell(f"trial {Path(result['folder']).name}: {_words(change)}: {came}")
+        self.tell(brief(f"trial {Path(result['folder']).name}: {_words(change)}: {came}"))
         return result | {"waited_s": waited_s}
 
     def _on_a_disk_with_room(self, change: TrialChange) -> Json | None:
@@ -127,13 +128,13 @@ class Hosts:
     def _wait_for_room(self) -> float:
         """Wait until trials can be written; the seconds it took.
 
-        Raises Spent where the user wants to stop, OSError where there is no room for too long.
+        Raises TrialsSpent where the user wants to stop, OSError where there is no room for too long.
         """
         began = time.monotonic()
         self.tell(f"the disk of {self.run.path} is full: trials wait until there is room, {MOST_S:.0f} s at most")
         there_is = wait_for_room(self.run.path, self.stop)
         if self.stop():
-            raise Spent
+            raise TrialsSpent
         if not there_is:
             raise OSError(errno.ENOSPC, f"no room for trials within {MOST_S:.0f} s", str(self.run.path))
         self.tell("the disk has room again: trials go on")

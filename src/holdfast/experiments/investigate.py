@@ -8,7 +8,7 @@ from math import comb, isfinite
 from holdfast.base.files import Json
 from holdfast.book.kinds.remedy import RemedyCard
 from holdfast.diagnosis.divergence import left_level
-from holdfast.experiments.replay import Spent, TrialChange, failure
+from holdfast.experiments.replay import TrialChange, TrialsSpent, failure
 from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
 from holdfast.experiments.state import blame_the_rate, blame_the_state
 from holdfast.experiments.trials import Lab, NoAnswer
@@ -46,7 +46,7 @@ def investigate(lab: Lab, suspects: Sequence[int], failures: int, remedies: Iter
     """
     try:
         return _investigate(lab, list(suspects), failures, list(remedies))
-    except Spent:
+    except TrialsSpent:
         text = f"no answer within {lab.trials} trials and {lab.seconds():.0f} s{_told(lab)}"
         return lab.verdict("uncertain", text)
     except NoAnswer as reason:

@@ -37,7 +37,7 @@ _AWAKE_S = 1.0  # between two looks: more was slept through
 DEVICE_GONE = "the GPU is gone"
 
 
-class Spent(Exception):
+class TrialsSpent(Exception):
     """The budget of trials is used up, or the user wants to stop."""
 
 

@@ -10,7 +10,7 @@ from holdfast.base.files import Json, read_lines
 from holdfast.config.settings import Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, WIDTH
 from holdfast.experiments.hosts import Hosts
-from holdfast.experiments.replay import DEVICE_GONE, Spent, TrialChange, failure
+from holdfast.experiments.replay import DEVICE_GONE, TrialChange, TrialsSpent, failure
 from holdfast.processes.ending import Stuck
 from holdfast.run.attempt import closed_attempts
 from holdfast.run.folder import RunFolder
@@ -54,7 +54,7 @@ class Lab:
     def fails(self, change: TrialChange, anew: bool = False) -> bool:
         """Return whether the step fails under `change`; asked once, or again with `anew`.
 
-        Raises Spent, NoAnswer, Stuck.
+        Raises TrialsSpent, NoAnswer, Stuck.
         """
         return not self.outcome(change, anew)["finite"]
 
@@ -103,7 +103,7 @@ class Lab:
 
     def _tried(self, change: TrialChange) -> Json:
         if self.trials >= self.most_trials or self.seconds() > MOST_SECONDS or self.stop():
-            raise Spent
+            raise TrialsSpent
         self.trials += 1
         result = self.replay(change)
         self.processes = result.get("process", 0)

@@ -102,7 +102,7 @@ class Registry:
 
 
 def read_registry(file: Path) -> Registry:
-    """Read the list that a journal adds up to, empty without a journal. Raises Damaged where it has other entries than ours."""
+    """Read the list that a journal adds up to, empty without a journal. Raises DamagedFile where it has other entries than ours."""
     registry = Registry(file)
     for number, entry in enumerate(read_lines(file), 1):
         try:

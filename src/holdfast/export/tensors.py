@@ -19,7 +19,8 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
-from holdfast.base_model.folder import Stored, stored_tensors, weight_files
+from holdfast.base_model.folder import TensorEntry, stored_tensors, weight_files
+from holdfast.base_model.tensor_header import pack_header
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # types that can be computed with, and their bytes
@@ -32,7 +33,7 @@ class StoredTensor:
     """A tensor and the file that holds it."""
 
     file: Path
-    stored: Stored
+    stored: TensorEntry
 
     @property
     def bytes(self) -> int:
@@ -137,13 +138,7 @@ def write_shards(folder: Path, tensors: list[PendingTensor], most: int = SHARD_B
 
 
 def _write(file: Path, tensors: list[PendingTensor]) -> str:
-    header: Json = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for tensor in tensors:
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + tensor.bytes]}
-        at += tensor.bytes
-    text = orjson.dumps(header)
-    text += b" " * (-len(text) % 8)
+    header, _ = pack_header(((one.name, one.dtype, one.shape, one.bytes) for one in tensors), {"format": "pt"})
     digest = hashlib.sha256()
     with file.open("xb") as handle:
 
@@ -151,8 +146,7 @@ def _write(file: Path, tensors: list[PendingTensor]) -> str:
             digest.update(data)
             return handle.write(data)
 
-        put(len(text).to_bytes(8, "little"))
-        put(text)
+        put(header)
         for tensor in tensors:
             written = sum(put(np.ascontiguousarray(part).data) for part in tensor.write())
             if written != tensor.bytes:

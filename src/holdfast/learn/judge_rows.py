@@ -20,7 +20,7 @@ from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.workers.workers import Copies
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
-from holdfast.learn.sources import Arrived
+from holdfast.learn.sources import ArrivedRecord
 
 _LEAST_OF_A_PERSON = 3
 OLD_REASONS = ("seen_before", "withdrawn")  # a source that tells everything again is no attack
@@ -31,7 +31,7 @@ DETAILS = {
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRows:
     """[rows that came] why each is rejected, "" where it is kept; the rows that are kept as they are trained on, by their number."""
 
     reasons: list[str]
@@ -63,7 +63,7 @@ def seen_keys(rounds: list[Round]) -> set[int]:
     return {row_key(row) for each in rounds for file in (each.rows, each.new) for row in read_lines(file)}
 
 
-def judge_rows(policy: Policy, came: list[Arrived], seen: set[int]) -> Judged:
+def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int]) -> JudgedRows:
     """Judge which rows are kept, in their order. The same rows after the same rounds give the same answer. Raises Stop, OSError."""
     reasons = [one.reason for one in came]
     known = set(seen)
@@ -76,10 +76,10 @@ def judge_rows(policy: Policy, came: list[Arrived], seen: set[int]) -> Judged:
             known.add(key)
     kept = _checked(policy, came, reasons)
     _limit_persons(policy, came, reasons, kept)
-    return Judged(reasons, kept)
+    return JudgedRows(reasons, kept)
 
 
-def _checked(policy: Policy, came: list[Arrived], reasons: list[str]) -> dict[int, Json]:
+def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> dict[int, Json]:
     """Return the rows that training's own checks let through; fill in the reasons of the others."""
     config, _ = round_config(policy, Path("train.jsonl"))
     codec = codec_of(config, read_model(config.model).folder)
@@ -98,7 +98,7 @@ def _checked(policy: Policy, came: list[Arrived], reasons: list[str]) -> dict[in
         return dict(zip(good, read_lines(out), strict=True))
 
 
-def _limit_persons(policy: Policy, came: list[Arrived], reasons: list[str], kept: dict[int, Json]) -> None:
+def _limit_persons(policy: Policy, came: list[ArrivedRecord], reasons: list[str], kept: dict[int, Json]) -> None:
     """Take out what one person has given beyond their share, where there are rows of anybody else."""
     if len({came[number].person for number in kept}) < 2:
         return

@@ -18,11 +18,11 @@ from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.budget import make_room, refuse_no_room, time_is_up
 from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
-from holdfast.learn.judge_rows import DETAILS, Judged, judge_rows, round_config, seen_keys
+from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import PHASES, Round, carried_from, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
-from holdfast.learn.sources import LOST, Arrived, acknowledge, arrived
+from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived
 from holdfast.learn.training import train
 
 _LEAST_NEW = 8  # rows held out of a round, where it has twice as many
@@ -81,7 +81,7 @@ class Learner:
         """Entries that were trimmed from their stream before a round had their rows."""
         return self.folder / "lost.jsonl"
 
-    def _without_lost(self, came: list[Arrived]) -> list[Arrived]:
+    def _without_lost(self, came: list[ArrivedRecord]) -> list[ArrivedRecord]:
         """Return the arrivals that have a row, or had one; record the others as lost, and say so once."""
         lost = [one for one in came if one.reason == LOST]
         for one in lost:
@@ -91,7 +91,7 @@ class Learner:
             self.say(f"! {counted(len(lost), 'message')} lost, trimmed from a stream before a round had them: {self.lost}")
         return [one for one in came if one.reason != LOST]
 
-    def _begins(self, judged: Judged, rounds: list[Round]) -> bool:
+    def _begins(self, judged: JudgedRows, rounds: list[Round]) -> bool:
         wanted = self.policy.round
         if len(judged.kept) >= wanted.rows or self._poisoned(judged):
             return True
@@ -99,7 +99,7 @@ class Learner:
         passed = time.time() - last  # below 0: the clock was set back since
         return bool(wanted.hours and judged.kept and not 0 <= passed < wanted.hours * 3600)
 
-    def _poisoned(self, judged: Judged) -> bool:
+    def _poisoned(self, judged: JudgedRows) -> bool:
         """True if a round's worth of rows has come of which most are unusable: such a round is refused as it is."""
         bad = judged.flood
         total = bad + len(judged.kept)
@@ -133,7 +133,7 @@ class Learner:
 
     def _judge(self, one: Round) -> Json:
         """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""
-        came = [Arrived(**entry) for entry in read_lines(one.arrived)]
+        came = [ArrivedRecord(**entry) for entry in read_lines(one.arrived)]
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
         judged = judge_rows(self.policy, came, seen_keys(before))
         held = _held_out(judged.kept, self.policy.gate.new)

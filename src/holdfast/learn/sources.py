@@ -18,7 +18,7 @@ from holdfast.base.files import Json
 from holdfast.data.collect.files import batches_of, kind_of
 from holdfast.data.collect.gather import cleared
 from holdfast.data.collect.record import Record, Unusable
-from holdfast.data.collect.redisstream import Reader, Source
+from holdfast.data.collect.redisstream import StreamReader, StreamSource
 from holdfast.learn.policy import Origin, Policy
 from holdfast.learn.rounds import WITHDRAWN
 
@@ -29,7 +29,7 @@ Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all t
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ArrivedRecord:
     """A record that has come. row: cleared of secrets, or None and why; entry: its name in the stream that is source number `source`."""
 
     place: str
@@ -45,12 +45,12 @@ class Arrived:
     def as_json(self) -> Json:
         return dict(self.__dict__)
 
-    def nobodys(self) -> Arrived:
+    def nobodys(self) -> ArrivedRecord:
         """Return the arrival without its content and its person."""
         return replace(self, row=None, reason=WITHDRAWN, detail="", person="")
 
 
-def arrived(policy: Policy, taken: Taken) -> Iterator[Arrived]:
+def arrived(policy: Policy, taken: Taken) -> Iterator[ArrivedRecord]:
     """Yield what has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read.
 
     An entry of a stream that a round has taken comes again where a server forgot that it was acknowledged: it is told again.
@@ -73,12 +73,12 @@ def acknowledge(policy: Policy, entries: list[tuple[int, str]]) -> None:
     for number, some in itertools.groupby(sorted(entries), key=lambda one: one[0]):
         if number >= len(policy.sources) or not policy.sources[number].redis:
             raise Stop(BLOCKED, f"a round has taken rows of source {number + 1}, which is no stream of the policy now", "put it back there")
-        Reader(_stream(policy.sources[number], policy)).acknowledge([name for _, name in some])
+        StreamReader(_stream(policy.sources[number], policy)).acknowledge([name for _, name in some])
 
 
 def _records(origin: Origin, policy: Policy) -> Iterator[Record | Unusable]:
     if origin.redis:
-        for batch in Reader(_stream(origin, policy)).there():
+        for batch in StreamReader(_stream(origin, policy)).there():
             yield from batch.records
         return
     for file in _files(origin):
@@ -89,9 +89,9 @@ def _records(origin: Origin, policy: Policy) -> Iterator[Record | Unusable]:
                     yield record
 
 
-def _stream(origin: Origin, policy: Policy) -> Source:
+def _stream(origin: Origin, policy: Policy) -> StreamSource:
     assert origin.redis and origin.stream
-    return Source(origin.redis, origin.stream, origin.group, f"learn:{policy.name}", cluster=origin.cluster)
+    return StreamSource(origin.redis, origin.stream, origin.group, f"learn:{policy.name}", cluster=origin.cluster)
 
 
 def _files(origin: Origin) -> list[str]:
@@ -116,7 +116,7 @@ def _unfinished(file: str) -> str:
     return last.decode("utf-8", "replace").strip()
 
 
-def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin, policy: Policy) -> Arrived:
+def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin, policy: Policy) -> ArrivedRecord:
     fields = _fields(record.raw)
     if isinstance(record, Record):
         record = _as_people_said(record, fields)
@@ -124,10 +124,10 @@ def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin,
     domain, person = (_named(fields, field) for field in (policy.gate.domains, policy.keep.person))
     entry = _entry(record) if origin.redis else None
     if isinstance(row, Unusable):
-        return Arrived(record.place, digest, number, entry, None, row.reason, row.detail, domain, person)
+        return ArrivedRecord(record.place, digest, number, entry, None, row.reason, row.detail, domain, person)
     if policy.gate.domains and domain:
         row[policy.gate.domains] = domain
-    return Arrived(record.place, digest, number, entry, row, "", "", domain, person)
+    return ArrivedRecord(record.place, digest, number, entry, row, "", "", domain, person)
 
 
 def _entry(record: Record | Unusable) -> str:

@@ -19,7 +19,7 @@ _FAR = {"dpo": "pairs", "kto": "marks"}
 
 
 @dataclass
-class Choice:
+class ConfigChoice:
     """Dotted keys of a config with reasons, what is noted beside them, and what is left to do."""
 
     tree: dict[str, Any] = field(default_factory=dict)
@@ -37,9 +37,9 @@ def size_in_name(model: str) -> int | None:
     return round(float(match[1]) * (1e9 if match[2].upper() == "B" else 1e6)) if match else None
 
 
-def choose_table(files: list[str], rows: LookedAt, goal: str) -> Choice:
+def choose_table(files: list[str], rows: LookedAt, goal: str) -> ConfigChoice:
     """Choose a config for rows of a table: the column to learn is the one that the goal names, else the last."""
-    choice = Choice()
+    choice = ConfigChoice()
     named = [name for name in rows.columns if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", goal.lower())]
     target = named[0] if named else rows.columns[-1]
     choice.set("task", "tabular", "the rows are a table: numbers, no prompt and no answer")
@@ -58,9 +58,9 @@ def choose_table(files: list[str], rows: LookedAt, goal: str) -> Choice:
     return choice
 
 
-def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goal: str, positions: int | None) -> Choice:
+def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goal: str, positions: int | None) -> ConfigChoice:
     """Choose a config for a language model. params: of the model, None unknown; positions: the most tokens it takes."""
-    choice = Choice()
+    choice = ConfigChoice()
     choice.set("model", model, f"{params / 1e9:.3g} billion parameters" if params else "")
     counted = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
     choice.set("data.files", files, counted + (f", {rows.rejected:,} rejected (`holdfast data check` tells why)" if rows.rejected else ""))
@@ -86,7 +86,7 @@ def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goa
     return choice
 
 
-def _length(choice: Choice, rows: LookedAt, positions: int | None) -> None:
+def _length(choice: ConfigChoice, rows: LookedAt, positions: int | None) -> None:
     if rows.longest is None or rows.p99 is None:
         choice.set("train.max_tokens", min(2048, positions or 2048), "not counted; `holdfast data check --tokenizer MODEL` tells")
         return
@@ -100,14 +100,14 @@ def _length(choice: Choice, rows: LookedAt, positions: int | None) -> None:
     )
 
 
-def _watch(choice: Choice, rows: LookedAt, share: float) -> None:
+def _watch(choice: ConfigChoice, rows: LookedAt, share: float) -> None:
     """Evaluate on the way where there are enough steps for it."""
     steps = round((rows.rows or 0) * (1 - share) / choice.tree["train.effective_batch"] * choice.tree["train.epochs"])
     if steps >= 40:
         choice.set("evaluate.every", max(10, steps // 10), f"ten looks in about {steps:,} steps; the best state is kept")
 
 
-def _follow(choice: Choice, goal: str) -> None:
+def _follow(choice: ConfigChoice, goal: str) -> None:
     """Apply what the words of the goal ask for."""
     words = set(re.findall(r"[a-z-]+", goal.lower()))
     for names, sets, reason in _GOALS.values():

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Made:
+class ConfigDraft:
     """A config in the making. keys: the account of another trainer's keys; tree: dotted keys of ours; refused: why nothing is written."""
 
     tree: dict[str, Any]
@@ -48,7 +48,7 @@ class Made:
         return Draft("", self.tree).as_tree()
 
 
-def from_file(file: Path, data: list[str], model: str | None, goal: str, fields: Fields = ()) -> Made:
+def from_file(file: Path, data: list[str], model: str | None, goal: str, fields: Fields = ()) -> ConfigDraft:
     """Translate another trainer's file. Raises Stop(2) where it is none."""
     source, known = read_foreign(file)
     draft = convert(source, data or None, model, known)
@@ -61,10 +61,10 @@ def from_file(file: Path, data: list[str], model: str | None, goal: str, fields:
         *([f"Goal: {goal}"] if goal else []),
         *(f"To do: {one}" for one in draft.todo),
     ]
-    return Made(draft.tree, draft.reasons, head, [row.as_json() for row in draft.rows], draft.todo, draft.refused, draft.program)
+    return ConfigDraft(draft.tree, draft.reasons, head, [row.as_json() for row in draft.rows], draft.todo, draft.refused, draft.program)
 
 
-def from_answers(model: str | None, data: list[str], goal: str, fields: Fields = ()) -> Made:
+def from_answers(model: str | None, data: list[str], goal: str, fields: Fields = ()) -> ConfigDraft:
     """Look at rows and model and choose. Raises Stop(2) where one is missing."""
     files = expand(data)
     if not files:
@@ -89,7 +89,7 @@ def from_answers(model: str | None, data: list[str], goal: str, fields: Fields =
     if any(map(elsewhere, data)):
         choice.tree["data.files"] = data
     head = ["Made by `holdfast init`.", *([f"Goal: {goal}"] if goal else []), *(f"To do: {one}" for one in choice.todo)]
-    return Made(choice.tree, choice.reasons, head, todo=choice.todo, files=rows.files, fields=fields)
+    return ConfigDraft(choice.tree, choice.reasons, head, todo=choice.todo, files=rows.files, fields=fields)
 
 
 def _size(model: str) -> tuple[int | None, int | None]:
@@ -110,7 +110,7 @@ def told_of_hub(model: str | None) -> str:
     return f"--model {model}: taken as a hub name, since no folder of that name is here{near_text(Path(model))}"
 
 
-def checked(made: Made) -> Config:
+def checked(made: ConfigDraft) -> Config:
     """Return the config as holdfast takes it. Raises Stop(2) with what is wrong."""
     try:
         return Config.model_validate(made.sections())

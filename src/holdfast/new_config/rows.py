@@ -44,7 +44,7 @@ class InFile:
         """Return the line about it, as `train` says it of all rows."""
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.by_reason.items())
         rows = self.kept + self.mended + self.rejected
-        counts = f"{rows:,} rows = {self.kept:,} kept + {self.mended:,} mended + {self.rejected:,} rejected"
+        counts = f"{rows:,} rows = {self.kept:,} kept + {self.mended:,} repaired + {self.rejected:,} rejected"
         layouts = " and ".join(self.layouts)
         return f"{self.name}: {counts}{f' ({reasons})' if reasons else ''}{f'; read as {layouts}' if layouts else ''}"
 

@@ -20,7 +20,7 @@ _LEAST, _LIKELY = 0.1, 1 / 3  # of the probe's own rate, which training comes to
 
 
 @dataclass(frozen=True)
-class Past:
+class PastRun:
     """A run that ended on this machine. alike: of the same shape, so that its rates are this run's own.
 
     work: operations a token; rate: tokens a second in committed steps, likely, and the 10th and 90th of a hundred steps; begin, end: from
@@ -54,7 +54,7 @@ def work_of(params: Params) -> float:
     return 4.0 * params.total + 2.0 * params.trainable
 
 
-def duration(ahead: Ahead, runs: Sequence[Past], probed: float | None) -> tuple[Seconds | None, str]:
+def duration(ahead: Ahead, runs: Sequence[PastRun], probed: float | None) -> tuple[Seconds | None, str]:
     """Estimate (wall time, what it rests on); None where nothing is known. probed: operations a second of products in this precision."""
     same = [run for run in runs if run.alike]
     others = [run for run in runs if not run.alike and run.precision == ahead.precision]
@@ -85,12 +85,12 @@ def duration(ahead: Ahead, runs: Sequence[Past], probed: float | None) -> tuple[
     return Seconds(low=round(low, 1), likely=round(middle, 1), high=round(high, 1)), basis
 
 
-def _calm(runs: Sequence[Past]) -> Sequence[Past]:
+def _calm(runs: Sequence[PastRun]) -> Sequence[PastRun]:
     """Return the runs without failures, or all where each had some: time lost to a failure blurs the time that loading took."""
     return [run for run in runs if not run.lost] or runs
 
 
-def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
+def _beside_steps(runs: Sequence[PastRun]) -> tuple[float, float, float]:
     """Return seconds before the first step and after the last: (least, likely, most); half to twice as much where few runs were seen."""
     if not runs:
         return _UNTIMED
@@ -99,10 +99,10 @@ def _beside_steps(runs: Sequence[Past]) -> tuple[float, float, float]:
     return min(took) / range_, statistics.median(took), max(took) * range_
 
 
-def _failures(runs: Sequence[Past]) -> float:
+def _failures(runs: Sequence[PastRun]) -> float:
     """Return the expected share of wall time that failures take, from past runs; 0 where too little was seen to tell.
 
-    A run or two that failed may have had a cause that was mended since, as a learning rate that was too high.
+    A run or two that failed may have had a cause that was fixed since, as a learning rate that was too high.
     """
     wall = sum(run.wall for run in runs)
     if len([run for run in runs if run.lost]) < _MANY and wall < _LONG:

@@ -19,7 +19,7 @@ from holdfast.base.files import Json, append_line, read_json, read_sound_lines
 from holdfast.base.units import gib, span
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
-from holdfast.planning.duration import Ahead, Past, duration, work_of
+from holdfast.planning.duration import Ahead, PastRun, duration, work_of
 from holdfast.planning.plan import USABLE_SHARE
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan, read_plan
@@ -35,7 +35,7 @@ Span = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Row(BaseModel):
-    """A run that ended: of which machine and shape, its bytes as planned and measured, and what its seconds went into (as in Past)."""
+    """A run that ended: of which machine and shape, its bytes as planned and measured, and what its seconds went into (as in PastRun)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -52,9 +52,9 @@ class _Row(BaseModel):
     wall: Positive
     lost: Span
 
-    def as_past(self, shape: str) -> Past:
+    def as_past(self, shape: str) -> PastRun:
         told = {name: getattr(self, name) for name in ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost")}
-        return Past(alike=self.shape == shape, **told)
+        return PastRun(alike=self.shape == shape, **told)
 
 
 def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str], None]) -> None:

@@ -50,7 +50,7 @@ _TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model o
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanResult:
     """A plan, what its step was found to need, and the settings it was traced with."""
 
     plan: Plan
@@ -59,7 +59,7 @@ class Planned:
     model: ModelFacts
 
 
-def plan_run(config: Config, machine: Json, limit: int | None = None, curve: bool = False, probes: Json | None = None) -> Planned:
+def plan_run(config: Config, machine: Json, limit: int | None = None, curve: bool = False, probes: Json | None = None) -> PlanResult:
     """Plan for the first GPU of `machine`, else its main memory.
 
     limit: a capacity in bytes, in place of the device's; probes: what the doctor measured of this machine. Raises Stop.
@@ -81,7 +81,7 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowLengths:
     """What a run's rows come to. longest: tokens of the longest row; step: of the largest step."""
 
     longest: int
@@ -89,7 +89,7 @@ class Rows:
 
 
 @contextlib.contextmanager
-def planner(config: Config, machine: Json, rows: Rows | None = None, known: ModelFacts | None = None) -> Iterator[Planner]:
+def planner(config: Config, machine: Json, rows: RowLengths | None = None, known: ModelFacts | None = None) -> Iterator[Planner]:
     """Yield the planner of one config's model. rows: None plans for the largest the config allows; known: facts read of the model.
 
     Raises Stop where its model is none.
@@ -119,14 +119,14 @@ def with_card(machine: Json, card: Json) -> Json:
 class Planner:
     """Traces steps of one model and chooses among them."""
 
-    def __init__(self, config: Config, machine: Json, model: ModelFacts, child: Tracer, rows: Rows | None = None) -> None:
+    def __init__(self, config: Config, machine: Json, model: ModelFacts, child: Tracer, rows: RowLengths | None = None) -> None:
         self.config, self.machine, self.model, self.child = config, machine, model, child
         gpus = training_devices(machine)
         self.gpu = gpus[0] if gpus else None
         self.precision, self.why = choose_precision(config, model, machine)
         self.fused_attention = has_fused_attention(machine)
         allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
-        self.rows = rows or Rows(allowed, allowed * config.train.effective_batch)
+        self.rows = rows or RowLengths(allowed, allowed * config.train.effective_batch)
         layers = next(model.text[name] for name in LAYERS if name in model.text)
         self.sweep = Sweep(
             self.ask,
@@ -136,7 +136,7 @@ class Planner:
             lambda dtype: layers_bytes(config, model, dtype) / layers,
         )
 
-    def plan(self, limit: int | None, curve: bool) -> Planned:
+    def plan(self, limit: int | None, curve: bool) -> PlanResult:
         """Plan the run and list its alternatives. limit: as in plan_run; curve: trace bytes over the step, too."""
         choice, room = self._choice(limit)
         if curve:
@@ -178,12 +178,12 @@ class Planner:
         cut = self.gpu is not None and self.config.train.fsdp and self.config.adapter.kind.fsdp == "frozen"
         return ranks_of(self.config.train, self.machine) if cut else 1
 
-    def chosen(self) -> Planned:
+    def chosen(self) -> PlanResult:
         """Plan the run without alternatives, in as few traces as possible."""
         return self._planned(*self._choice(None))
 
-    def _planned(self, choice: Choice, room: Room) -> Planned:
-        return Planned(self._plan(choice, room), choice.demand, self._settings(choice.shape), self.model)
+    def _planned(self, choice: Choice, room: Room) -> PlanResult:
+        return PlanResult(self._plan(choice, room), choice.demand, self._settings(choice.shape), self.model)
 
     def _choice(self, limit: int | None) -> tuple[Choice, Room]:
         own = self.gpu.get("memory_bytes") if self.gpu else self.machine.get("memory_bytes")

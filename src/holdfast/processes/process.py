@@ -104,7 +104,7 @@ def watched(attempt: Attempt) -> list[int]:
 def living_pids(attempt: Attempt) -> dict[str, int]:
     """Return the pids of the attempt's processes that are alive, by role."""
     named = {f"rank {rank}" if rank else "trainer": trainer for rank, trainer in _trainers(attempt).items()}
-    found = {"nurse": read_json(attempt.folder / "nurse.json"), **named}
+    found = {"shim": read_json(attempt.folder / "nurse.json"), **named}
     return {role: identity["pid"] for role, identity in found.items() if alive(identity)}
 
 

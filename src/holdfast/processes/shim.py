@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     trainers = Trainers(orders["argv"], orders.get("devices", [0]), _environment(orders), (lock,), stdin=subprocess.PIPE)
     names = Path(argv[1]).with_name("standby_pids.json")
     with contextlib.suppress(OSError):
-        write_whole(names, {"standby nurse": myself(), "standby": identify(trainers.processes[0].pid)})
+        write_whole(names, {"standby shim": myself(), "standby": identify(trainers.processes[0].pid)})
     attempt = sys.stdin.readline().strip()
     names.unlink(missing_ok=True)
     code = _attend(Path(attempt), lock, trainers) if attempt else 0

@@ -43,7 +43,7 @@ from holdfast.run.snapshots.checkpoint import (
 )
 from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, Snapshot
 from holdfast.run.snapshots.piece_files import everybodys, has_others, unpin
-from holdfast.run.snapshots.pieces import Parted
+from holdfast.run.snapshots.pieces import ShardedState
 
 _LOOK_S, _BELL_S = 0.02, 0.5  # between two looks: without and with a bell
 
@@ -138,7 +138,7 @@ def _locked(run: RunFolder) -> bool:
         return not free
 
 
-def _save(run: RunFolder, snapshot: Snapshot | Parted, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> float:
+def _save(run: RunFolder, snapshot: Snapshot | ShardedState, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> float:
     """Save one checkpoint; the seconds it took. A save that fails is an event and not the end: training goes on."""
     began = time.perf_counter()
     step = snapshot.step

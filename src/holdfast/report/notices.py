@@ -64,7 +64,7 @@ def _fact(value: Any) -> str:
         return " ".join(f"{key}={_fact(entry)}" for key, entry in value.items()) or "none"
     if isinstance(value, list):
         return " ".join(map(_fact, value)) or "none"
-    return figure(value) if isinstance(value, float) else str(value)
+    return "unknown" if value is None else figure(value) if isinstance(value, float) else str(value)
 
 
 def _length_bias(event: Json) -> str:

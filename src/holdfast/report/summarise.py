@@ -198,7 +198,7 @@ def incidents(
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],
-                "evidence": _story(failure_report, next_state, start, lost, "" if exact else " at the least"),
+                "evidence": _story(failure_report, next_state, start, lost, "" if exact else "at least "),
                 "lost_steps": lost,
                 "seconds_to_recover": round(next_row["time"] - failure_report["died"], 3) if next_row else None,
                 "attempt": failure_report["attempt"],
@@ -220,7 +220,7 @@ def _ending_words(failure_report: Json) -> str:
 
 
 def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, bound: str) -> str:
-    """Say how the attempt ended and what followed; that the next one went on, only where it was seen. bound: behind what was lost."""
+    """Say how the attempt ended and what followed; that the next one went on, only where it was seen. bound: before what was lost."""
     story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
     if verdict := failure_report.get("verdict"):
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"
@@ -228,7 +228,7 @@ def _story(failure_report: Json, next_state: Json | None, start: int | None, los
         return story
     if start is None:
         return f"{story}; the next was to go on from {next_state['state']}, and no step of it was seen"
-    again = "no committed step computed again" if not lost else f"{counted(lost, 'committed step')} computed again{bound}"
+    again = "no committed step computed again" if not lost else f"{bound}{counted(lost, 'committed step')} computed again"
     if start < (next_state["step"] or 0):
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
     if not start and next_state["state"] == "the beginning":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.base.files import Json, read_json
+from holdfast.base.inert import brief
 from holdfast.base.tasks import kind_of
 from holdfast.base.units import counted
 from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, shown, unhealthy, words_of
@@ -44,7 +45,7 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     for incident in summary["incidents"][:6]:
         recovered = incident["seconds_to_recover"]
         back = f"; the next step was done {recovered:.1f} s later" if recovered is not None else ""
-        facts.append(("incident", f"step {incident['step']}: {incident['evidence']}{back}"))
+        facts.append(("incident", brief(f"step {incident['step']}: {incident['evidence']}{back}")))
     if len(summary["incidents"]) > 6:
         facts.append(("", f"and {len(summary['incidents']) - 6} more incidents, all in the report"))
     if summary["artifact_sha256"]:

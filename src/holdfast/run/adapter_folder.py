@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.units import counted
-from holdfast.base_model.folder import ModelFacts, Stored, broken_tensor, stored_tensors
+from holdfast.base_model.folder import ModelFacts, TensorEntry, broken_tensor, stored_tensors
 from holdfast.base_model.module_pattern import refused
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind
@@ -37,7 +37,7 @@ class StartAdapter:
 
     folder: Path
     config: Json
-    tensors: dict[str, Stored]
+    tensors: dict[str, TensorEntry]
 
     @property
     def file(self) -> Path:
@@ -218,7 +218,7 @@ def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> Non
     refuse_not_finite(start.file, start.tensors)
 
 
-def refuse_not_finite(file: Path, tensors: Mapping[str, Stored]) -> None:
+def refuse_not_finite(file: Path, tensors: Mapping[str, TensorEntry]) -> None:
     """Raise Stop(1) with the tensors of an adapter's file that hold NaN or Inf."""
     broken = [found for name, tensor in tensors.items() if (found := _nonfinite(file, name, tensor))]
     if broken:
@@ -279,7 +279,7 @@ def _uncovered(covered: set[str], targets: str | list[str], model: ModelFacts) -
     return sorted(module for module in named if module not in present)
 
 
-def _nonfinite(file: Path, name: str, tensor: Stored) -> str | None:
+def _nonfinite(file: Path, name: str, tensor: TensorEntry) -> str | None:
     """Return what is not finite in a tensor of a file, or None: a float is not finite when every bit of its exponent is set."""
     if tensor.dtype not in _EXPONENTS:
         raise Stop(BLOCKED, f"{file}: {name} is of type {tensor.dtype}", "an adapter in fp32, fp16 or bf16 is needed")

@@ -55,7 +55,7 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedAttempt:
     """How an attempt ended and what was decided: the whole of wreck.json in `facts`. A damaged file shows when it is asked."""
 
     facts: Json
@@ -135,13 +135,13 @@ def is_closed(folder: Path) -> bool:
     return (folder / _WRECK).exists()
 
 
-def closed(folder: Path) -> Closed | None:
+def closed(folder: Path) -> ClosedAttempt | None:
     """Read how the attempt in `folder` was dealt with; None where it was not, or the file is torn."""
     facts = read_json(folder / _WRECK)
-    return Closed(facts) if facts else None
+    return ClosedAttempt(facts) if facts else None
 
 
-def closed_attempts(run: RunFolder) -> Iterator[tuple[int, Closed]]:
+def closed_attempts(run: RunFolder) -> Iterator[tuple[int, ClosedAttempt]]:
     """Yield number and end of each attempt that was dealt with, oldest first."""
     for number in run.attempts():
         if found := closed(run.attempt(number)):

@@ -50,7 +50,7 @@ def write_command(run: RunFolder, command: Command) -> None:
 
 
 def read_command(run: RunFolder) -> Command | None:
-    """Read the command of a run; None where there is none. Raises Damaged."""
+    """Read the command of a run; None where there is none. Raises DamagedFile."""
     facts: Json | None = read_json(run.command_file)
     if facts is None:
         return None

@@ -30,7 +30,7 @@ _ASKING_S = 60.0  # and to send a whole request
 _LEAVING_S = 2.0  # who is told that there is no room may take to hear it
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """What a client did wrong, and the status that says so."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -71,7 +71,7 @@ class Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _turn_away(self, request: socket.socket) -> None:
-        """Say 503 and read what was asked, for _LEAVING_S at the most.
+        """Say 503 and read what was asked, for at most _LEAVING_S.
 
         A connection that is closed with bytes unread is reset, and its client would never see the answer.
         """
@@ -99,7 +99,7 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Asked(io.RawIOBase):
+class RequestStream(io.RawIOBase):
     """What a client sends. Raises TimeoutError where it is silent for _SILENT_S, or takes longer than _ASKING_S for one request."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -133,7 +133,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._asked = Asked(self.connection)
+        self._asked = RequestStream(self.connection)
         self.rfile = io.BufferedReader(self._asked)
 
     def handle_one_request(self) -> None:
@@ -165,9 +165,9 @@ class GuardedHandler(BaseHTTPRequestHandler):
         try:
             self._refuse_strangers(path)
             if known is None:
-                raise Refused(404, f"there is no {path} here")
+                raise RequestRefused(404, f"there is no {path} here")
             known()
-        except Refused as refused:
+        except RequestRefused as refused:
             self.send_json({"error": {"message": str(refused), "type": "invalid_request_error", "code": None}}, refused.status)
         except (ConnectionError, TimeoutError):
             self.close_connection = True
@@ -181,11 +181,11 @@ class GuardedHandler(BaseHTTPRequestHandler):
         """Refuse strangers: a page of somebody else's in a browser has no token, and cannot take our name."""
         host = (self.headers.get("Host") or "").rpartition(":")[0]
         if not self.is_ours(host):
-            raise Refused(403, "this endpoint is for this machine alone")
+            raise RequestRefused(403, "this endpoint is for this machine alone")
         if not self.is_open(path) and not hmac.compare_digest(self.given_token().encode(), self.secret().encode()):
-            raise Refused(401, f"the token is missing or wrong: {self.entrance}")
+            raise RequestRefused(401, f"the token is missing or wrong: {self.entrance}")
         if self.command != "GET" and not self._is_from_our_page():
-            raise Refused(403, "a page of another site may ask for nothing here")
+            raise RequestRefused(403, "a page of another site may ask for nothing here")
 
     def _is_from_our_page(self) -> bool:
         """True if a request that changes something comes from our own page, or from no page at all."""
@@ -224,14 +224,14 @@ class GuardedHandler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def read_body(self) -> Json:
-        """Read the JSON object that was sent. Raises Refused."""
+        """Read the JSON object that was sent. Raises RequestRefused."""
         length = self.headers.get("Content-Length") or ""
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST_BODY:
-            raise Refused(413, f"a body of at most {_LARGEST_BODY:,} bytes, with its length, is needed")
+            raise RequestRefused(413, f"a body of at most {_LARGEST_BODY:,} bytes, with its length, is needed")
         try:
             value = orjson.loads(self.rfile.read(int(length)))
         except orjson.JSONDecodeError as error:
-            raise Refused(400, f"the body is not JSON: {error}") from None
+            raise RequestRefused(400, f"the body is not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise Refused(400, "the body is not a JSON object")
+            raise RequestRefused(400, "the body is not a JSON object")
         return value

@@ -33,7 +33,7 @@ MODELS = ("base", "tuned")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AnswerRequest:
     """One answer: of which of MODELS, to which tokens, how long at most and how drawn (temperature 0: greedy).
 
     stop: texts before which it ends; tell_usage: a stream's last part says how many tokens there were.
@@ -54,7 +54,7 @@ class Engine(Protocol):
 
     name: str
 
-    def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]: ...
+    def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]: ...
     def close(self) -> None: ...
 
 
@@ -132,7 +132,7 @@ class LlamaCpp:
         command = module_command("holdfast.serve.llama", work / "serve.json")
         self._child = Child(command, work / "engine.log", env)
 
-    def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
+    def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
         body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
         body |= {"top_p": wanted.top_p, "lora": [{"id": 0, "scale": float(wanted.model == "tuned")}], "cache_prompt": True}
         with self._child.asked():
@@ -187,7 +187,7 @@ class Transformers:
         for told in self._child.ready.get("told", ()):
             say(told)
 
-    def stream(self, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
+    def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
         with self._lock, self._child.asked():
             self._number += 1
             self._send({"number": self._number, **vars(wanted)})

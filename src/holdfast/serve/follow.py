@@ -8,9 +8,9 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.export.registry import Version, name_of, read_registry
 from holdfast.export.subject import Subject, read_subject
-from holdfast.serve.served import Served, State
+from holdfast.serve.served import GatewayState, ServedModel
 
-Make = Callable[[Subject, str], Served]
+Make = Callable[[Subject, str], ServedModel]
 
 
 def subject_of(version: Version, base: str | None = None) -> Subject:
@@ -33,10 +33,10 @@ def in_place(file: Path, name: str) -> Version:
     return found
 
 
-class Following:
+class VersionFollower:
     """Look whether another version was put in place, and have it answer. What cannot be loaded is told once, and the old one stays."""
 
-    def __init__(self, file: Path, name: str, version: Version, state: State, make: Make, say: Callable[[str], None]) -> None:
+    def __init__(self, file: Path, name: str, version: Version, state: GatewayState, make: Make, say: Callable[[str], None]) -> None:
         self._file, self._name, self._state, self._make, self._say = file, name, state, make, say
         self._serving, self._seen = name_of(version.facts), (0, 0)
 

@@ -14,24 +14,24 @@ import orjson
 
 from holdfast.base.files import Json
 from holdfast.data.judge.turns import Message
-from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, Refused, open_server
-from holdfast.serve.engines import MODELS, Engine, Wanted
+from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, RequestRefused, open_server
+from holdfast.serve.engines import MODELS, AnswerRequest, Engine
 from holdfast.serve.preferences import CHOICES, Blind
 from holdfast.serve.requests import chat_ids, message_of, until, wanted_of
-from holdfast.serve.served import Served, State
+from holdfast.serve.served import GatewayState, ServedModel
 
 _LOOK_S = 0.1  # how often one that waits looks whether its client is still there
 
 
-def open_gateway(state: State, port: int) -> ThreadingHTTPServer:
+def open_gateway(state: GatewayState, port: int) -> ThreadingHTTPServer:
     """Open a server that listens on 127.0.0.1. Raises Stop(2) where the port is taken."""
-    return open_server(LOOPBACK, port, type("Bound", (Handler,), {"state": state}))
+    return open_server(LOOPBACK, port, type("Bound", (GatewayHandler,), {"state": state}))
 
 
-class Handler(GuardedHandler):
+class GatewayHandler(GuardedHandler):
     """One request for base or tuned model."""
 
-    state: State
+    state: GatewayState
 
     def secret(self) -> str:
         return self.state.token
@@ -65,7 +65,7 @@ class Handler(GuardedHandler):
         body = self.read_body()
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise Refused(400, "messages: a list of {role, content}")
+            raise RequestRefused(400, "messages: a list of {role, content}")
         turns = [message_of(one) for one in messages]
         with self.state.held() as served:
             self._complete(served, body, chat_ids(served.codec, turns), chat=True)
@@ -73,12 +73,12 @@ class Handler(GuardedHandler):
     def _text(self) -> None:
         body = self.read_body()
         if not isinstance(body.get("prompt"), str):
-            raise Refused(400, "prompt: a text")
+            raise RequestRefused(400, "prompt: a text")
         with self.state.held() as served:
             encoded = served.codec.tokenizer.encode(body["prompt"], add_special_tokens=False).ids
             self._complete(served, body, [*served.codec.bos, *encoded], chat=False)
 
-    def _complete(self, served: Served, body: Json, ids: list[int], chat: bool) -> None:
+    def _complete(self, served: ServedModel, body: Json, ids: list[int], chat: bool) -> None:
         wanted = wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"})
         self.state.refuse(wanted.model)
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
@@ -92,7 +92,7 @@ class Handler(GuardedHandler):
         usage = {"prompt_tokens": len(ids), "completion_tokens": count, "total_tokens": len(ids) + count}
         self.send_json(head | {"object": name, "choices": [choice], "usage": usage})
 
-    def _stream(self, served: Served, wanted: Wanted, head: Json, chat: bool) -> None:
+    def _stream(self, served: ServedModel, wanted: AnswerRequest, head: Json, chat: bool) -> None:
         self.begin_stream()
 
         def say(piece: str, reason: str | None, first: bool = False) -> None:
@@ -115,14 +115,14 @@ class Handler(GuardedHandler):
 
     def _page(self) -> None:
         if self.state.blind is None:
-            raise Refused(404, "start it with --ab for the page that compares")
+            raise RequestRefused(404, "start it with --ab for the page that compares")
         self.send_body(self.state.page.encode(), "text/html; charset=utf-8")
 
     def _ask(self) -> None:
         body = self.read_body()
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            raise Refused(400, "prompt: a text")
+            raise RequestRefused(400, "prompt: a text")
         self.state.refuse("tuned")
         with self.state.held() as served:
             ids = chat_ids(served.codec, [Message("user", prompt)])
@@ -133,10 +133,10 @@ class Handler(GuardedHandler):
     def _vote(self) -> None:
         body = self.read_body()
         if body.get("choice") not in CHOICES:
-            raise Refused(400, f"choice: one of {', '.join(CHOICES)}")
+            raise RequestRefused(400, f"choice: one of {', '.join(CHOICES)}")
         kept = self._blind.vote(str(body.get("id")), body["choice"])
         if kept is None:
-            raise Refused(404, "there is no such pair, or it was judged already")
+            raise RequestRefused(404, "there is no such pair, or it was judged already")
         self.send_json(kept)
 
     def _gone(self) -> bool:
@@ -152,7 +152,7 @@ class Handler(GuardedHandler):
 
 
 @contextlib.contextmanager
-def _turn(served: Served, gone: Callable[[], bool]) -> Iterator[None]:
+def _turn(served: ServedModel, gone: Callable[[], bool]) -> Iterator[None]:
     """Wait until the engine is free, so that who has gone meanwhile keeps no place. Raises ConnectionError for those."""
     while not served.turns.acquire(timeout=_LOOK_S):
         if gone():
@@ -165,7 +165,7 @@ def _turn(served: Served, gone: Callable[[], bool]) -> Iterator[None]:
         served.turns.release()
 
 
-def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | None], None, None]:
+def _asked(engine: Engine, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
     """Yield what the engine gives. Raises RuntimeError where it cannot be reached: no error of the client's, who is to be told."""
     try:
         yield from engine.stream(wanted)
@@ -173,7 +173,9 @@ def _asked(engine: Engine, wanted: Wanted) -> Generator[tuple[str, int, str | No
         raise RuntimeError(f"the model's process does not answer: {error}") from error
 
 
-def counted(state: State, served: Served, wanted: Wanted, gone: Callable[[], bool]) -> Generator[tuple[str, int, str | None], None, None]:
+def counted(
+    state: GatewayState, served: ServedModel, wanted: AnswerRequest, gone: Callable[[], bool]
+) -> Generator[tuple[str, int, str | None], None, None]:
     """Yield what the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once the client has gone."""
     began = time.monotonic()
     state.requests[wanted.model] += 1
@@ -188,7 +190,7 @@ def counted(state: State, served: Served, wanted: Wanted, gone: Callable[[], boo
         state.seconds += time.monotonic() - began
 
 
-def collect(state: State, served: Served, wanted: Wanted, gone: Callable[[], bool]) -> tuple[str, int, str]:
+def collect(state: GatewayState, served: ServedModel, wanted: AnswerRequest, gone: Callable[[], bool]) -> tuple[str, int, str]:
     """Return a whole answer, its tokens, and why it ended."""
     texts, count, reason = [], 0, "length"
     with contextlib.closing(counted(state, served, wanted, gone)) as parts:

@@ -11,8 +11,8 @@ from holdfast.data.judge.rules import NO_LIMIT
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
-from holdfast.serve.endpoint import Refused
-from holdfast.serve.engines import MODELS, Wanted
+from holdfast.serve.endpoint import RequestRefused
+from holdfast.serve.engines import MODELS, AnswerRequest
 
 _LONGEST = 512  # tokens of an answer that asks for no number
 _MOST_STOPS = 16
@@ -35,14 +35,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for what is done any
 
 
 def message_of(one: Any) -> Message:
-    """Parse a turn of a conversation. Raises Refused."""
+    """Parse a turn of a conversation. Raises RequestRefused."""
     if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant"):
-        raise Refused(400, "each message has a role (system, user or assistant) and a content")
+        raise RequestRefused(400, "each message has a role (system, user or assistant) and a content")
     content = one.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text")
     if not isinstance(content, str):
-        raise Refused(400, "the content of a message is a text")
+        raise RequestRefused(400, "the content of a message is a text")
     return Message("system" if one["role"] == "developer" else one["role"], content)
 
 
@@ -51,37 +51,37 @@ def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
     try:
         return prompt_ids(codec, (*turns,), NO_LIMIT)
     except BadRow as bad:
-        raise Refused(400, bad.detail) from None
+        raise RequestRefused(400, bad.detail) from None
 
 
-def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()) -> Wanted:
-    """Return the settings of a request. read: its keys that were dealt with. Raises Refused for one not understood, or not known."""
+def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()) -> AnswerRequest:
+    """Return the settings of a request. read: its keys that were dealt with. Raises RequestRefused for one not understood, or not known."""
     body = {name: value for name, value in body.items() if value is not None}
     for name in body.keys() - _UNDERSTOOD - _WITHOUT_EFFECT - set(read):
         if not any(type(value) is type(body[name]) and value == body[name] for value in _NEUTRAL.get(name, ())):
-            raise Refused(400, f"{name}: not supported here, and nothing is left out in silence; leave it out")
+            raise RequestRefused(400, f"{name}: not supported here, and nothing is left out in silence; leave it out")
     model = body.get("model", "tuned")
     if model not in MODELS:
-        raise Refused(404, f"there is no model {model!r}: one of {', '.join(MODELS)}")
+        raise RequestRefused(404, f"there is no model {model!r}: one of {', '.join(MODELS)}")
     if type(body.get("n", 1)) is not int or body.get("n", 1) != 1:
-        raise Refused(400, "n: one answer at a time")
+        raise RequestRefused(400, "n: one answer at a time")
     numbers: dict[str, float] = {}
     for name, default, low, high in (("temperature", 0.0, 0.0, 5.0), ("top_p", 1.0, 0.0, 1.0), ("seed", 0, -(2**62), 2**62)):
         value = body.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-            raise Refused(400, f"{name}: a number from {low} to {high}")
+            raise RequestRefused(400, f"{name}: a number from {low} to {high}")
         numbers[name] = value
     room = context - len(ids)
     if room < 1:
-        raise Refused(400, f"the prompt has {len(ids):,} tokens, the model takes {context:,}")
+        raise RequestRefused(400, f"the prompt has {len(ids):,} tokens, the model takes {context:,}")
     longest = body.get("max_completion_tokens", body.get("max_tokens", min(_LONGEST, room)))
     if type(longest) is not int or longest < 1:
-        raise Refused(400, "max_tokens: a whole number from 1")
+        raise RequestRefused(400, "max_tokens: a whole number from 1")
     if type(body.get("stream", False)) is not bool:
-        raise Refused(400, "stream: true or false")
+        raise RequestRefused(400, "stream: true or false")
     seed = int(numbers["seed"]) % 2**31
-    return Wanted(
+    return AnswerRequest(
         model, ids, min(longest, room), float(numbers["temperature"]), float(numbers["top_p"]), seed, _stops(body), _tell_usage(body)
     )
 
@@ -90,14 +90,14 @@ def _stops(body: Json) -> tuple[str, ...]:
     given = body.get("stop", [])
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or len(texts) > _MOST_STOPS or not all(isinstance(text, str) and text for text in texts):
-        raise Refused(400, f"stop: a text, or a list of at most {_MOST_STOPS}")
+        raise RequestRefused(400, f"stop: a text, or a list of at most {_MOST_STOPS}")
     return tuple(texts)
 
 
 def _tell_usage(body: Json) -> bool:
     options = body.get("stream_options", {})
     if not isinstance(options, dict) or options.keys() - {"include_usage"} or type(options.get("include_usage", False)) is not bool:
-        raise Refused(400, "stream_options: {include_usage: true or false}")
+        raise RequestRefused(400, "stream_options: {include_usage: true or false}")
     return bool(options.get("include_usage"))
 
 

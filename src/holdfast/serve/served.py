@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from holdfast.data.tokens.codec import Codec
-from holdfast.serve.endpoint import Refused
+from holdfast.serve.endpoint import RequestRefused
 from holdfast.serve.engines import MODELS, Engine
 from holdfast.serve.preferences import Blind
 
@@ -16,7 +16,7 @@ _AT_ONCE = 2  # answers that are asked of an engine together; the others wait
 
 
 @dataclass
-class Served:
+class ServedModel:
     """name: of the run, or NAME VERSION of what is in place; engine: closed once it is `over` and its last answer is out."""
 
     codec: Codec
@@ -29,21 +29,21 @@ class Served:
 
 
 @dataclass
-class State:
+class GatewayState:
     """blind: the comparisons by eye, None without --ab; page: the HTML of it; refused: why the tuned model may not answer, or ""."""
 
     token: str
     blind: Blind | None = None
     page: str = ""
     refused: str = ""
-    served: Served = field(init=False)  # once it is loaded, before anything is served
+    served: ServedModel = field(init=False)  # once it is loaded, before anything is served
     requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
     seconds: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Served]:
+    def held(self) -> Iterator[ServedModel]:
         """Yield what answers now; it is not closed before the block is left."""
         with self.lock:
             served = self.served
@@ -55,7 +55,7 @@ class State:
                 served.asked -= 1
             self._close(served)
 
-    def replace(self, new: Served) -> None:
+    def replace(self, new: ServedModel) -> None:
         """Have requests from now on answered by another one."""
         with self.lock:
             old, self.served, self.refused = self.served, new, ""
@@ -63,11 +63,11 @@ class State:
         self._close(old)
 
     def refuse(self, model: str) -> None:
-        """Raise Refused where a model may not answer now."""
+        """Raise RequestRefused where a model may not answer now."""
         if self.refused and model != "base":
-            raise Refused(503, self.refused)
+            raise RequestRefused(503, self.refused)
 
-    def _close(self, served: Served) -> None:
+    def _close(self, served: ServedModel) -> None:
         with self.lock:
             if not served.over or served.asked:
                 return

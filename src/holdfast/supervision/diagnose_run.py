@@ -26,7 +26,7 @@ from holdfast.run.attempt import closed, is_closed
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Clue, Diagnosis
-from holdfast.supervision.standing import Standing, look
+from holdfast.supervision.standing import RunStanding, look
 
 WRITER_S = 30  # how long a pipe may give nothing; a slow program may stand behind it
 
@@ -149,7 +149,7 @@ def _not_known(words: str) -> Diagnosis:
     return replace(Diagnosis.plain("unknown", 0.0, words), explanation=f"{words[0].upper()}{words[1:]}.")
 
 
-def _unfinished(now: Standing, found: Diagnosis | None = None) -> Diagnosis:
+def _unfinished(now: RunStanding, found: Diagnosis | None = None) -> Diagnosis:
     """Return the diagnosis of a run that is not at its end, which is never that it is well."""
     at = f"step {now.step:,} of {'?' if now.steps is None else f'{now.steps:,}'}"
     words = {

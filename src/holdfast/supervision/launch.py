@@ -8,7 +8,7 @@ from holdfast.base.child import trainer_command, with_env
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.book import cards_of
-from holdfast.book.kinds.variable import Advice
+from holdfast.book.kinds.variable import VariableAdvice
 from holdfast.checkup.environment import confirmed
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
@@ -106,7 +106,7 @@ def _of_nvidia(run: RunFolder) -> dict[str, str | None]:
     return env
 
 
-def advised(run: RunFolder) -> list[Advice]:
+def advised(run: RunFolder) -> list[VariableAdvice]:
     """Return the confirmed part of the environment profile of the run's machine. The user's own variables win."""
     return confirmed((read_json(run.machine_file) or {}) | {"env": steering(Place())})
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import orjson
-
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import GAVE_UP, Stop
-from holdfast.base.files import Json, fsync_folder, sha256
-from holdfast.base_model.folder import Stored, read_model, stored_tensors, weight_files
+from holdfast.base.files import fsync_folder, sha256
+from holdfast.base_model.folder import TensorEntry, read_model, stored_tensors, weight_files
+from holdfast.base_model.tensor_header import pack_header
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.export.endings import write_companions
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS
@@ -60,28 +58,21 @@ def publish_artifact(run: RunFolder, checkpoint: Checkpoint, model: Path | None)
 
 def _with_the_others(trained: Path, model: Path, out: Path) -> None:
     """Write the trained weights and, as they are stored, those of the base model that were not. Holds a piece of a tensor at a time."""
-    places: dict[str, tuple[Path, Stored]] = {}
+    places: dict[str, tuple[Path, TensorEntry]] = {}
     for file in [*weight_files(model), trained]:
         places |= {name: (file, tensor) for name, tensor in stored_tensors(file).items()}
-    entries: Json = {"__metadata__": {"format": "pt"}}
-    at = 0
     in_order = sorted(places, key=lambda name: (-_WIDTHS.get(places[name][1].dtype, 1), name))  # wide types first: each is aligned
-    for name in in_order:
-        tensor = places[name][1]
-        size = tensor.end - tensor.begin
-        entries[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + size]}
-        at += size
-    header = orjson.dumps(entries)
-    header += b" " * (-len(header) % 8)
+    stored = [(name, places[name][1]) for name in in_order]
+    header, _ = pack_header(((name, one.dtype, one.shape, one.end - one.begin) for name, one in stored), {"format": "pt"})
     with out.open("wb") as handle:
-        handle.write(struct.pack("<Q", len(header)) + header)
+        handle.write(header)
         for file, tensor in map(places.__getitem__, in_order):
             with file.open("rb") as source:
                 for piece in _pieces(source, tensor):
                     handle.write(piece)
 
 
-def _pieces(source: BinaryIO, tensor: Stored) -> Iterator[bytes]:
+def _pieces(source: BinaryIO, tensor: TensorEntry) -> Iterator[bytes]:
     source.seek(tensor.begin)
     for start in range(tensor.begin, tensor.end, _PIECE):
         yield source.read(min(_PIECE, tensor.end - start))

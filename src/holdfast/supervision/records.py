@@ -13,11 +13,13 @@ from holdfast.report.summarise import Journals
 from holdfast.run.attempt import close, closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis, FailureReport, Launch, Verdict
-from holdfast.supervision.policy.ledgers import Past
-from holdfast.supervision.policy.moves import Done, Move, Stop
+from holdfast.supervision.policy.ledgers import PastAttempt
+from holdfast.supervision.policy.moves import Done, Move, StopRequested
 
 
-def record(run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, move: Move | Stop | Done, verdict: Verdict | None) -> None:
+def record(
+    run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, move: Move | StopRequested | Done, verdict: Verdict | None
+) -> None:
     """Write everything about an ended attempt down before anything acts on it; wreck.json last, as it closes the attempt."""
     entry: dict[str, Any] = {"diagnosis": {"cause": diagnosis.cause, "confidence": diagnosis.confidence, "clues": diagnosis.words()}}
     if isinstance(move, Move):
@@ -39,9 +41,9 @@ def journals_of(run: RunFolder, rows: list[Json]) -> Journals:
     )
 
 
-def read_history(run: RunFolder) -> list[Past]:
+def read_history(run: RunFolder) -> list[PastAttempt]:
     """Return the attempts that ended since the run was last given up or stopped by its user, oldest first."""
-    history: list[Past] = []
+    history: list[PastAttempt] = []
     for number, end in closed_attempts(run):
         if not end.goes_on:
             history.clear()
@@ -49,7 +51,7 @@ def read_history(run: RunFolder) -> list[Past]:
         orders, remedied = read_launch_spec(run.attempt(number)), end.remedy not in ("resume", "none", "wait")
         settings = _settings_of(orders.settings if orders else {})
         seen = end.by_chance, end.ending.from_outside, end.trials > 0
-        history.append(Past(end.step, end.cause, end.ending.kind, settings, end.progressed, remedied, *seen))
+        history.append(PastAttempt(end.step, end.cause, end.ending.kind, settings, end.progressed, remedied, *seen))
     return history
 
 
@@ -60,10 +62,10 @@ def failures_so_far(run: RunFolder) -> Json:
     return {"failures": failures, "running_s": sum(ending.seconds or 0.0 for ending in endings)}
 
 
-def past(failure_report: FailureReport, diagnosis: Diagnosis, launch: Launch) -> Past:
+def past(failure_report: FailureReport, diagnosis: Diagnosis, launch: Launch) -> PastAttempt:
     """Return the attempt that has just ended, as `read_history` will know it."""
     progressed, outside = failure_report.committed_after > failure_report.committed_before, failure_report.ending.from_outside
-    return Past(failure_report.step, diagnosis.cause, failure_report.ending.kind, launch.settings, progressed, from_outside=outside)
+    return PastAttempt(failure_report.step, diagnosis.cause, failure_report.ending.kind, launch.settings, progressed, from_outside=outside)
 
 
 def _settings_of(launched: Json) -> Settings | None:

@@ -17,7 +17,7 @@ from holdfast.report.words import shown
 from holdfast.run.attempt import closed, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Seconds
-from holdfast.supervision.standing import Standing
+from holdfast.supervision.standing import RunStanding
 
 RUNS = Path("runs")
 _LOOKED_AT = 1 << 18  # bytes of the journal: hundreds of steps
@@ -55,7 +55,7 @@ def runs_in(place: Path) -> list[RunFolder]:
     return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
-def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] | None = None) -> Json:
+def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | None] | None = None) -> Json:
     """Return one run as `status --json` tells it (docs/reference/json.md). None is unknown.
 
     find_incident: what tells the newest one; by default `last_incident`, which reads every step.
@@ -98,7 +98,7 @@ def entry(standing: Standing, find_incident: Callable[[RunFolder], Json | None] 
     }
 
 
-def _last_step_time(standing: Standing) -> float | None:
+def _last_step_time(standing: RunStanding) -> float | None:
     """Return when the last step was done, by the calendar as it is now: its clock may have been set while the run went on."""
     told, attempts = standing.last_step.get("time"), standing.run.attempts() if standing.state == "running" else []
     spec = read_launch_spec(standing.run.attempt(attempts[-1])) if attempts else None
@@ -131,7 +131,7 @@ def _damaged_lines(run: RunFolder) -> list[str]:
     return [f"{run.events_file.name}: line {lines[0]['line']}{more} cannot be read ({lines[0]['why']}); what stood there is not told"]
 
 
-def _left(standing: Standing) -> Seconds | None:
+def _left(standing: RunStanding) -> Seconds | None:
     """Estimate how long a live run still takes, by the last steps of its process; None where it is not live, or nobody can tell.
 
     Between two processes there may lie a failure, or a night in which nobody trained: neither is a pace of steps.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStanding:
     """`doing`: preparing, starting, training or evaluating while the run lives. `supervised`: a `holdfast train` watches it.
 
     `last_step`: the newest row; `unwritten`: how many committed steps came after it, while the disk is full.
@@ -66,7 +66,7 @@ def lives(run: RunFolder) -> bool:
     return taken(run.supervisor_lock) or taken(run.trainer_lock)
 
 
-def look(run: RunFolder) -> Standing:
+def look(run: RunFolder) -> RunStanding:
     """Return where the run stands. Whatever cannot be read is a problem in the answer, never an error."""
     found = _Reader()
     supervised = found.read("supervisor.lock", lambda: taken(run.supervisor_lock), False)
@@ -84,7 +84,7 @@ def look(run: RunFolder) -> Standing:
         doing = found.read("the trainer's pulse", lambda: _doing(run, attempt, training, result), None)
         unwritten = found.read("the trainer's memory file", attempt.unwritten, 0) if training and attempt else 0
         pids = found.read("pids", lambda: _pids(run, holder, attempt), pids)
-    return Standing(
+    return RunStanding(
         run=run,
         state="running" if supervised or training else _ended(summary, result, holder),
         doing=doing,

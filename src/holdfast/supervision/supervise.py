@@ -13,7 +13,7 @@ from holdfast.processes.attempt import Attempt
 from holdfast.processes.pauses import Pauses
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis, Ending, FailureReport, Verdict
-from holdfast.supervision.policy.moves import Accept, Done, GiveUp, Move, Stop
+from holdfast.supervision.policy.moves import Accept, Done, GiveUp, Move, StopRequested
 from holdfast.supervision.policy.next_move import Known, next_move
 from holdfast.supervision.records import record
 
@@ -37,7 +37,7 @@ class View(Generic[T]):
         return self.stop() > 0
 
 
-class Supervised(Protocol):
+class SupervisedRun(Protocol):
     """A run that is brought to its end: what differs between whose trainer it is."""
 
     run: RunFolder
@@ -65,15 +65,15 @@ class Supervised(Protocol):
     def try_out(self, known: Known) -> Verdict | None:
         """Return what experiments find out, where they are worth it; None where nothing was tried."""
 
-    def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
+    def choose(self, known: Known, move: Move | StopRequested | Done) -> Move | StopRequested | Done:
         """Return the move with what only this user knows: which remedy it is."""
 
-    def apply(self, known: Known, move: Move | Stop | Done) -> None:
+    def apply(self, known: Known, move: Move | StopRequested | Done) -> None:
         """Carry the move out, all but the start of the next attempt."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """How a supervised run ended: done; stopped by the user (no move); or given up, with the move that says why."""
 
     ending: Ending
@@ -83,28 +83,28 @@ class Outcome:
     done: bool = False
 
 
-def supervise(user: Supervised) -> Outcome:
+def supervise(user: SupervisedRun) -> RunResult:
     """Bring the run to an end."""
     while True:
         attempt, earlier = _begin(user)
         if attempt is None:
-            return Outcome(Ending("interrupted"))
+            return RunResult(Ending("interrupted"))
         ending = user.watch(attempt)
         if user.is_over(ending):
-            return Outcome(ending, done=True)
+            return RunResult(ending, done=True)
         known = user.collect(attempt, ending, earlier)
         verdict = user.try_out(known)
         move = user.choose(known, next_move(known, verdict, user.view.stopping()))
         found = verdict.cause if verdict and isinstance(move, Move) else None
         record(user.run, known.failure_report, replace(known.diagnosis, cause=found or known.diagnosis.cause), move, verdict)
         user.apply(known, move)
-        if isinstance(move, Done) or (isinstance(move, Stop) and not move.earlier):
-            return Outcome(ending, None, known.failure_report, known.diagnosis, done=isinstance(move, Done))
+        if isinstance(move, Done) or (isinstance(move, StopRequested) and not move.earlier):
+            return RunResult(ending, None, known.failure_report, known.diagnosis, done=isinstance(move, Done))
         if isinstance(move, GiveUp) or (isinstance(move, Accept) and ending.kind == "finished"):
-            return Outcome(ending, move, known.failure_report, known.diagnosis)
+            return RunResult(ending, move, known.failure_report, known.diagnosis)
 
 
-def _begin(user: Supervised) -> tuple[Attempt | None, bool]:
+def _begin(user: SupervisedRun) -> tuple[Attempt | None, bool]:
     """Return the attempt to watch (adopted or started, None where the user wants to stop), and whether it was dead when found."""
     attempt = user.adopt()
     if attempt is None:

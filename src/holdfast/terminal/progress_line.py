@@ -14,7 +14,7 @@ _GAP = "  "
 
 
 @dataclass(frozen=True)
-class Shown:
+class ProgressWords:
     """What there is to say of a run at a step, in words that are never cut; empty where nothing is known.
 
     others: tokens a second and what else is shown where there is room, the most telling first.
@@ -27,7 +27,7 @@ class Shown:
     others: tuple[str, ...] = ()
 
 
-def progress_line(shown: Shown, width: int) -> str:
+def progress_line(shown: ProgressWords, width: int) -> str:
     """Return a line of at most `width` columns: step, loss and time left before a bar, and this before the rest."""
     room = width - 1  # some terminals wrap what fills their last column
     step = f"step {shown.step:,}/{shown.steps:,}"
@@ -48,7 +48,7 @@ def progress_line(shown: Shown, width: int) -> str:
     return _GAP.join([step, *kept])
 
 
-def live_line(look: Callable[[], Shown], console: Console) -> Live:
+def live_line(look: Callable[[], ProgressWords], console: Console) -> Live:
     """Display this line, as wide as the terminal is at each refresh; `look` is asked for what to say."""
 
     def line() -> Text:

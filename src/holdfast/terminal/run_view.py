@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from holdfast.base.files import Json, Tail, last_line
-from holdfast.base.inert import hanging, inert
+from holdfast.base.inert import brief, hanging, inert
 from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
@@ -33,7 +33,7 @@ from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.run.types import FULL_DISK_BYTES
-from holdfast.terminal.progress_line import Shown, live_line
+from holdfast.terminal.progress_line import ProgressWords, live_line
 
 _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
@@ -74,7 +74,7 @@ class Terminal:
         self._looking_on = False
         self._steps = 0
         self._progress: Live | None = None
-        self._shown = Shown(0, 0)
+        self._shown = ProgressWords(0, 0)
         self._per_second = "tokens"
         self._began = 0.0
         self._looked = self._printed = 0.0
@@ -135,7 +135,7 @@ class Terminal:
         self.say(f"run: {run.path}  ({words_of(config).title}, {counted(self._steps, 'step')})")
         if self.quiet or not self.console.is_terminal:
             return
-        self._shown = Shown(run.committed(), self._steps, "starting")
+        self._shown = ProgressWords(run.committed(), self._steps, "starting")
         self._began = time.monotonic()
         self._progress = live_line(lambda: self._shown, self.console)
         self._progress.start()
@@ -170,12 +170,12 @@ class Terminal:
         low, high = span(left.low), span(left.high)
         return f"{low} to {high} left" if low != high else f"{low} left"
 
-    def _line(self, row: Json) -> Shown:
+    def _line(self, row: Json) -> ProgressWords:
         """Return the live line's words of the newest step."""
         loss, *others = self._numbers(row)
         left = self._ahead(row) or ("time left: not known yet" if row["step"] < self._steps else "")
         elapsed = f"{span(time.monotonic() - self._began)} so far"
-        return Shown(row["step"], self._steps, loss, left, (*others, elapsed))
+        return ProgressWords(row["step"], self._steps, loss, left, (*others, elapsed))
 
     def _see(self, row: Json) -> None:
         """Note when a step was committed, for what is said of those to come; a rollback begins anew."""
@@ -233,9 +233,9 @@ class Terminal:
             elif event["event"] == "evaluated":
                 self.say(evaluated(event))
             elif found:
-                self.tell(f"{found[0]} ({found[1]})")
+                self.tell(brief(f"{found[0]} ({found[1]})"))
             elif self._looking_on and (words := turn(event)):
-                self.tell(words)
+                self.tell(brief(words))
 
     def _tell_full_disk(self, run: RunFolder, unwritten: int) -> None:
         """Tell once when the disk takes no more; that it takes rows again is an event of the trainer's."""

@@ -19,7 +19,7 @@ from holdfast.report.words import unhealthy
 from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.runs import entry, is_run, no_run, runs_in
-from holdfast.supervision.standing import Standing, look
+from holdfast.supervision.standing import RunStanding, look
 from holdfast.watch import detail
 from holdfast.watch.curve import Curves, Point, speed
 from holdfast.watch.detail import logged_losses
@@ -198,7 +198,7 @@ def _signature(folder: RunFolder) -> tuple[object, ...]:
     return tuple(facts)
 
 
-def _numbers(standing: Standing) -> Json:
+def _numbers(standing: RunStanding) -> Json:
     """Return the newest step in figures; None is unknown."""
     row = standing.last_step
     rate = speed(row)

@@ -11,6 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
 from holdfast.base.files import Json
+from holdfast.base.inert import brief
 from holdfast.machine.readings.words import told
 from holdfast.report.words import between
 from holdfast.run.folder import RunFolder
@@ -132,7 +133,7 @@ def _lines(run: Json) -> list[str]:
         run["next"]
     )
     for one in reversed(run["incidents"]):
-        lines += ["", f"step {one['step']}: {one['title']}", f"  {one['evidence']}"]
+        lines += ["", f"step {one['step']}: {one['title']}", f"  {brief(one['evidence'])}"]
         lines += [f"  {one['book']['says']} holdfast explain {one['book']['card']}"] if one["book"] else []
         lines += [f"  done: {one['done']}"] if one["done"] else []
     notices = [f"{time.strftime('%T', time.localtime(one['time']))}  {one['says']}" for one in reversed(run["notices"])]

@@ -17,7 +17,7 @@ from holdfast.base.versions import __version__
 from holdfast.machine.readings.now import Sampler
 from holdfast.report.pages import page_template
 from holdfast.report.table_page import in_words
-from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, Refused, open_server
+from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, RequestRefused, open_server
 from holdfast.watch.board import Board
 from holdfast.watch.metrics import metrics
 from holdfast.watch.stopping import ask_to_stop
@@ -30,7 +30,7 @@ _A_SECOND = 4096  # bytes sent to one client; what is left over goes in the next
 
 
 @dataclass
-class Watched:
+class WatchedRuns:
     """lan: whether other machines are answered, by the address or the name of this one."""
 
     board: Board
@@ -40,15 +40,15 @@ class Watched:
     ended: threading.Event = field(default_factory=threading.Event)
 
 
-def open_site(watched: Watched, port: int) -> ThreadingHTTPServer:
+def open_site(watched: WatchedRuns, port: int) -> ThreadingHTTPServer:
     """Return a server that listens. Raises Stop(2) where the port is taken."""
-    return open_server("0.0.0.0" if watched.lan else LOOPBACK, port, type("Bound", (Handler,), {"watched": watched}))
+    return open_server("0.0.0.0" if watched.lan else LOOPBACK, port, type("Bound", (WatchHandler,), {"watched": watched}))
 
 
-class Handler(GuardedHandler):
+class WatchHandler(GuardedHandler):
     """One request of the page, a script or a monitoring system."""
 
-    watched: Watched
+    watched: WatchedRuns
     entrance = "open the link that holdfast watch printed, or give ?token=TOKEN or Authorization: Bearer TOKEN"
 
     def secret(self) -> str:
@@ -97,7 +97,7 @@ class Handler(GuardedHandler):
             return
         found = board.detail(name)
         if found is None:
-            raise Refused(404, "there is no such run")
+            raise RequestRefused(404, "there is no such run")
         here = found["state"] == "running" and found["host"] == platform.node()
         if "brief" in wanted:  # the page draws by itself
             found = {key: value for key, value in found.items() if key not in ("chart", "loss_curve")} | {
@@ -110,7 +110,7 @@ class Handler(GuardedHandler):
         with _COMPARING:
             found = self.watched.board.compared(name, other)
         if found is None:
-            raise Refused(404, "there is no such run")
+            raise RequestRefused(404, "there is no such run")
         told = [one | {"values": {run: in_words(value)[:_LONGEST] for run, value in one["values"].items()}} for one in found["differences"]]
         self._tell(found | {"differences": told})
 
@@ -122,11 +122,11 @@ class Handler(GuardedHandler):
         name = self._named("/stop") or ""
         folder, row = self.watched.board.folder(name), self.watched.board.rows().get(name)
         if folder is None or row is None:
-            raise Refused(404, "there is no such run")
+            raise RequestRefused(404, "there is no such run")
         if row["state"] != "running":
-            raise Refused(409, f"the run is not running: {row['state']}")
+            raise RequestRefused(409, f"the run is not running: {row['state']}")
         if refused := ask_to_stop(folder):
-            raise Refused(409, refused)
+            raise RequestRefused(409, refused)
         self._tell({"asked": True})
 
     def _events(self) -> None:

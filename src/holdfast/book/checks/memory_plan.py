@@ -18,7 +18,7 @@ def look(case: Case) -> Iterator[Finding]:
     if plan.reserve_bytes:
         has += f", of which a plan leaves {plan.reserve_bytes / 2**30:.1f} GiB to others"
     if plan.fits is None:
-        message = f"the run {needs} at the least, {has}: so near that only its traced step tells whether it fits"
+        message = f"the run {needs} at least, {has}: so near that only its traced step tells whether it fits"
         yield warn(message, f"holdfast plan CONFIG traces it; {_what_helps(plan, on_card)}")
     elif (held := _held(plan)) > plan.capacity_bytes:
         message = f"the run does not fit: it {needs}, {held / 2**30:.1f} GiB of it before the first row; {has}"
@@ -50,7 +50,7 @@ _ANY: dict[str, Any] = {
 }
 
 
-class _Planned(Check):
+class _PlanCheck(Check):
     """Its evidence is of a plan, not a machine."""
 
     def matches(self, evidence: Any) -> bool:
@@ -58,7 +58,7 @@ class _Planned(Check):
         return any(True for _ in self.findings(Case(Machine(), plan=plan)))
 
 
-CARD = _Planned(
+CARD = _PlanCheck(
     title="The run does not fit into memory",
     why=(
         "Weights, gradients, optimizer and the activations of the longest row must be in memory together. The "

@@ -19,7 +19,7 @@ def look(case: Case) -> Iterator[Finding]:
 
 CARD = Check(
     title="Three GPU architectures under ROCm 6.0",
-    why="ROCm 6.0 ends in a segmentation fault when three GPU architectures are visible, in plain rocBLAS too. It was mended for 6.1.",
+    why="ROCm 6.0 ends in a segmentation fault when three GPU architectures are visible, in plain rocBLAS too. It was fixed in 6.1.",
     source=["https://github.com/ROCm/legacy-rocm-build/issues/2874"],
     hits=[{"torch": {"version": "2.4.1+rocm6.0"}, "gpus": [{"arch": "gfx908"}, {"arch": "gfx906"}, {"arch": "gfx1030"}]}],
     misses=[{"torch": {"version": "2.4.1+rocm6.1"}, "gpus": [{"arch": "gfx908"}, {"arch": "gfx906"}, {"arch": "gfx1030"}]}],

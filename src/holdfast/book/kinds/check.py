@@ -81,7 +81,7 @@ class Case:
         return {name: value or "unknown" for name, value in told.items()}
 
 
-class When(BaseModel):
+class MachineCondition(BaseModel):
     """A condition on a machine; all that is given must hold, and what is unknown does not hold. Versions are ranges: ">=2.8 <2.12"."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -138,7 +138,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    when: When
+    when: MachineCondition
     severity: Severity
     message: str
     fix: str

@@ -102,7 +102,7 @@ class DataCheck(Card):
     def details(self) -> Iterator[str]:
         yield {
             "reject": "The row is not trained on.",
-            "mend": "The row is mended and trained on.",
+            "mend": "The row is repaired and trained on.",
             "note": "The row is trained on as it is; with `--redact` (in a config: `data.redact`) it is taken out."
             if self.mend
             else "The row is trained on as it is.",

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.book.kinds.catalog import Card, ClaimStanding
-from holdfast.book.kinds.check import Case, Rule, When
+from holdfast.book.kinds.check import Case, MachineCondition, Rule
 from holdfast.machine.machine_file import read
 from holdfast.run.types import Finding
 
 
 @dataclass(frozen=True)
-class Advice:
+class VariableAdvice:
     """A variable to set on a machine, why, and how sure that is."""
 
     name: str
@@ -37,7 +37,7 @@ class Recommendation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    when: When
+    when: MachineCondition
     value: str
     reason: str
     standing: ClaimStanding
@@ -58,7 +58,7 @@ class Variable(Card):
     does: str = Field(min_length=1)
     rules: tuple[Value, ...] = ()
     recommend: tuple[Recommendation, ...] = ()
-    advise: Callable[[Case], Iterator[Advice]] | None = Field(None, exclude=True)
+    advise: Callable[[Case], Iterator[VariableAdvice]] | None = Field(None, exclude=True)
 
     def findings(self, case: Case) -> Iterator[Finding]:
         value, torch = case.machine.env.get(self.name), case.machine.torch
@@ -72,12 +72,12 @@ class Variable(Card):
                 yield from (replace(finding, id=self.id, source=finding.source or self.source[0]) for finding in told)
                 return
 
-    def advice(self, case: Case) -> Iterator[Advice]:
+    def advice(self, case: Case) -> Iterator[VariableAdvice]:
         if self.advise:
             yield from self.advise(case)
         for entry in self.recommend:
             if entry.when.gpu(case) is not None:
-                yield Advice(self.name, entry.value, entry.reason, entry.standing, entry.source)
+                yield VariableAdvice(self.name, entry.value, entry.reason, entry.standing, entry.source)
 
     def matches(self, evidence: Any) -> bool:
         case = Case(read(evidence))

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from holdfast.book.kinds.check import Case
-from holdfast.book.kinds.variable import Advice, Variable
+from holdfast.book.kinds.variable import Variable, VariableAdvice
 from holdfast.book.knowledge import has_code, known_archs, sibling
 
 _NAME = "HSA_OVERRIDE_GFX_VERSION"
 
 
-def advise(case: Case) -> Iterator[Advice]:
+def advise(case: Case) -> Iterator[VariableAdvice]:
     """Propose the override for one kind of card without own code whose sibling has code: it applies to every GPU of the process."""
     torch = case.machine.torch
     archs = known_archs(torch)[0] if torch and torch.vendor == "amd" else None
@@ -20,7 +20,7 @@ def advise(case: Case) -> Iterator[Advice]:
     other = sibling(arch)
     if other and other["runs_as"] in archs and not has_code(arch, archs):
         reason = f"torch has no code for {arch}; {other['runs_as']} is its sibling"
-        yield Advice(_NAME, other["override"], reason, other["standing"], other["source"])
+        yield VariableAdvice(_NAME, other["override"], reason, other["standing"], other["source"])
 
 
 CARD = Variable(

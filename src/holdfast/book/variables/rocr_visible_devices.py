@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from holdfast.book.kinds.check import Case
-from holdfast.book.kinds.variable import Advice, Variable
+from holdfast.book.kinds.variable import Variable, VariableAdvice
 
 _CHOICES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
-def advise(case: Case) -> Iterator[Advice]:
+def advise(case: Case) -> Iterator[VariableAdvice]:
     """Propose the discrete cards, unless the user has chosen already: these numbers would shift what that choice means."""
     torch, cards = case.machine.torch, case.machine.of("amd")
     discrete = [str(index) for index, gpu in enumerate(cards) if not gpu.integrated]
     if torch and torch.vendor == "amd" and 0 < len(discrete) < len(cards) and not any(name in case.machine.env for name in _CHOICES):
         reason = "hides the integrated GPU, which makes torch drop hipBLASLt and may be the default device"
-        yield Advice(
+        yield VariableAdvice(
             "ROCR_VISIBLE_DEVICES", ",".join(discrete), reason, "confirmed", "https://github.com/ROCm/legacy-rocm-build/issues/4437"
         )
 

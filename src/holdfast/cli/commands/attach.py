@@ -14,7 +14,7 @@ from holdfast.processes.process import LOOK_EVERY_S
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.runs import RUNS, chosen, entry, runs_in
-from holdfast.supervision.standing import Standing, lives, look
+from holdfast.supervision.standing import RunStanding, lives, look
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
@@ -91,7 +91,7 @@ def _show_command(folder: RunFolder) -> None:
     echo.drain()
 
 
-def _ended(standing: Standing, terminal: Terminal) -> tuple[int, Json]:
+def _ended(standing: RunStanding, terminal: Terminal) -> tuple[int, Json]:
     """Show how a run ended that nobody works on; its exit code."""
     run, state = standing.run, standing.state
     command = standing.holder.get("command") or "holdfast train CONFIG"

@@ -11,7 +11,7 @@ from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, write_bytes
 from holdfast.base.versions import __version__
 from holdfast.book.image import image_for
-from holdfast.checkup.checkup import Checkup
+from holdfast.checkup.checkup import DoctorView
 from holdfast.checkup.contrast import contrast, only_in, rates
 from holdfast.checkup.environment import as_file, profile
 from holdfast.checkup.examine import ORDER, examine, verdict
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 ready or risky, 1 when something blocks."""
-    checkup = Checkup(to_stderr=arguments.json)
+    checkup = DoctorView(to_stderr=arguments.json)
     if arguments.compare:
         first, second = arguments.compare
         return _compare(first, second, checkup)
@@ -154,7 +154,7 @@ def _report(file: Path, answer: Json) -> dict[str, int]:
     return {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
 
 
-def _compare(first: Path, second: Path, checkup: Checkup) -> tuple[int, Json]:
+def _compare(first: Path, second: Path, checkup: DoctorView) -> tuple[int, Json]:
     a, b = recorded(first), recorded(second)
     found_a, found_b = examine(a), examine(b)
     answer = {

@@ -19,7 +19,7 @@ from holdfast.config.foreign.keys import SAME
 from holdfast.config.load import load_config
 from holdfast.data.judge.rules import asked_fields
 from holdfast.machine.read import read_machine
-from holdfast.new_config.make import Made, checked, from_answers, from_file, told_of_hub
+from holdfast.new_config.make import ConfigDraft, checked, from_answers, from_file, told_of_hub
 from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
 from holdfast.report.words import between
@@ -132,7 +132,7 @@ def _command(source: Path | None) -> str:
     return f"python {source}" if source and source.suffix == ".py" else "COMMAND, as you start it today"
 
 
-def _account(made: Made, out: Path) -> Json:
+def _account(made: ConfigDraft, out: Path) -> Json:
     counts = {fate: sum(row["fate"] == fate for row in made.keys) for fate in _FATES}
     return {
         "keys": made.keys,
@@ -159,7 +159,7 @@ def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
         return None, stop.message
 
 
-def _tell_keys(made: Made, quiet: bool) -> None:
+def _tell_keys(made: ConfigDraft, quiet: bool) -> None:
     """Print the account for people: keys of one fate and reason in one line."""
     if quiet or not made.keys:
         return
@@ -175,7 +175,7 @@ def _tell_keys(made: Made, quiet: bool) -> None:
             say(f"  {', '.join(names)}{arrow}: {why}" if why != SAME else f"  {', '.join(names)}{arrow}")
 
 
-def _tell(made: Made, out: Path, plan: Plan | None, why: str, quiet: bool) -> None:
+def _tell(made: ConfigDraft, out: Path, plan: Plan | None, why: str, quiet: bool) -> None:
     if quiet:
         return
     say(f"{out} is written; the reason for each value stands beside it")

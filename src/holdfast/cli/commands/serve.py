@@ -30,10 +30,10 @@ from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.endpoint import refuse_port
 from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
-from holdfast.serve.follow import Following, in_place, shown, subject_of
+from holdfast.serve.follow import VersionFollower, in_place, shown, subject_of
 from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind, kept, tally
-from holdfast.serve.served import Served, State
+from holdfast.serve.served import GatewayState, ServedModel
 from holdfast.supervision.launch import measuring_environment
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
@@ -62,13 +62,13 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     version = in_place(file, name) if name else None
     subject = subject_of(version, arguments.base) if version else read_subject(arguments.subject, arguments.base)
     preferences = _preferences(arguments, subject, file.parent / "serve" / name if name else None)
-    state = State(_token(arguments.token_file))
+    state = GatewayState(_token(arguments.token_file))
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     with tempfile.TemporaryDirectory(prefix="holdfast-serve-") as work:
 
-        def make(subject: Subject, name: str) -> Served:
+        def make(subject: Subject, name: str) -> ServedModel:
             return _served(arguments, subject, name, Path(tempfile.mkdtemp(dir=work)))
 
         if preferences:
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             closing.callback(lambda: state.served.engine.close())
             threading.Thread(target=server.serve_forever, daemon=True).start()
             _tell(arguments, state, f"http://127.0.0.1:{server.server_address[1]}")
-            following = Following(file, name, version, state, make, _say) if name and version else None
+            following = VersionFollower(file, name, version, state, make, _say) if name and version else None
             while not stopped.wait(_LOOK_S if following else None):
                 if following:
                     following.look()
@@ -124,13 +124,13 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Path) -> Served:
+def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Path) -> ServedModel:
     """Load a model. Raises Stop(2) where there is no adapter that could be switched on and off."""
     if subject.whole is not None:
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
         raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {subject.tuned.parent} --to gguf for llama-server")
     codec = subject_codec(subject)
-    return Served(codec, name, subject.facts.positions or 2048, _engine(arguments, subject, codec, work, _say))
+    return ServedModel(codec, name, subject.facts.positions or 2048, _engine(arguments, subject, codec, work, _say))
 
 
 def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None]) -> Engine:
@@ -172,7 +172,7 @@ def _tell_preferred(file: Path) -> None:
         print(f"{file}: {said} (sign test p = {counts['p_value']:.2g})", file=sys.stderr, flush=True)
 
 
-def _tell(arguments: argparse.Namespace, state: State, url: str) -> None:
+def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:
     page = f"{url}/?token={state.token}" if state.blind else None
     if arguments.ready_line:
         facts: Json = {

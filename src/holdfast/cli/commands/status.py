@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.base.errors import DONE
 from holdfast.base.files import Json
-from holdfast.base.inert import say
+from holdfast.base.inert import brief, say
 from holdfast.base.units import counted
 from holdfast.machine.readings.words import told
 from holdfast.report.summarise import place_in_words
@@ -83,7 +83,7 @@ def _ago(seconds: float) -> str:
 
 def _incident(one: Json) -> list[str]:
     incident = one["last_incident"]
-    return [f"last incident: step {incident['step']}: {incident['evidence']}"] if incident else []
+    return [brief(f"last incident: step {incident['step']}: {incident['evidence']}")] if incident else []
 
 
 def _next(one: Json) -> list[str]:

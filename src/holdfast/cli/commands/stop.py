@@ -20,7 +20,7 @@ from holdfast.supervision.command.run_to_end import run_command
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.runs import chosen, entry
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.standing import Standing, lives, look
+from holdfast.supervision.standing import RunStanding, lives, look
 from holdfast.supervision.training.run_to_end import run_to_end
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
@@ -78,7 +78,7 @@ def _what_follows(folder: RunFolder) -> str:
     return "it ends its command" if folder.command_file.exists() else "it finishes its step and saves"
 
 
-def _see_off(standing: Standing) -> None:
+def _see_off(standing: RunStanding) -> None:
     """Wait for the process of a supervisor that has let go of its run, so that nothing of it is left."""
     identity = standing.holder.get("identity")
     until = time.monotonic() + _LEAVES_WITHIN_S
@@ -86,7 +86,7 @@ def _see_off(standing: Standing) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _ask(standing: Standing, identity: Identity) -> None:
+def _ask(standing: RunStanding, identity: Identity) -> None:
     """Send the supervisor SIGTERM. Raises Stop(1) where the process that the lock file names does not hold the lock."""
     pid, lock = identity["pid"], standing.run.supervisor_lock
     if signal_holder(identity, lock, signal.SIGTERM) or not alive(identity):
@@ -107,13 +107,13 @@ def _take_over(folder: RunFolder, terminal: Terminal) -> None:
         run_to_end(folder, folder.config(), None, terminal, stop)
 
 
-def _out_of_reach(standing: Standing) -> Stop:
+def _out_of_reach(standing: RunStanding) -> Stop:
     where = f"on {standing.elsewhere}" if standing.elsewhere else "where its processes cannot be seen from here: another container, perhaps"
     text = f"{standing.run.path} runs {where}"
     return Stop(BLOCKED, text, f"run `holdfast stop {standing.run.path}` there, or send SIGTERM to its holdfast train")
 
 
-def _still(standing: Standing) -> str:
+def _still(standing: RunStanding) -> str:
     trainer = standing.pids.get("trainer")
     text = f"still {standing.doing}; step {standing.step} is the last committed one"
     return text + (f"; to end it without the step in flight: kill -9 {trainer}" if trainer else "")

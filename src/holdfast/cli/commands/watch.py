@@ -24,7 +24,7 @@ from holdfast.supervision.companions.notified import read_notify
 from holdfast.supervision.runs import RUNS, chosen
 from holdfast.watch.board import Board
 from holdfast.watch.link import lan_address, qr_code
-from holdfast.watch.site import Watched, open_site
+from holdfast.watch.site import WatchedRuns, open_site
 from holdfast.watch.stopping import ask_to_stop
 
 EXAMPLE = "holdfast watch"
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     board = Board(places, must_be_runs=bool(arguments.places))
     if arguments.terminal:
         return _show_screen(board)
-    watched = Watched(board, secrets.token_urlsafe(24), arguments.lan)
+    watched = WatchedRuns(board, secrets.token_urlsafe(24), arguments.lan)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: watched.ended.set())
     with open_site(watched, arguments.port) as server:
@@ -103,7 +103,7 @@ def _test_notify(arguments: argparse.Namespace) -> tuple[int, Json]:
     return (DONE if all(one["sent"] for one in told) else BLOCKED), {}
 
 
-def _tell(arguments: argparse.Namespace, watched: Watched, url: str, places: list[Path]) -> None:
+def _tell(arguments: argparse.Namespace, watched: WatchedRuns, url: str, places: list[Path]) -> None:
     runs = len(watched.board.rows())
     if arguments.ready_line:
         sys.stdout.write(orjson.dumps({"url": url, "token": watched.token, "runs": runs}).decode() + "\n")

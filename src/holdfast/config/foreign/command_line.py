@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.config.foreign.keys import Computed, Key, Source
+from holdfast.config.foreign.keys import ComputedValue, ForeignConfig, Key
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?")
@@ -20,7 +20,7 @@ _TASKS = ("sft", "dpo", "kto", "reward", "grpo", "rloo", "orpo", "cpo", "ppo")
 _CONFIGS = (".yaml", ".yml", ".json")
 
 
-def read_command(text: str, program: str = "") -> tuple[Source, list[str]]:
+def read_command(text: str, program: str = "") -> tuple[ForeignConfig, list[str]]:
     """Read the options of the longest training command in a shell text, and config files that it names, in their order."""
     variables = _variables(text)
     commands = [words for line in _lines(text) if _TRAINS.search(line) and (words := _words(line, variables))]
@@ -32,7 +32,7 @@ def read_command(text: str, program: str = "") -> tuple[Source, list[str]]:
     named = {key.theirs for key in keys}
     if program == "TRL" and named & {"finetuning_type", "cutoff_len", "lora_target"}:
         program = "LLaMA-Factory"
-    return Source(program if keys or configs else "", "command line", tuple(launcher + keys), task), configs
+    return ForeignConfig(program if keys or configs else "", "command line", tuple(launcher + keys), task), configs
 
 
 def _lines(text: str) -> list[str]:
@@ -100,7 +100,7 @@ def _value(values: list[str]) -> Any:
     if not values:
         return True
     if any("$" in value for value in values):
-        return Computed(" ".join(values))
+        return ComputedValue(" ".join(values))
     plain = [_scalar(value) for value in values]
     return plain[0] if len(plain) == 1 else [str(value).rstrip(",") for value in plain]
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from holdfast.config.config import Config
 from holdfast.config.foreign import rules, rules_adapter, rules_rows
-from holdfast.config.foreign.keys import SAME, Computed, Contents, Draft, Key, Outcome, Row, Source, left
+from holdfast.config.foreign.keys import SAME, AccountRow, ComputedValue, Contents, Draft, ForeignConfig, Key, KeyOutcome, left
 from holdfast.config.foreign.left_out import why_left
 from holdfast.config.foreign.rules_rows import RowFile, of_torchtune, row_files
 from holdfast.config.foreign.vocabulary import DEFAULTS, TRL_LR, common_name
@@ -26,7 +26,9 @@ _STEPS = {  # of a script, by how script_changes names them
 _ROWS = "data/rows.jsonl"
 
 
-def convert(source: Source, data: list[str] | None = None, model: str | None = None, known: Mapping[str, str] | None = None) -> Draft:
+def convert(
+    source: ForeignConfig, data: list[str] | None = None, model: str | None = None, known: Mapping[str, str] | None = None
+) -> Draft:
     """Convert a source to a draft. data, model: given beside the file, and stronger; known: files of data sets by their names in it."""
     draft = Draft(source.program)
     named = [(common_name(source.program, key.pattern), key) for key in source.keys]
@@ -40,17 +42,17 @@ def convert(source: Source, data: list[str] | None = None, model: str | None = N
     return draft
 
 
-def _given(source: Source, named: list[tuple[str, Key]], data: list[str] | None, known: Mapping[str, str]) -> dict[str, Any]:
+def _given(source: ForeignConfig, named: list[tuple[str, Key]], data: list[str] | None, known: Mapping[str, str]) -> dict[str, Any]:
     """Return the values that rules read: each by its common name, and those that follow from several."""
     given: dict[str, Any] = {}
     for common, key in named:
-        if not isinstance(key.value, Contents | Computed) and not _empty(key.value):
+        if not isinstance(key.value, Contents | ComputedValue) and not _empty(key.value):
             given.setdefault(common, key.value)
     names = [key.theirs for key in source.keys]
     made = row_files(named, known, of_hub=source.program != "LLaMA-Factory" or "train_dataset" in names)
     given |= {"_program": source.program, "_row_files": made, "_data": data, "_objective": _objective(source, given)}
     given["_held"] = {key.theirs for common, key in named if common == "held_out_file"}
-    given["_unread"] = [key for common, key in named if common in ("dataset", "dataset_split") and isinstance(key.value, Computed)]
+    given["_unread"] = [key for common, key in named if common in ("dataset", "dataset_split") and isinstance(key.value, ComputedValue)]
     given["_full"] = _is_full(source, given)
     given["_four_bits"] = (
         rules.is_true(given.get("load_in_4bit"))
@@ -60,7 +62,7 @@ def _given(source: Source, named: list[tuple[str, Key]], data: list[str] | None,
     return given
 
 
-def _objective(source: Source, given: Mapping[str, Any]) -> str:
+def _objective(source: ForeignConfig, given: Mapping[str, Any]) -> str:
     asked = str(given.get("objective") or "")
     by_loss = str(given.get("loss_type") or "").removesuffix("_pair")
     if by_loss in ("orpo", "simpo", "kto"):
@@ -71,7 +73,7 @@ def _objective(source: Source, given: Mapping[str, Any]) -> str:
     return str(found or trained or ("dpo" if "DPO" in recipe else "sft"))
 
 
-def _is_full(source: Source, given: Mapping[str, Any]) -> bool:
+def _is_full(source: ForeignConfig, given: Mapping[str, Any]) -> bool:
     """True if the other program trains all weights."""
     kind = str(given.get("adapter_kind", "")).lower()
     if kind in ("full", "none") or rules.is_true(given.get("full_finetuning")) or rules.is_true(given.get("full_finetune")):
@@ -85,13 +87,13 @@ def _is_full(source: Source, given: Mapping[str, Any]) -> bool:
     return not any(name in given for name in _ADAPTER_KEYS)
 
 
-def _outcome(common: str, key: Key, given: dict[str, Any], program: str) -> Outcome:
+def _outcome(common: str, key: Key, given: dict[str, Any], program: str) -> KeyOutcome:
     rule = _RULES.get(common)
     if step := _STEPS.get(key.theirs.partition(".")[0]):
-        return left(f"{step}: {key.value.source if isinstance(key.value, Computed) else key.value}")
+        return left(f"{step}: {key.value.source if isinstance(key.value, ComputedValue) else key.value}")
     if isinstance(key.value, Contents):
         return left("")  # settled by what is in it
-    if isinstance(key.value, Computed):
+    if isinstance(key.value, ComputedValue):
         ours = _our_key(common, given)
         where = f"; set {ours} yourself" if ours else ""
         return left(f"computed when it runs ({key.value.source}), and nothing of it is run{where}", ours)
@@ -122,7 +124,7 @@ def _empty(value: Any) -> bool:
 _VARIANTS = ("rslora", "dora")  # of LoRA, which theirs name by a key of its own
 
 
-def _row(draft: Draft, key: Key, outcome: Outcome) -> Row:
+def _row(draft: Draft, key: Key, outcome: KeyOutcome) -> AccountRow:
     fate, why = outcome.fate, outcome.why
     for path, value in outcome.sets.items():
         if path == "adapter.type" and draft.tree.get(path) == "lora" and value in _VARIANTS:
@@ -131,11 +133,11 @@ def _row(draft: Draft, key: Key, outcome: Outcome) -> Row:
         elif draft.tree.setdefault(path, value) != value and not (value == "lora" and draft.tree[path] in _VARIANTS):
             fate, why = "not_carried", f"{path} is {draft.tree[path]} already, from another key"
         draft.reasons.setdefault(path, key.theirs if why == SAME else f"{key.theirs}: {why}")
-    value = key.value.source if isinstance(key.value, Computed) else None if isinstance(key.value, Contents) else key.value
-    return Row(key.theirs, outcome.ours, fate, why, value, key.where)
+    value = key.value.source if isinstance(key.value, ComputedValue) else None if isinstance(key.value, Contents) else key.value
+    return AccountRow(key.theirs, outcome.ours, fate, why, value, key.where)
 
 
-def _name_sections(draft: Draft, source: Source) -> None:
+def _name_sections(draft: Draft, source: ForeignConfig) -> None:
     """Set the fate of each section to that of the keys in it."""
     sections = {key.theirs for key in source.keys if isinstance(key.value, Contents)}
     for row in reversed(draft.rows):
@@ -150,7 +152,7 @@ def _name_sections(draft: Draft, source: Source) -> None:
         row.why = whys.pop() if len(whys) == 1 else "a section; its keys stand by themselves"
 
 
-def _fill(draft: Draft, source: Source, given: dict[str, Any], data: list[str] | None, model: str | None) -> None:
+def _fill(draft: Draft, source: ForeignConfig, given: dict[str, Any], data: list[str] | None, model: str | None) -> None:
     """Fill in what the file does not say: their defaults where ours are others, rows, model, and reasons for what cannot be done here."""
     tree = draft.tree
     _refuse(draft, source, given)
@@ -209,7 +211,7 @@ def _rows(draft: Draft, given: dict[str, Any], data: list[str] | None) -> None:
     tree["data.files"] = list(dict.fromkeys(tree["data.files"]))
 
 
-def _refuse(draft: Draft, source: Source, given: dict[str, Any]) -> None:
+def _refuse(draft: Draft, source: ForeignConfig, given: dict[str, Any]) -> None:
     asked = str(given.get("objective") or "").lower()
     trains = source.trains if source.trains not in _UNREFUSED else ""
     for name in (asked, trains.lower()):

@@ -12,7 +12,7 @@ SAME = "the same there and here"
 _INDEX = re.compile(r"\[\d+\]")
 
 
-class Computed(NamedTuple):
+class ComputedValue(NamedTuple):
     """A value that a script computes when it runs: its source."""
 
     source: str
@@ -39,7 +39,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Source:
+class ForeignConfig:
     """What a file of another trainer says. program: whose it is; kind: config, script or command line; label: its trainer class or task."""
 
     program: str
@@ -48,7 +48,7 @@ class Source:
     trains: str = ""
 
 
-class Outcome(NamedTuple):
+class KeyOutcome(NamedTuple):
     """What becomes of a key: its fate, why, the key of ours it belongs to, and what it sets."""
 
     fate: Fate
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass
-class Row:
+class AccountRow:
     """A line of the account."""
 
     theirs: str
@@ -81,7 +81,7 @@ class Draft:
     program: str
     tree: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AccountRow] = field(default_factory=list)
     todo: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -97,21 +97,21 @@ class Draft:
         return root
 
 
-def same(ours: str, value: Any, why: str = SAME) -> Outcome:
-    return Outcome("carried", why, ours, {ours: value})
+def same(ours: str, value: Any, why: str = SAME) -> KeyOutcome:
+    return KeyOutcome("carried", why, ours, {ours: value})
 
 
-def turned(ours: str, value: Any, why: str) -> Outcome:
-    return Outcome("changed", why, ours, {ours: value})
+def turned(ours: str, value: Any, why: str) -> KeyOutcome:
+    return KeyOutcome("changed", why, ours, {ours: value})
 
 
-def left(why: str, ours: str | None = None) -> Outcome:
-    return Outcome("not_carried", why, ours)
+def left(why: str, ours: str | None = None) -> KeyOutcome:
+    return KeyOutcome("not_carried", why, ours)
 
 
-def implied(ours: str | None, why: str) -> Outcome:
+def implied(ours: str | None, why: str) -> KeyOutcome:
     """Say that nothing needs to be set: holdfast does so anyway."""
-    return Outcome("changed", why, ours)
+    return KeyOutcome("changed", why, ours)
 
 
 def flatten(tree: Any, path: str = "", where: str = "") -> Iterator[Key]:

@@ -12,7 +12,7 @@ import yaml
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.config.foreign.command_line import read_command
-from holdfast.config.foreign.keys import Key, Source, flatten
+from holdfast.config.foreign.keys import ForeignConfig, Key, flatten
 from holdfast.config.foreign.script import read_script
 from holdfast.config.yaml_tree import LOADER, in_one_line
 
@@ -37,7 +37,7 @@ _NAMED = re.compile(r"\$\{(\w+)\}")
 _LAUNCH = {"compute_environment", "distributed_type", "zero_optimization"}
 
 
-def read_foreign(file: Path) -> tuple[Source, dict[str, str]]:
+def read_foreign(file: Path) -> tuple[ForeignConfig, dict[str, str]]:
     """Read the keys of a file, and files of data sets by the names it calls them. Raises Stop(2) where it is of no known kind."""
     text = _text(file)
     suffix = file.suffix.lower()
@@ -59,7 +59,7 @@ def _text(file: Path) -> str:
         raise Stop(USAGE, f"--from {file}: not readable as text ({error})", _TAKEN) from None
 
 
-def _script(file: Path, text: str) -> Source:
+def _script(file: Path, text: str) -> ForeignConfig:
     try:
         source = read_script(text, file.name)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -72,7 +72,7 @@ def _script(file: Path, text: str) -> Source:
     return source
 
 
-def read_config(file: Path, text: str) -> Source:
+def read_config(file: Path, text: str) -> ForeignConfig:
     """Read a config in YAML or JSON."""
     try:
         tree = json.loads(text) if file.suffix == ".json" else yaml.load(text, LOADER)
@@ -92,7 +92,7 @@ def read_config(file: Path, text: str) -> Source:
         )
         raise Stop(USAGE, f"--from {file}: {what}", _TAKEN)
     tree = _numbers(tree)
-    return Source(program, "config", tuple(flatten(_interpolated(tree, tree) if program == "torchtune" else tree)), "")
+    return ForeignConfig(program, "config", tuple(flatten(_interpolated(tree, tree) if program == "torchtune" else tree)), "")
 
 
 def program_of_tree(tree: dict[str, Any]) -> str:
@@ -145,7 +145,7 @@ def _some(tree: dict[str, Any]) -> str:
     return ", ".join(list(map(str, tree))[:6]) or "none"
 
 
-def _command(file: Path, text: str) -> Source:
+def _command(file: Path, text: str) -> ForeignConfig:
     source, configs = read_command(text)
     if not source.program:
         raise Stop(
@@ -160,11 +160,11 @@ def _command(file: Path, text: str) -> Source:
         inner = read_config(path, _text(path))
         told = {key.theirs for key in source.keys}
         keys = [Key(key.theirs, key.value, str(path)) for key in inner.keys if key.theirs not in told]
-        source = Source(inner.program, source.kind, (*source.keys, *keys), source.trains)
+        source = ForeignConfig(inner.program, source.kind, (*source.keys, *keys), source.trains)
     return source
 
 
-def _named_sets(file: Path, source: Source) -> dict[str, str]:
+def _named_sets(file: Path, source: ForeignConfig) -> dict[str, str]:
     """Read the files that LLaMA-Factory's dataset_info.json gives to names, beside the config or where dataset_dir says."""
     if source.program != "LLaMA-Factory":
         return {}

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.config.foreign.keys import Outcome, implied, left, same, turned
+from holdfast.config.foreign.keys import KeyOutcome, implied, left, same, turned
 
 Given = Mapping[str, Any]
-Rule = Callable[[Any, Given], Outcome]
+Rule = Callable[[Any, Given], KeyOutcome]
 _SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "constant_with_warmup": "constant"}
 _OPTIMIZERS = {
     "adamw": "adamw adamw_torch adamw_torch_fused adamw_hf adamw_apex_fused adamw_torch_npu_fused torch.optim.AdamW",
@@ -57,13 +57,13 @@ def plain(ours: str, kind: Callable[[Any], Any] = number) -> Rule:
     return lambda value, given: same(ours, kind(value))
 
 
-def model(value: Any, given: Given) -> Outcome:
+def model(value: Any, given: Given) -> KeyOutcome:
     if revision := given.get("model_revision"):
         return turned("model", f"{value}@{revision}", "the name with its revision")
     return same("model", str(value))
 
 
-def batch(value: Any, given: Given) -> Outcome:
+def batch(value: Any, given: Given) -> KeyOutcome:
     """Compute the rows of a step: micro-batch times accumulation times devices."""
     factors = {name: given.get(name) for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")}
     told = {name: whole(factor) for name, factor in factors.items() if factor not in (None, "auto", "", "gpu") and str(factor) != "-1"}
@@ -81,7 +81,7 @@ def batch(value: Any, given: Given) -> Outcome:
     return turned("train.effective_batch", product, f"{why}; how many go through at once is the plan's")
 
 
-def epochs(value: Any, given: Given) -> Outcome:
+def epochs(value: Any, given: Given) -> KeyOutcome:
     if steps_of(given):
         return left("max_steps counts, there and here", "train.steps")
     return same("train.epochs", number(value))
@@ -94,36 +94,36 @@ def steps_of(given: Given) -> int:
         return 0
 
 
-def steps(value: Any, given: Given) -> Outcome:
+def steps(value: Any, given: Given) -> KeyOutcome:
     return same("train.steps", whole(value)) if whole(value) > 0 else implied(None, "no limit there; train.epochs counts")
 
 
-def steps_an_epoch(value: Any, given: Given) -> Outcome:
+def steps_an_epoch(value: Any, given: Given) -> KeyOutcome:
     total = int(whole(value) * number(given.get("num_train_epochs") or 1))
     return turned("train.steps", total, f"{value} in each epoch: {total} in all")
 
 
-def schedule(value: Any, given: Given) -> Outcome:
+def schedule(value: Any, given: Given) -> KeyOutcome:
     name = str(value).rpartition(".")[2].removeprefix("get_").removesuffix("_schedule_with_warmup")
     if name in _SCHEDULES:
         return same("train.schedule", _SCHEDULES[name])
     return turned("train.schedule", "cosine", f"{value} is not here; cosine, linear and constant are")
 
 
-def warmup(value: Any, given: Given) -> Outcome:
+def warmup(value: Any, given: Given) -> KeyOutcome:
     if given.get("warmup_steps") and not given.get("_steps_told"):
         return left("warmup_steps counts, there and here", "train.warmup")
     return same("train.warmup", min(number(value), 0.999), "a share of all steps")
 
 
-def warmup_steps(value: Any, given: Given) -> Outcome:
+def warmup_steps(value: Any, given: Given) -> KeyOutcome:
     amount = number(value)
     if amount == 0 and given.get("warmup_ratio"):
         return left("0: warmup_ratio counts", "train.warmup")
     return same("train.warmup", amount, "steps" if amount >= 1 else "a share of all steps")
 
 
-def optimizer(value: Any, given: Given) -> Outcome:
+def optimizer(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name in _OPTIMIZER:
         return same("train.optimizer", _OPTIMIZER[name], f"{value} is {_OPTIMIZER[name]} here")
@@ -132,19 +132,19 @@ def optimizer(value: Any, given: Given) -> Outcome:
     return turned("train.optimizer", "adamw", f"{value} is not here; adamw")
 
 
-def clip(value: Any, given: Given) -> Outcome:
+def clip(value: Any, given: Given) -> KeyOutcome:
     if number(value) <= 0:
         return turned("train.max_grad_norm", 1e6, "no clipping there; here a norm that no gradient reaches")
     return same("train.max_grad_norm", number(value))
 
 
-def betas(value: Any, given: Given) -> Outcome:
+def betas(value: Any, given: Given) -> KeyOutcome:
     first, second = (number(one) for one in value)
-    return Outcome("carried", "both", "train.beta1", {"train.beta1": first, "train.beta2": second})
+    return KeyOutcome("carried", "both", "train.beta1", {"train.beta1": first, "train.beta2": second})
 
 
 def precision(name: str) -> Rule:
-    def rule(value: Any, given: Given) -> Outcome:
+    def rule(value: Any, given: Given) -> KeyOutcome:
         if str(value).lower() in ("auto", "full"):
             return same("train.precision", "auto", "by what the device is fast at")
         if is_true(value):
@@ -154,7 +154,7 @@ def precision(name: str) -> Rule:
     return rule
 
 
-def dtype(value: Any, given: Given) -> Outcome:
+def dtype(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower().removeprefix("torch.").removesuffix("_mixed")
     known = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "float32": "fp32", "fp32": "fp32"}
     if name in ("auto", "no", ""):
@@ -166,7 +166,7 @@ def dtype(value: Any, given: Given) -> Outcome:
     return same("train.precision", known[name])
 
 
-def attention(value: Any, given: Given) -> Outcome:
+def attention(value: Any, given: Given) -> KeyOutcome:
     if str(value).lower() in ("eager", "disabled", "off"):
         return same("train.attention", "eager")
     if value is False:
@@ -174,16 +174,16 @@ def attention(value: Any, given: Given) -> Outcome:
     return turned("train.attention", "sdpa", f"{value}: here packed rows go through FlashAttention wherever it is proven to give the same")
 
 
-def packing(value: Any, given: Given) -> Outcome:
+def packing(value: Any, given: Given) -> KeyOutcome:
     why = "each packed row attends to itself alone" if is_true(value) else "rows are padded in groups of like length"
     return same("train.packing", is_true(value), why)
 
 
-def checkpointing(value: Any, given: Given) -> Outcome:
+def checkpointing(value: Any, given: Given) -> KeyOutcome:
     return implied("train.checkpointed_layers", "the plan checkpoints as many layers as memory asks for; no result depends on it")
 
 
-def liger(value: Any, given: Given) -> Outcome:
+def liger(value: Any, given: Given) -> KeyOutcome:
     return (
         same("train.liger", is_true(value), "once proven to give the model's own results")
         if is_true(value)
@@ -191,15 +191,15 @@ def liger(value: Any, given: Given) -> Outcome:
     )
 
 
-def noise(value: Any, given: Given) -> Outcome:
+def noise(value: Any, given: Given) -> KeyOutcome:
     return same("train.neftune", number(value)) if number(value) else implied("train.neftune", "none there, none here")
 
 
-def seed(value: Any, given: Given) -> Outcome:
+def seed(value: Any, given: Given) -> KeyOutcome:
     return same("train.seed", whole(value), "the same number; the order of rows is holdfast's own")
 
 
-def objective(value: Any, given: Given) -> Outcome:
+def objective(value: Any, given: Given) -> KeyOutcome:
     name = str(value).rpartition(".")[2].lower()
     if name in ("causal_lm", "train", "text"):
         return implied("train.objective", "answers are learned")
@@ -207,13 +207,15 @@ def objective(value: Any, given: Given) -> Outcome:
         return left(f"there is no objective {value} here", "train.objective")
     ours = _OBJECTIVES[name]
     if name == "ipo":
-        return Outcome("changed", "dpo with the loss ipo", "train.objective", {"train.objective": "dpo", "preference.loss": "ipo"})
+        return KeyOutcome("changed", "dpo with the loss ipo", "train.objective", {"train.objective": "dpo", "preference.loss": "ipo"})
     if name in ("pt", "pretrain"):
-        return Outcome("changed", "all tokens of a row are learned", "train.objective", {"train.objective": "sft", "data.train_on": "all"})
+        return KeyOutcome(
+            "changed", "all tokens of a row are learned", "train.objective", {"train.objective": "sft", "data.train_on": "all"}
+        )
     return same("train.objective", ours)
 
 
-def loss_type(value: Any, given: Given) -> Outcome:
+def loss_type(value: Any, given: Given) -> KeyOutcome:
     name = str(value[0] if isinstance(value, list) and len(value) == 1 else value).lower()
     if name in ("sigmoid", "ipo", "hinge"):
         return same("preference.loss", name) if given.get("_objective") == "dpo" else implied("preference.loss", "for dpo alone")
@@ -224,14 +226,14 @@ def loss_type(value: Any, given: Given) -> Outcome:
     return left(f"there is no loss {value} here", "preference.loss")
 
 
-def beta(value: Any, given: Given) -> Outcome:
+def beta(value: Any, given: Given) -> KeyOutcome:
     if given.get("_objective", "sft") in ("sft", "reward"):
         return left("it belongs to an objective that holds answers against each other", "preference.beta")
     return same("preference.beta", number(value))
 
 
 def of_objective(ours: str, *objectives: str) -> Rule:
-    def rule(value: Any, given: Given) -> Outcome:
+    def rule(value: Any, given: Given) -> KeyOutcome:
         if given.get("_objective", "sft") not in objectives:
             return left(f"for {', '.join(objectives)} alone", ours)
         return same(ours, number(value))
@@ -239,20 +241,20 @@ def of_objective(ours: str, *objectives: str) -> Rule:
     return rule
 
 
-def save_every(value: Any, given: Given) -> Outcome:
+def save_every(value: Any, given: Given) -> KeyOutcome:
     amount = number(value)
     if amount < 1:
         return implied("save.every", "a share of all steps there; here chosen from how long saving takes")
     return same("save.every", whole(value), "steps; each step is in a memory snapshot, too")
 
 
-def evaluate_every(value: Any, given: Given) -> Outcome:
+def evaluate_every(value: Any, given: Given) -> KeyOutcome:
     if number(value) < 1:
         return left("a share of all steps there; evaluate.every counts steps", "evaluate.every")
     return same("evaluate.every", whole(value))
 
 
-def evaluate_when(value: Any, given: Given) -> Outcome:
+def evaluate_when(value: Any, given: Given) -> KeyOutcome:
     if str(value).lower() in ("no", "false"):
         return implied("evaluate.every", "not on the way; base and tuned are compared at the end")
     if str(value).lower() == "steps" and given.get("eval_steps"):
@@ -260,13 +262,13 @@ def evaluate_when(value: Any, given: Given) -> Outcome:
     return left("evaluate.every counts steps: steps of an epoch are rows / train.effective_batch", "evaluate.every")
 
 
-def patience(value: Any, given: Given) -> Outcome:
+def patience(value: Any, given: Given) -> KeyOutcome:
     if not given.get("eval_steps"):
         return left("it needs evaluate.every, the steps between evaluations", "evaluate.patience")
     return same("evaluate.patience", whole(value))
 
 
-def name_of(value: Any, given: Given) -> Outcome:
+def name_of(value: Any, given: Given) -> KeyOutcome:
     parts = [re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-._") for part in re.split(r"[/\\]", str(value))]
     name = next((part for part in reversed(parts) if part), "")
     if not name or "$" in str(value) or "{" in str(value):
@@ -274,7 +276,7 @@ def name_of(value: Any, given: Given) -> Outcome:
     return turned("run.name", name, f"the run's folder is runs/{name}, wherever holdfast is started")
 
 
-def trackers(value: Any, given: Given) -> Outcome:
+def trackers(value: Any, given: Given) -> KeyOutcome:
     names = value if isinstance(value, list) else str(value).split(",")
     known = [str(name).strip() for name in names if str(name).strip() in _TRACKERS]
     if known:
@@ -284,11 +286,11 @@ def trackers(value: Any, given: Given) -> Outcome:
     return left(f"{value} is not here: {', '.join(_TRACKERS)} are", "run.track")
 
 
-def wandb(value: Any, given: Given) -> Outcome:
+def wandb(value: Any, given: Given) -> KeyOutcome:
     return turned("run.track", ["wandb"], f"tracked; set WANDB_PROJECT={value} in the environment")
 
 
-def tensorboard(value: Any, given: Given) -> Outcome:
+def tensorboard(value: Any, given: Given) -> KeyOutcome:
     return turned("run.track", ["tensorboard"], "tracked") if is_true(value) else implied("run.track", "off")
 
 

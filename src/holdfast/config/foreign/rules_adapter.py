@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast.config.foreign.keys import Outcome, implied, left, same, turned
+from holdfast.config.foreign.keys import KeyOutcome, implied, left, same, turned
 from holdfast.config.foreign.rules import Given, Rule, is_true, number, plain, whole
 
 _KINDS = {"lora": "lora", "qlora": "lora", "dora": "dora", "full": "full", "none": "full", "adalora": "adalora", "ia3": "ia3"}
@@ -13,17 +13,17 @@ _MLP = ["gate_proj", "up_proj", "down_proj"]
 _IN_TORCHTUNE = {"output_proj": "o_proj"}
 
 
-def kind(value: Any, given: Given) -> Outcome:
+def kind(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name == "freeze":
         count = whole(given.get("freeze_trainable_layers") or 2)
         sets = {"adapter.type": "layers", "adapter.layers": abs(count)}
-        return Outcome("changed", f"the last {abs(count)} layers are trained", "adapter.type", sets)
+        return KeyOutcome("changed", f"the last {abs(count)} layers are trained", "adapter.type", sets)
     if name not in _KINDS:
         return turned("adapter.type", "lora", f"{value} is not here; LoRA of the same rank")
     if name == "qlora":
         sets = {"adapter.type": "lora", "train.frozen": "nf4"}
-        return Outcome("changed", "LoRA beside weights held in nf4", "adapter.type", sets)
+        return KeyOutcome("changed", "LoRA beside weights held in nf4", "adapter.type", sets)
     return same("adapter.type", _KINDS[name])
 
 
@@ -31,7 +31,7 @@ def variant(name: str) -> Rule:
     return lambda value, given: same("adapter.type", name) if is_true(value) else implied("adapter.type", f"no {name}")
 
 
-def targets(value: Any, given: Given) -> Outcome:
+def targets(value: Any, given: Given) -> KeyOutcome:
     if isinstance(value, str) and value.lower().replace("_", "-") in ("all", "all-linear", "auto"):
         return same("adapter.targets", "all-linear", "all linear layers")
     if isinstance(value, str) and re.search(r"[\\*+(|\[^$]", value):
@@ -41,26 +41,26 @@ def targets(value: Any, given: Given) -> Outcome:
     return same("adapter.targets", "all-linear" if names == ["all-linear"] else names)
 
 
-def all_linear(value: Any, given: Given) -> Outcome:
+def all_linear(value: Any, given: Given) -> KeyOutcome:
     if not is_true(value):
         return implied("adapter.targets", "lora_target_modules names them")
     return turned("adapter.targets", "all-linear", "all linear layers")
 
 
-def attention_layers(value: Any, given: Given) -> Outcome:
+def attention_layers(value: Any, given: Given) -> KeyOutcome:
     names = [_IN_TORCHTUNE.get(str(name), str(name)) for name in value]
     names += _MLP if is_true(given.get("apply_lora_to_mlp")) else []
     names += ["lm_head"] if is_true(given.get("apply_lora_to_output")) else []
     return turned("adapter.targets", names, "under Hugging Face's names")
 
 
-def part_of_targets(value: Any, given: Given) -> Outcome:
+def part_of_targets(value: Any, given: Given) -> KeyOutcome:
     if "lora_attn_modules" not in given:
         return left("lora_attn_modules is missing beside it", "adapter.targets")
     return attention_layers(given["lora_attn_modules"], given)
 
 
-def begin(value: Any, given: Given) -> Outcome:
+def begin(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name in ("true", "random", "default"):
         return same("adapter.init", "default")
@@ -71,23 +71,23 @@ def begin(value: Any, given: Given) -> Outcome:
     return left(f"{value} is not here: default, gaussian, orthogonal, pissa and olora are", "adapter.init")
 
 
-def pissa(value: Any, given: Given) -> Outcome:
+def pissa(value: Any, given: Given) -> KeyOutcome:
     return same("adapter.init", "pissa") if is_true(value) else implied("adapter.init", "off")
 
 
-def bias(value: Any, given: Given) -> Outcome:
+def bias(value: Any, given: Given) -> KeyOutcome:
     if str(value).lower() == "none":
         return implied(None, "no bias is trained, there and here")
     return left("biases are never trained beside an adapter here")
 
 
-def modules(value: Any, given: Given) -> Outcome:
+def modules(value: Any, given: Given) -> KeyOutcome:
     names = value if isinstance(value, list) else str(value).split(",")
     return same("adapter.modules_to_save", [str(name).strip() for name in names])
 
 
 def in_bits(bits: int) -> Rule:
-    def rule(value: Any, given: Given) -> Outcome:
+    def rule(value: Any, given: Given) -> KeyOutcome:
         if not is_true(value):
             return implied("train.frozen", f"not in {bits} bits")
         if given.get("_full"):
@@ -97,19 +97,19 @@ def in_bits(bits: int) -> Rule:
     return rule
 
 
-def frozen_in(bits: int, given: Given) -> Outcome:
+def frozen_in(bits: int, given: Given) -> KeyOutcome:
     if bits == 4 and str(given.get("bnb_4bit_quant_type", "nf4")).lower() == "fp4":
         return same("train.frozen", "fp4")
     return turned("train.frozen", "nf4" if bits == 4 else "int8", "the frozen weights, by bitsandbytes")
 
 
-def quantisation_bit(value: Any, given: Given) -> Outcome:
+def quantisation_bit(value: Any, given: Given) -> KeyOutcome:
     if whole(value) in (4, 8):
         return frozen_in(whole(value), given)
     return left(f"{value} bits are not here: 4 (nf4, fp4) and 8 (int8) are", "train.frozen")
 
 
-def quantisation(value: Any, given: Given) -> Outcome:
+def quantisation(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name in ("4bit", "8bit", "true"):
         return frozen_in(8 if name == "8bit" else 4, given)
@@ -118,13 +118,13 @@ def quantisation(value: Any, given: Given) -> Outcome:
     return left(f"{value} is not here: 4bit and 8bit are", "train.frozen")
 
 
-def quant_type(value: Any, given: Given) -> Outcome:
+def quant_type(value: Any, given: Given) -> KeyOutcome:
     if str(value).lower() in ("nf4", "fp4") and (is_true(given.get("load_in_4bit")) or given.get("quantization_bit") == 4):
         return same("train.frozen", str(value).lower())
     return left("bitsandbytes' nf4, fp4 and int8 are here", "train.frozen")
 
 
-def double(value: Any, given: Given) -> Outcome:
+def double(value: Any, given: Given) -> KeyOutcome:
     if not is_true(value):
         return implied("train.double_quant", "off")
     if not given.get("_four_bits"):
@@ -132,7 +132,7 @@ def double(value: Any, given: Given) -> Outcome:
     return same("train.double_quant", True)
 
 
-def use_peft(value: Any, given: Given) -> Outcome:
+def use_peft(value: Any, given: Given) -> KeyOutcome:
     return same("adapter.type", "lora") if is_true(value) else same("adapter.type", "full", "all weights are trained")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from holdfast.config.foreign.keys import Computed, Contents, Key, Outcome, implied, left, same, turned
+from holdfast.config.foreign.keys import ComputedValue, Contents, Key, KeyOutcome, implied, left, same, turned
 from holdfast.config.foreign.rules import Given, Rule, is_true, number
 
 FILES = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".zst", ".gz")
@@ -62,7 +62,7 @@ def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: boo
     """
     found: dict[str, list[RowFile]] = {}
     for common, key in keys:
-        if common not in ("dataset", "data_files", "held_out_file") or isinstance(key.value, Contents | Computed) or not key.value:
+        if common not in ("dataset", "data_files", "held_out_file") or isinstance(key.value, Contents | ComputedValue) or not key.value:
             continue
         head = key.theirs.rpartition(".")[0]
         beside = {name: other.value for name, other in keys if other.theirs.rpartition(".")[0] == head and other.where == key.where}
@@ -87,7 +87,7 @@ def _is_file(name: str) -> bool:
     return PurePath(name.partition("?")[0]).suffix.lower() in FILES or name.startswith(("/", "./", "../", "~"))
 
 
-def rows(value: Any, given: Given) -> Outcome:
+def rows(value: Any, given: Given) -> KeyOutcome:
     made: dict[str, list[RowFile]] = given["_row_files"]
     mine = made.get(given["_at"], [])
     if given.get("_data"):
@@ -101,20 +101,20 @@ def rows(value: Any, given: Given) -> Outcome:
     return same("data.files", everything, "the same file")
 
 
-def held_rows(value: Any, given: Given) -> Outcome:
+def held_rows(value: Any, given: Given) -> KeyOutcome:
     mine = given["_row_files"].get(given["_at"], [])
     if not mine or any(one.command for one in mine):
         return left("rows for evaluation stand in files of their own here", "data.held_out_files")
     return same("data.held_out_files", [one.file for one in mine])
 
 
-def split(value: Any, given: Given) -> Outcome:
+def split(value: Any, given: Given) -> KeyOutcome:
     if "[" in str(value) and not any(one.command for files in given["_row_files"].values() for one in files):
         return left("a part of the rows there; all of the file's are trained on here (`holdfast data sample` draws some)", "data.files")
     return implied("data.files", "in the command that saves the rows")
 
 
-def kind(value: Any, given: Given) -> Outcome:
+def kind(value: Any, given: Given) -> KeyOutcome:
     name = str(value).rpartition(".")[2] if str(value).startswith("torchtune") else str(value).partition(".")[0].partition(":")[0]
     if of_torchtune(value) and not given.get("_data"):
         made = fetched(of_torchtune(value), given.get("dataset_config"), given.get("dataset_split"))
@@ -122,27 +122,27 @@ def kind(value: Any, given: Given) -> Outcome:
     if name in _FORMATS:
         why = "the prompt is written by the model's own chat template, not as Alpaca's text" if name == "alpaca" else "the layout of a row"
         sets: dict[str, Any] = {"data.format": _FORMATS[name]} | ({"data.train_on": "all"} if name in ("completion", "pretrain") else {})
-        return Outcome("changed", why, "data.format", sets)
+        return KeyOutcome("changed", why, "data.format", sets)
     return implied("data.format", f"{value}: the fields of each row tell (auto); data.fields names them where they are called otherwise")
 
 
-def learn_all(value: Any, given: Given) -> Outcome:
+def learn_all(value: Any, given: Given) -> KeyOutcome:
     if is_true(value):
         return same("data.train_on", "all", "prompts are learned, too")
     return same("data.train_on", "assistant", "answers alone are learned")
 
 
-def learn_answers(value: Any, given: Given) -> Outcome:
+def learn_answers(value: Any, given: Given) -> KeyOutcome:
     if is_true(value):
         return same("data.train_on", "assistant", "answers alone are learned")
     return same("data.train_on", "all", "all tokens are learned")
 
 
-def learn_last(value: Any, given: Given) -> Outcome:
+def learn_last(value: Any, given: Given) -> KeyOutcome:
     return same("data.train_on", "last", "the last answer alone") if is_true(value) else implied("data.train_on", "every answer")
 
 
-def share(value: Any, given: Given) -> Outcome:
+def share(value: Any, given: Given) -> KeyOutcome:
     amount = number(value)
     if amount > 1:
         return left(f"{amount:g} rows there; data.held_out is a share of the rows, at most 0.5", "data.held_out")
@@ -152,7 +152,7 @@ def share(value: Any, given: Given) -> Outcome:
 
 
 def field(ours: str) -> Rule:
-    return lambda value, given: Outcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
+    return lambda value, given: KeyOutcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
 
 
 RULES: dict[str, Rule] = {
@@ -166,7 +166,7 @@ RULES: dict[str, Rule] = {
     "dataset_text_field": lambda value, given: (
         implied("data.fields", "rows of plain text have theirs in `text`")
         if value == "text"
-        else Outcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)})
+        else KeyOutcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)})
     ),
     "dataset_field_messages": field("messages"),
     "train_on_all": learn_all,

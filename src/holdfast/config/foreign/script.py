@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.config.foreign.keys import Computed, Key, Source, flatten
+from holdfast.config.foreign.keys import ComputedValue, ForeignConfig, Key, flatten
 from holdfast.config.foreign.script_changes import changes
-from holdfast.config.foreign.script_rows import LOADERS, Origin, Rows, rows_given
+from holdfast.config.foreign.script_rows import LOADERS, DatasetOrigin, ScriptRows, rows_given
 from holdfast.row_sources.splits import judges
 
 _ARGUMENTS = {  # classes whose arguments are those of a training
@@ -33,7 +33,7 @@ _FIRST = {
 _OBJECTS = ("model", "args", "train_dataset", "tokenizer", "processing_class", "eval_dataset", "peft_config", "quantization_config")
 
 
-def read_script(text: str, file: str = "") -> Source:
+def read_script(text: str, file: str = "") -> ForeignConfig:
     """Read the keys of a Python script, or of a notebook. Raises SyntaxError where it is neither."""
     tree = ast.parse(_python(text, file))
     names = _literals(tree)
@@ -47,14 +47,14 @@ def read_script(text: str, file: str = "") -> Source:
             trains = name if name in _TRAINERS or not trains else trains
         keys += _keys_of_rows(call, name, names, given) if name in LOADERS else _keys_of(call, name, names)
     if not given.known and any(_name(call.func) in LOADERS for call in calls):
-        keys.append(Key("train_dataset", Computed(given.unread or "no trainer is given it here"), "trainer"))
+        keys.append(Key("train_dataset", ComputedValue(given.unread or "no trainer is given it here"), "trainer"))
     if keys:
         keys += changes(tree)
     imports = {part for node in ast.walk(tree) for part in _imported(node)}
     program = "Unsloth" if "unsloth" in imports else "TRL" if "trl" in imports else "transformers"
     if not keys or not (trains or any("get_peft_model" in key.where or "LoraConfig" in key.where for key in keys)):
         program = ""
-    return Source(program, "script", tuple(keys), trains)
+    return ForeignConfig(program, "script", tuple(keys), trains)
 
 
 def _python(text: str, file: str) -> str:
@@ -100,7 +100,7 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
         yield from flatten(value, f"{role}.{key}" if role == "quantised" else str(key), where)
 
 
-def _keys_of_rows(call: ast.Call, name: str, names: dict[str, Any], rows: Rows) -> Iterator[Key]:
+def _keys_of_rows(call: ast.Call, name: str, names: dict[str, Any], rows: ScriptRows) -> Iterator[Key]:
     """Yield the keys of a call that loads rows: all, for rows that are learned; the names alone, for those that judge and for others."""
     where = f"{name}, line {call.lineno}"
     positional = zip(_FIRST[name], call.args, strict=False)
@@ -117,7 +117,7 @@ def _keys_of_rows(call: ast.Call, name: str, names: dict[str, Any], rows: Rows) 
         if of_split is not None:
             yield from flatten(of_split, "dataset.data_files", at)
         if split is None and rows.known and name == "load_dataset" and files is None:
-            split = Computed("train_dataset is given no split of it")
+            split = ComputedValue("train_dataset is given no split of it")
         if split is not None:
             yield Key("dataset.split", split, at)
     for split in judging:
@@ -132,7 +132,7 @@ def _named(call: ast.Call) -> list[tuple[str, ast.expr]]:
     return [(word.arg, word.value) for word in call.keywords if word.arg]
 
 
-def _split_of(origin: Origin, names: dict[str, Any]) -> Any:
+def _split_of(origin: DatasetOrigin, names: dict[str, Any]) -> Any:
     return None if origin.split is None else _value(origin.split, names)
 
 
@@ -157,7 +157,7 @@ def _literals(tree: ast.AST) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for _ in range(3):  # a name may stand for another one
         plain |= {
-            name: value for name, node in found.items() if name not in twice and not isinstance(value := _value(node, plain), Computed)
+            name: value for name, node in found.items() if name not in twice and not isinstance(value := _value(node, plain), ComputedValue)
         }
     return plain
 
@@ -179,7 +179,7 @@ def _value(node: ast.expr, names: dict[str, Any]) -> Any:
     try:
         return _of(node, names)
     except (ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError):
-        return Computed(ast.unparse(node)[:100])
+        return ComputedValue(ast.unparse(node)[:100])
 
 
 def _of(node: ast.expr, names: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from holdfast.config.foreign.keys import Computed, Key
+from holdfast.config.foreign.keys import ComputedValue, Key
 from holdfast.config.foreign.script_rows import changes_of_rows
 
 _LONGEST = 80
@@ -25,7 +25,7 @@ def changes(tree: ast.AST) -> Iterator[Key]:
     steps += [step for node in ast.walk(tree) for step in _of_node(node)]
     for line, name, text in sorted(steps, key=lambda step: step[0]):
         shown = " ".join(text.split())
-        yield Key(name, Computed(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ..."), f"line {line}")
+        yield Key(name, ComputedValue(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ..."), f"line {line}")
 
 
 def _arguments(method: str, call: ast.Call) -> str:

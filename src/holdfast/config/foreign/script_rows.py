@@ -18,7 +18,7 @@ _POSITIONS = {"DPOTrainer": 4}  # of train_dataset among the arguments of a trai
 _POSITION, _DEEPEST = 3, 50
 
 
-class Origin(NamedTuple):
+class DatasetOrigin(NamedTuple):
     """A call that loads a data set, and what picks a split of it; None where nothing does."""
 
     call: ast.Call
@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 @dataclass
-class Rows:
+class ScriptRows:
     """What a script's trainers are given. unread: what stands for train_dataset where that cannot be followed, else ""."""
 
-    learned: list[Origin] = field(default_factory=list)
-    judging: list[Origin] = field(default_factory=list)
+    learned: list[DatasetOrigin] = field(default_factory=list)
+    judging: list[DatasetOrigin] = field(default_factory=list)
     unread: str = ""
 
     @property
@@ -47,10 +47,10 @@ class Rows:
         return bool(self.learned) and not self.unread
 
 
-def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> Rows:
+def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> ScriptRows:
     """Return what the trainers of a script are given as train_dataset and eval_dataset."""
     bound = _bound_in(tree)
-    found = Rows()
+    found = ScriptRows()
     for call in trainers:
         for place, name in enumerate(("train_dataset", "eval_dataset")):
             given = _argument(call, name, _POSITIONS.get(_called(call), _POSITION) + place)
@@ -110,7 +110,7 @@ def _assigned(node: ast.AST) -> list[tuple[str, Bound]]:
     return found
 
 
-def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: int = 0) -> list[Origin] | None:
+def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: int = 0) -> list[DatasetOrigin] | None:
     """Trace where the rows of an expression at this line come from; None where that cannot be followed."""
     if depth > _DEEPEST:
         return None
@@ -122,7 +122,7 @@ def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: in
             inside = _origins(node.value, line, bound, depth + 1)
             return inside and [one if one.split is not None else one._replace(split=node.slice) for one in inside]
         case ast.Call() if _called(node) in LOADERS:
-            return [Origin(node, _argument(node, "split", len(node.args)))]
+            return [DatasetOrigin(node, _argument(node, "split", len(node.args)))]
         case ast.Call() if _called(node) in _JOINED and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             parts = [_origins(one, line, bound, depth + 1) for one in node.args[0].elts]
             return None if None in parts else [one for part in parts for one in part or ()]
@@ -131,7 +131,7 @@ def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: in
     return None
 
 
-def _of_assignment(one: Bound, bound: dict[str, list[Bound]], depth: int) -> list[Origin] | None:
+def _of_assignment(one: Bound, bound: dict[str, list[Bound]], depth: int) -> list[DatasetOrigin] | None:
     if one.place < 0:
         return _origins(one.value, one.line, bound, depth + 1)
     if isinstance(one.value, ast.Tuple | ast.List):

@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.base.errors import USAGE, Stop
 from holdfast.data.collect import history, llamalog
 from holdfast.data.collect.pairs import record_of
-from holdfast.data.collect.record import Batch, Record, Unusable
+from holdfast.data.collect.record import Record, Unusable, WriteBatch
 from holdfast.data.files.raw_row import Reject
 from holdfast.data.files.read import read_rows
 from holdfast.data.files.stream import open_stream, read_head
@@ -26,7 +26,7 @@ def kind_of(file: str) -> str:
     return "shell" if history.is_history(Path(file), head) else "requests"
 
 
-def batches_of(file: str, kind: str, shell_allowed: bool) -> Iterator[Batch]:
+def batches_of(file: str, kind: str, shell_allowed: bool) -> Iterator[WriteBatch]:
     """Yield the records of `file` in batches. Raises Stop(2) for a shell history that may not be read without leave."""
     if kind == "shell" and not shell_allowed:
         raise Stop(
@@ -37,9 +37,9 @@ def batches_of(file: str, kind: str, shell_allowed: bool) -> Iterator[Batch]:
     return _batches({"requests": _requests, "llama-server": _server_log, "shell": _history}[kind](file))
 
 
-def _batches(records: Iterator[Record | Unusable]) -> Iterator[Batch]:
+def _batches(records: Iterator[Record | Unusable]) -> Iterator[WriteBatch]:
     while some := list(itertools.islice(records, _AT_ONCE)):
-        yield Batch(some)
+        yield WriteBatch(some)
 
 
 def _requests(file: str) -> Iterator[Record | Unusable]:

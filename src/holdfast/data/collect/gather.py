@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.base.files import Json
 from holdfast.data.collect.outfile import OutFile, append
-from holdfast.data.collect.record import Batch, Record, Unusable
+from holdfast.data.collect.record import Record, Unusable, WriteBatch
 from holdfast.data.collect.redact import Level, redact, redact_all
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
@@ -18,7 +18,7 @@ _RAW_KEPT = 1 << 16  # characters of a reject
 
 
 @dataclass
-class Gathered:
+class CollectedRecords:
     """What became of the records: `read` = rows + duplicates + rejected."""
 
     rows: int = 0
@@ -37,17 +37,17 @@ class Gathered:
         return self.rows + self.duplicates + self.rejected
 
 
-Progress = Callable[[Gathered], None]
+Progress = Callable[[CollectedRecords], None]
 
 
 def gather(
-    batches: Iterable[Batch], out: OutFile, rejects: Path, level: Level, needs_consent: bool, progress: Progress = lambda _: None
-) -> Gathered:
+    batches: Iterable[WriteBatch], out: OutFile, rejects: Path, level: Level, needs_consent: bool, progress: Progress = lambda _: None
+) -> CollectedRecords:
     """Write what can be trained on into `out`, the rest with its reason into `rejects`. Raises OSError.
 
     A batch is on the disk, ratings included, before its source is told so.
     """
-    found = Gathered()
+    found = CollectedRecords()
     for batch in batches:
         rows: list[Json] = []
         refused: list[Json] = []

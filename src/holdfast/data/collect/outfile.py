@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from holdfast.base.files import Json, fsync_folder, replacing
-from holdfast.data.duplicates.seen import Seen
+from holdfast.data.duplicates.seen import SeenKeys
 from holdfast.data.duplicates.similar import key_of, normal
 from holdfast.data.files.raw_row import RawRow, json_line
 from holdfast.data.files.read import read_rows
@@ -37,7 +37,7 @@ class OutFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._keys = Seen()
+        self._keys = SeenKeys()
         self._ratings: dict[int, Any] = {}
         self.rows = self.rated_later = 0
         self.torn = self._mend_end()

@@ -31,7 +31,7 @@ class Unusable(NamedTuple):
     detail: str
 
 
-class Batch(NamedTuple):
+class WriteBatch(NamedTuple):
     """Records that are written together; `written` is called once they are on the disk."""
 
     records: list[Record | Unusable]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from holdfast.base.errors import BLOCKED, GAVE_UP, USAGE, Stop
 from holdfast.data.collect.pairs import record_of
-from holdfast.data.collect.record import Batch, Record, Unusable
+from holdfast.data.collect.record import Record, Unusable, WriteBatch
 
 KIND = "redis"
 _AT_ONCE = 256
@@ -27,7 +27,7 @@ _ONE_FIELD = ("data", "json", "payload", "message", "record", "value")
 
 
 @dataclass(frozen=True)
-class Source:
+class StreamSource:
     """A stream and how it is read. What another consumer left for `idle_s` is taken over; a server may be away for `patience_s`."""
 
     url: str
@@ -46,10 +46,12 @@ class Source:
         return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
-class Reader:
+class StreamReader:
     """Reads a stream to its end, or for ever with `follow`; goes on where the server went away and came back."""
 
-    def __init__(self, source: Source, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, source: StreamSource, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         try:
             self._redis: Any = importlib.import_module("redis")
         except ImportError:
@@ -71,7 +73,7 @@ class Reader:
         retry = importlib.import_module("redis.retry").Retry(importlib.import_module("redis.backoff").NoBackoff(), 0)
         return self._redis.Redis.from_url(self._source.url, retry=retry, **times)
 
-    def there(self) -> Iterator[Batch]:
+    def there(self) -> Iterator[WriteBatch]:
         """Yield the entries present now, each once, unacknowledged: `acknowledge` does that, later and perhaps in another process.
 
         One that was trimmed from the stream after it was delivered is a record, too. Raises Stop as `batches` does.
@@ -88,7 +90,7 @@ class Reader:
             some = names[begin : begin + _AT_ONCE]
             self._patiently(functools.partial(self._client.xack, self._source.stream, self._source.group, *some))
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[WriteBatch]:
         """Yield this consumer's unacknowledged entries, then those of consumers that are gone, then new ones.
 
         Raises Stop(2) for a stream that is not there, Stop(3) where the server stays away.
@@ -146,11 +148,11 @@ class Reader:
         deleted = answer[2] if len(answer) > 2 else ()  # Redis 7 takes them off the list of what is pending
         return [*answer[1], *((name, None) for name in deleted)]
 
-    def _batch(self, entries: list[Any]) -> Batch:
+    def _batch(self, entries: list[Any]) -> WriteBatch:
         records = [self._record(_text(name), fields) for name, fields in entries if fields]
         names = [name for name, _ in entries]
         self.gone += len(names) - len(records)  # trimmed from the stream while they were waited for
-        return Batch(records, lambda: self._patiently(lambda: self._client.xack(self._source.stream, self._source.group, *names)))
+        return WriteBatch(records, lambda: self._patiently(lambda: self._client.xack(self._source.stream, self._source.group, *names)))
 
     def _record(self, name: str, fields: dict[bytes, bytes]) -> Record | Unusable:
         place = f"{self._source.stream}/{name}"

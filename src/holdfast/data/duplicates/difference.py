@@ -11,7 +11,7 @@ from holdfast.data.duplicates.keys import RowKeys
 from holdfast.data.duplicates.seen import Keys
 
 
-class Difference(NamedTuple):
+class DataDifference(NamedTuple):
     """[rows of A] and [rows of B]: what has become of each row of A (0 same, 1 alike, 2 answer changed, 3 gone), where each of B comes
     from (3: new); whether the rows that are the same stand in another order."""
 
@@ -23,7 +23,7 @@ class Difference(NamedTuple):
 SAME, ALIKE, CHANGED, ALONE = range(4)
 
 
-def difference(a: RowKeys, b: RowKeys) -> Difference:
+def difference(a: RowKeys, b: RowKeys) -> DataDifference:
     """Match rows one to one: by value, then by texts but for case and spaces, then by prompt."""
     before, after = np.full(len(a), ALONE, np.int8), np.full(len(b), ALONE, np.int8)
     moved = False
@@ -34,7 +34,7 @@ def difference(a: RowKeys, b: RowKeys) -> Difference:
         before[left[in_both]], after[right[in_both_too]] = kind, kind
         if kind == SAME:
             moved = not np.array_equal(first[in_both], second[in_both_too])
-    return Difference(before, after, moved)
+    return DataDifference(before, after, moved)
 
 
 def _numbered(keys: Keys) -> Keys:

@@ -24,7 +24,7 @@ _RUNS = 4  # files of about one size that are made one
 _WINDOW = 1 << 18  # keys of each file that are merged together
 
 
-class Seen:
+class SeenKeys:
     """Keys that stood before, in sorted stretches that double in length, those that are long enough in files.
 
     placed: keep with each key a number, the place of the one that stood first.

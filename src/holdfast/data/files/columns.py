@@ -15,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.data.files.raw_row import LARGEST_ROW, Unparsed, overlong
+from holdfast.data.files.raw_row import LARGEST_ROW, UnparsedRow, overlong
 
 _BATCH = 1024  # rows
 _FREE, _PER_BYTE = 1 << 18, 1 << 12  # rows that a file may have
@@ -23,7 +23,7 @@ _FIXED = 8  # bytes of a number, a date, a truth value, nearly
 Sizes = npt.NDArray[np.int64]
 
 
-def read_columns(file: str, kind: str) -> Iterator[Unparsed]:
+def read_columns(file: str, kind: str) -> Iterator[UnparsedRow]:
     """Yield every row of a Parquet or Arrow file, numbered from 1. Raises Stop(1) without pyarrow."""
     try:
         import pyarrow as pa
@@ -42,7 +42,7 @@ def read_columns(file: str, kind: str) -> Iterator[Unparsed]:
                     number += 1
                     yield _row(number, row)
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:  # a column's name, too, may be none
-        yield Unparsed(number + 1, b"", ("damaged_file", f"no {kind} data can be read behind row {number:,}: {error}"))
+        yield UnparsedRow(number + 1, b"", ("damaged_file", f"no {kind} data can be read behind row {number:,}: {error}"))
 
 
 def _parquet_batches(pa: Any, file: str) -> Iterator[Any]:
@@ -149,14 +149,14 @@ def _rows(batch: Any) -> list[dict[str, Any] | UnicodeDecodeError]:
         return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
 
 
-def _row(number: int, row: dict[str, Any] | UnicodeDecodeError) -> Unparsed:
+def _row(number: int, row: dict[str, Any] | UnicodeDecodeError) -> UnparsedRow:
     if isinstance(row, UnicodeDecodeError):
         detail = f"a text is not UTF-8: byte 0x{row.object[row.start]:02x} at offset {row.start}"
-        return Unparsed(number, bytes(row.object), ("bad_encoding", detail))
+        return UnparsedRow(number, bytes(row.object), ("bad_encoding", detail))
     try:
-        return Unparsed(number, orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS))
+        return UnparsedRow(number, orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS))
     except (TypeError, orjson.JSONEncodeError) as error:
-        return Unparsed(number, repr(row).encode("utf-8", "backslashreplace"), ("parse_error", f"no JSON: {error}"))
+        return UnparsedRow(number, repr(row).encode("utf-8", "backslashreplace"), ("parse_error", f"no JSON: {error}"))
 
 
 def _plain(value: Any) -> Any:

@@ -49,7 +49,7 @@ _RECORDS = re.compile(
 _OF_TURNS = (b"role", b"from", b"content", b"value", b"type", b"text")  # what turns and parts begin with
 
 
-class Form(NamedTuple):
+class FileForm(NamedTuple):
     """How a file is written: lines, array, values, records (the array in a field of one object), csv, text, parquet, arrow, or none
     (`what` then says what it is)."""
 
@@ -70,22 +70,22 @@ class Form(NamedTuple):
         return ", ".join([names.get(self.kind, self.kind), *filter(None, undone)])
 
 
-def form_of(file: str) -> Form:
+def form_of(file: str) -> FileForm:
     """Return the form in which `file` is written, by its first bytes, then by its name. Raises Stop(1) for what cannot be opened."""
     head = read_head(file)
     for magic, kind in _MAGIC.items():
         if head.text.startswith(magic) and not head.compression:
-            return Form(kind, head)
+            return FileForm(kind, head)
     for magic, what in _NO_ROWS.items():
         if head.text.startswith(magic):
             inside = (said for name, said in _IN_ZIP.items() if what.startswith("a zip") and name in head.text)
-            return Form("none", head, next(inside, what))
+            return FileForm("none", head, next(inside, what))
     kind = _SUFFIX_FORMS.get(bare_suffix(file), "")
     if kind in ("parquet", "arrow"):
-        return Form(kind, head)
+        return FileForm(kind, head)
     if kind and not _first_line_is_an_object(head.text):
-        return Form(kind, head)
-    return Form(_json_kind(head.text), head)
+        return FileForm(kind, head)
+    return FileForm(_json_kind(head.text), head)
 
 
 def _first_line_is_an_object(text: bytes) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from holdfast.data.files.raw_row import LARGEST_ROW, Unparsed, overlong
+from holdfast.data.files.raw_row import LARGEST_ROW, UnparsedRow, overlong
 
 _LONGEST_LITERAL = 64  # characters in which the decoder has told a damaged literal from one that the window cuts off
 WINDOW = 1 << 20  # bytes that are looked at together
@@ -31,7 +31,7 @@ class JsonStream:
         if in_array:
             self._move(begin or self.text.index("[") + 1)
 
-    def rows(self) -> Iterator[Unparsed]:
+    def rows(self) -> Iterator[UnparsedRow]:
         between = " \t\r\n" if self.in_array else " \t\r\n,"
         while not self._cut_off(between):
             if self.in_array and self.text[self.at] == "]":
@@ -41,15 +41,15 @@ class JsonStream:
             end = self._value_end()
             if isinstance(end, int):
                 self._remember()
-                yield Unparsed(self.line, self.text[self.at : end].encode("latin-1"))
+                yield UnparsedRow(self.line, self.text[self.at : end].encode("latin-1"))
                 self._move(end)
             else:
                 yield self._damaged(end)
             between = " \t\r\n,"
         if self.in_array and not self._lost:
-            yield Unparsed(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
+            yield UnparsedRow(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
 
-    def _after_the_array(self) -> Iterator[Unparsed]:
+    def _after_the_array(self) -> Iterator[UnparsedRow]:
         if not self._cut_off(" \t\r\n"):
             yield self._damaged("text behind the array's closing bracket")
 
@@ -59,7 +59,7 @@ class JsonStream:
             key = re.escape(start[0][1:].strip()) if start else None
             self._again = re.compile(rf"[\s,\]}}](\{{\s*{key})" if key else r"(?!)")
 
-    def _damaged(self, wrong: str) -> Unparsed:
+    def _damaged(self, wrong: str) -> UnparsedRow:
         """Return all bytes up to the next value that begins like the first one as one row; of a long stretch only the start is kept."""
         line, kept, size = self.line, "", 0
         self._remember()
@@ -78,7 +78,7 @@ class JsonStream:
         self._lost = not found
         lost = "nothing after this point can be read" if not found else f"reading goes on in line {self.line}"
         raw = kept.rstrip(" \t\r\n,").encode("latin-1")
-        return overlong(line, raw, size) if size > len(kept) else Unparsed(line, raw, ("parse_error", f"{wrong}; {lost}"))
+        return overlong(line, raw, size) if size > len(kept) else UnparsedRow(line, raw, ("parse_error", f"{wrong}; {lost}"))
 
     def _cut_off(self, between: str) -> bool:
         """Move to the next character that is not one of `between`; whether the stream ends before it."""

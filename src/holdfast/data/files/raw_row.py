@@ -65,7 +65,7 @@ def json_line(entry: Json) -> bytes:
     return line
 
 
-class Unparsed(NamedTuple):
+class UnparsedRow(NamedTuple):
     """One row before parsing: line, bytes, (reason, detail) where it cannot be read, and its JSON where the file is not of JSON."""
 
     line: int
@@ -74,7 +74,7 @@ class Unparsed(NamedTuple):
     json: bytes | None = None
 
 
-def overlong(line: int, start: bytes, size: int) -> Unparsed:
+def overlong(line: int, start: bytes, size: int) -> UnparsedRow:
     """Return the damaged row that stands for one that is too large."""
     detail = f"the row has {size:,} bytes, {LARGEST_ROW:,} at most are read; its first {_START_KEPT:,} are kept here"
-    return Unparsed(line, start[:_START_KEPT], ("too_large", detail))
+    return UnparsedRow(line, start[:_START_KEPT], ("too_large", detail))

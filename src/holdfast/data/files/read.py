@@ -16,9 +16,9 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.data.files.columns import read_columns
-from holdfast.data.files.form import Form, form_of, records_begin
+from holdfast.data.files.form import FileForm, form_of, records_begin
 from holdfast.data.files.json_stream import JsonStream
-from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, Unparsed, overlong
+from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, UnparsedRow, overlong
 from holdfast.data.files.record_stream import RecordStream
 from holdfast.data.files.stream import FileHead, from_latin_1, open_stream
 from holdfast.data.files.tables import read_csv
@@ -37,7 +37,7 @@ def read_rows(file: str) -> Iterator[RawRow | Reject]:
         yield parse(file, row)
 
 
-def read_unparsed(file: str) -> Iterator[Unparsed]:
+def read_unparsed(file: str) -> Iterator[UnparsedRow]:
     """Yield every row of `file` as it stands there; otherwise like read_rows."""
     form = form_of(file)
     with open(file, "rb") as handle:
@@ -49,9 +49,9 @@ def read_unparsed(file: str) -> Iterator[Unparsed]:
         raise Stop(BLOCKED, f"{file} changed while it was read ({sizes})", "start again once nothing writes to it any more")
 
 
-def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
+def _stream(handle: BinaryIO, form: FileForm) -> Iterator[UnparsedRow]:
     if form.kind == "none":
-        yield Unparsed(1, form.head.text[:64], ("not_rows", f"the file is {form.what} (its first bytes are kept here)"))
+        yield UnparsedRow(1, form.head.text[:64], ("not_rows", f"the file is {form.what} (its first bytes are kept here)"))
         return
     by_row = form.head.encoding == "latin-1" and form.kind in (
         "lines",
@@ -60,7 +60,7 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
         "records",
     )  # so that a row's bytes stay as they are
     stream, guarded = open_stream(handle, form.head._replace(encoding="") if by_row else form.head)
-    row: Unparsed | None = None
+    row: UnparsedRow | None = None
     if form.kind == "records":
         rows = _records(handle, stream, form.head._replace(encoding="") if by_row else form.head)
     elif form.kind in ("array", "values"):
@@ -72,10 +72,12 @@ def _stream(handle: BinaryIO, form: Form) -> Iterator[Unparsed]:
     for row in rows:
         yield row if not by_row or row.damage or row.raw.isascii() else row._replace(json=from_latin_1(row.raw))
     if guarded.damage:
-        yield Unparsed(row.line + 1 if row else 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}"))
+        yield UnparsedRow(
+            row.line + 1 if row else 1, b"", ("damaged_file", f"the {form.head.compression} data is damaged: {guarded.damage}")
+        )
 
 
-def _records(handle: BinaryIO, stream: BinaryIO, head: FileHead) -> Iterator[Unparsed]:
+def _records(handle: BinaryIO, stream: BinaryIO, head: FileHead) -> Iterator[UnparsedRow]:
     """Yield the rows of all lists of one object; those of a test or validation split beside other lists are left out, each with the reason.
 
     stream: handle as it is read. Where the first list is such a split, the file is read once before, to know whether it is the only one.
@@ -90,7 +92,7 @@ def _records(handle: BinaryIO, stream: BinaryIO, head: FileHead) -> Iterator[Unp
     return RecordStream(stream, begin, name).rows()
 
 
-def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:
+def _lines(handle: BinaryIO, is_text: bool) -> Iterator[UnparsedRow]:
     number, rest, several, ended = 0, b"", False, False
     while not ended:
         data = handle.read(_CHUNK)
@@ -109,9 +111,9 @@ def _lines(handle: BinaryIO, is_text: bool) -> Iterator[Unparsed]:
             elif is_text:
                 yield _text(number, raw)
             elif several and _NEXT_OBJECT.search(raw) and len(parts := _several(raw)) > 1:
-                yield from (Unparsed(number, part) for part in parts)
+                yield from (UnparsedRow(number, part) for part in parts)
             else:
-                yield Unparsed(number, raw)
+                yield UnparsedRow(number, raw)
         if len(rest) > LARGEST_ROW:
             number += 1
             skipped, behind = _skip_line(handle)
@@ -130,11 +132,11 @@ def _skip_line(handle: BinaryIO) -> tuple[int, bytes]:
     return size, b""
 
 
-def _text(number: int, raw: bytes) -> Unparsed:
+def _text(number: int, raw: bytes) -> UnparsedRow:
     try:
-        return Unparsed(number, raw, None, orjson.dumps({"text": raw.decode()}))
+        return UnparsedRow(number, raw, None, orjson.dumps({"text": raw.decode()}))
     except UnicodeDecodeError:
-        return Unparsed(number, raw)  # parsing says where
+        return UnparsedRow(number, raw)  # parsing says where
 
 
 def _several(raw: bytes) -> list[bytes]:
@@ -152,7 +154,7 @@ def _several(raw: bytes) -> list[bytes]:
     return parts
 
 
-def parse(file: str, row: Unparsed, first_line: int = 0) -> RawRow | Reject:
+def parse(file: str, row: UnparsedRow, first_line: int = 0) -> RawRow | Reject:
     """Return the row's JSON value, or why there is none; its line is counted from `first_line`."""
     source = Source(file, row.line - first_line)
     if row.damage:
@@ -231,7 +233,7 @@ def _hint(raw: bytes, wrong: str) -> str:
     return "" if text.endswith(b"}") else "; the row looks cut off"
 
 
-def line_of(row: Unparsed, value: Any) -> bytes:
+def line_of(row: UnparsedRow, value: Any) -> bytes:
     """Encode a row as a line of JSON: byte for byte as it stood where it was one."""
     text = row.json or row.raw
     if isinstance(value, list):  # a bare list of turns; as a line of its own the file's first one would be read as an array

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from holdfast.data.files.form import LISTS
 from holdfast.data.files.json_stream import JsonStream
-from holdfast.data.files.raw_row import OTHER_SPLIT, Unparsed
+from holdfast.data.files.raw_row import OTHER_SPLIT, UnparsedRow
 from holdfast.row_sources.splits import judges
 
 _SPACE, _BETWEEN = " \t\r\n", " \t\r\n,"
@@ -26,7 +26,7 @@ class RecordStream(JsonStream):
         self._keys: set[str] | None = None  # of the first row
         self._closed = False  # whether the bracket of the list at hand was read
 
-    def rows(self) -> Iterator[Unparsed]:
+    def rows(self) -> Iterator[UnparsedRow]:
         while True:
             self._closed = False
             for row in super().rows():
@@ -43,7 +43,7 @@ class RecordStream(JsonStream):
             if wrong:
                 yield self._damaged(wrong)
 
-    def _judged(self, row: Unparsed) -> Unparsed:
+    def _judged(self, row: UnparsedRow) -> UnparsedRow:
         """Return the row, or the one that says that it is left out for the list it stands in."""
         name = self.names[-1]
         others = [repr(other) for other in dict.fromkeys(self._known or self.names) if other != name]
@@ -52,7 +52,7 @@ class RecordStream(JsonStream):
         said = f"it stands in the list {name!r}, beside {', '.join(others)}: a split that judges is not trained"
         return row._replace(damage=(OTHER_SPLIT, f"{said}; jq -c '.{name}[]' takes its rows out, for data.held_out_files"))
 
-    def _after_the_array(self) -> Iterator[Unparsed]:
+    def _after_the_array(self) -> Iterator[UnparsedRow]:
         self._closed = True
         return iter(())
 

@@ -1,6 +1,6 @@
 """Open a data file as a stream of UTF-8 bytes: decompressed, recoded, guarded. Looks at the first bytes; knows nothing of rows.
 
-What a damaged stream still gives is given; `Guarded.damage` then says why it ended early.
+What a damaged stream still gives is given; `GuardedStream.damage` then says why it ended early.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Source(Protocol):
     def read1(self, size: int, /) -> bytes: ...
 
 
-class Guarded(io.RawIOBase):
+class GuardedStream(io.RawIOBase):
     """A raw stream that ends where its source is damaged, and says so; recodes to UTF-8 on the way where `encoding` is another."""
 
     def __init__(self, source: _Source, encoding: str) -> None:
@@ -111,18 +111,18 @@ def read_head(file: str) -> FileHead:
             compression = next((name for magic, name in _COMPRESSED.items() if raw.startswith(magic)), "")
             if compression:
                 handle.seek(0)
-                raw = io.BufferedReader(Guarded(_decompressed(handle, compression), ""), HEAD).read(HEAD)
+                raw = io.BufferedReader(GuardedStream(_decompressed(handle, compression), ""), HEAD).read(HEAD)
     except IsADirectoryError:
         raise Stop(BLOCKED, f"{file} is a folder", "name the files in it under data.files") from None
     except OSError as error:
         raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", f"check it with: ls -l {file}") from None
     encoding = _encoding(raw)
-    return FileHead(Guarded(io.BytesIO(raw), encoding).readall() or b"", compression, encoding)
+    return FileHead(GuardedStream(io.BytesIO(raw), encoding).readall() or b"", compression, encoding)
 
 
-def open_stream(handle: BinaryIO, head: FileHead) -> tuple[io.BufferedReader, Guarded]:
+def open_stream(handle: BinaryIO, head: FileHead) -> tuple[io.BufferedReader, GuardedStream]:
     """Open the rows' bytes of an opened file as `head` says they are written; return them and the guard that knows of damage."""
-    guarded = Guarded(_decompressed(handle, head.compression), head.encoding)
+    guarded = GuardedStream(_decompressed(handle, head.compression), head.encoding)
     return io.BufferedReader(guarded, _CHUNK), guarded
 
 
@@ -134,10 +134,10 @@ def _decompressed(handle: BinaryIO, compression: str) -> _Source:
         opened = bz2.BZ2File(handle)
     elif compression == "zstd":
         opened = _Zstd(handle)
-    return cast(_Source, opened) if opened is handle else _Unpacked(cast(_Source, opened), handle)
+    return cast(_Source, opened) if opened is handle else _UnpackedStream(cast(_Source, opened), handle)
 
 
-class _Unpacked:
+class _UnpackedStream:
     """What a compressed file holds, up to the size from which on it is no text that anybody has written."""
 
     def __init__(self, source: _Source, handle: BinaryIO) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import orjson
 
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 
 _SEPARATOR_LINE = re.compile(rb'"?[Ss][Ee][Pp]=([,;|\t])"?')  # as Excel writes and reads it before the header
 _MISSING = ("nan", "NaN", "<NA>", "#N/A")  # as pandas and spreadsheets write that there is no value
@@ -73,15 +73,15 @@ def _is_open(lines: list[bytes], separator: str, too_many: bool) -> bool:
     return too_many and len(lines) > 1
 
 
-def _unclosed(lines: _Lines, first: int) -> Unparsed:
+def _unclosed(lines: _Lines, first: int) -> UnparsedRow:
     taken, last = len(lines.taken), lines.number
     said = f"the quote opened in line {first:,} is not closed: it took {taken:,} lines, up to line {last:,}" if taken > 1 else ""
     said = said or f"the quote opened in line {first:,} is not closed"
     behind = f"; reading goes on in line {first + 1:,}" if taken > 1 else ""
-    return Unparsed(first, lines.first_alone().rstrip(b"\r\n"), ("parse_error", f"no CSV record: {said}{behind}"))
+    return UnparsedRow(first, lines.first_alone().rstrip(b"\r\n"), ("parse_error", f"no CSV record: {said}{behind}"))
 
 
-def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
+def read_csv(handle: BinaryIO, head: bytes) -> Iterator[UnparsedRow]:
     """Yield every record behind the header, which names the fields; the separator is the one the header has most of."""
     csv.field_size_limit(_LONGEST_RECORD)
     first_line, _, behind = head.partition(b"\n")
@@ -104,7 +104,7 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
                 continue
             raw = lines.record()
             wrong = f"a quote is not closed within {_LONGEST_RECORD:,} bytes" if isinstance(error, _TooLong) else str(error)
-            yield Unparsed(first, raw.rstrip(b"\r\n"), ("parse_error", f"no CSV record: {wrong}"))
+            yield UnparsedRow(first, raw.rstrip(b"\r\n"), ("parse_error", f"no CSV record: {wrong}"))
             reader = csv.reader(lines, delimiter=separator)
             continue
         if header is not None and _is_open(lines.taken, separator, len(fields) > len(header)):
@@ -119,20 +119,20 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[Unparsed]:
             yield _record(first, raw, header, fields)
 
 
-def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> Unparsed:
+def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> UnparsedRow:
     if len(fields) > len(header):
-        return Unparsed(line, raw, ("parse_error", f"{len(fields)} fields, the header names {len(header)}"))
+        return UnparsedRow(line, raw, ("parse_error", f"{len(fields)} fields, the header names {len(header)}"))
     values = [None if field.strip() in _MISSING else field for field in fields]
     named = dict(itertools.zip_longest(header, values))
     for name, value in zip(header, values, strict=False):
         if named[name] != value:
-            return Unparsed(line, raw, ("duplicate_key", f"the header names {name!r} more than once, here with different values"))
+            return UnparsedRow(line, raw, ("duplicate_key", f"the header names {name!r} more than once, here with different values"))
     try:
-        return Unparsed(line, raw, None, orjson.dumps(named))
+        return UnparsedRow(line, raw, None, orjson.dumps(named))
     except (TypeError, orjson.JSONEncodeError):
         if _is_utf_8(raw):
-            return Unparsed(line, raw, ("bad_encoding", "a name in the header is not UTF-8"))
-        return Unparsed(line, raw, None, raw)  # parsing says where
+            return UnparsedRow(line, raw, ("bad_encoding", "a name in the header is not UTF-8"))
+        return UnparsedRow(line, raw, None, raw)  # parsing says where
 
 
 def _is_utf_8(raw: bytes) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from holdfast.book.kinds.data_check import DataCheck, RowView, Turn
-from holdfast.data.files.raw_row import Reject, Source, Unparsed
+from holdfast.data.files.raw_row import Reject, Source, UnparsedRow
 from holdfast.data.files.read import exact_value, parse
 from holdfast.data.judge.layouts import CONVERSATIONS, WITHOUT_TURNS, example_of, parse_example, prompt_and_answer
 from holdfast.data.judge.row_weight import weight_of
@@ -26,7 +26,7 @@ _DEEPEST = 100
 
 
 @dataclass(slots=True, eq=False)
-class Judged:
+class JudgedRow:
     """A row that can be trained on, if its tokens fit; `at`: its place in the block, `line`: from the block's first.
 
     `mended`: (reason, detail) of each change that `value` and the texts show. `known`: its example, where that was needed already.
@@ -75,10 +75,10 @@ class Judged:
         return RowView(self.prompt, self.answer, self.text, turns, self.specials, self.tokens, worse=_worse(self.known))
 
 
-def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tuple[str, ...]) -> tuple[list[Judged], list[Reject]]:
+def judge(rows: Iterable[UnparsedRow], first_line: int, rules: Rules, specials: tuple[str, ...]) -> tuple[list[JudgedRow], list[Reject]]:
     """Return the good rows in order, and the rejects; lines are counted from `first_line`."""
     rejects: list[Reject] = []
-    good: list[Judged] = []
+    good: list[JudgedRow] = []
     fields = dict(rules.fields)
     by_names = rules.layout == "auto" and not fields and rules.wanted == "answers"
     for at, unparsed in enumerate(rows):
@@ -97,11 +97,11 @@ def judge(rows: Iterable[Unparsed], first_line: int, rules: Rules, specials: tup
         except BadRow as bad:
             rejects.append(Reject(Source("", unparsed.line - first_line), bad.reason, bad.detail, unparsed.raw))
             continue
-        good.append(Judged(at, unparsed.line - first_line, unparsed.raw, value, *texts, mended, example, weight=weight))
+        good.append(JudgedRow(at, unparsed.line - first_line, unparsed.raw, value, *texts, mended, example, weight=weight))
     return _checked(good, rejects, rules, specials), rejects
 
 
-def _value(row: Unparsed, first_line: int) -> tuple[Any, tuple[tuple[str, str], ...]]:
+def _value(row: UnparsedRow, first_line: int) -> tuple[Any, tuple[tuple[str, str], ...]]:
     """Return the row's JSON value, or the Reject that stands for it; and the changes needed to read it."""
     if not row.damage:
         try:
@@ -112,7 +112,7 @@ def _value(row: Unparsed, first_line: int) -> tuple[Any, tuple[tuple[str, str], 
     return (parsed, ()) if isinstance(parsed, Reject) else (parsed.value, (parsed.mended,) if parsed.mended else ())
 
 
-def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[Judged]:
+def _checked(rows: list[JudgedRow], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[JudgedRow]:
     """Return the rows that pass. Mends come first and are looked at by all later checks: one may bring to light what another is for."""
     cards = deque(sorted(filter(rules.changes, checks()), key=lambda card: card.mend is None))
     asked = _asked(cards, rows, specials)
@@ -139,7 +139,7 @@ def _checked(rows: list[Judged], rejects: list[Reject], rules: Rules, specials: 
     return rows
 
 
-def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, ...]) -> list[DataCheck]:
+def _asked(cards: Iterable[DataCheck], rows: list[JudgedRow], specials: tuple[str, ...]) -> list[DataCheck]:
     """Select the checks that can find something in the rows as they are now; they are told of the special tokens in them."""
     text = joined_text(rows)
     may_be = any(beginning in text for beginning in {token[:2] for token in specials})  # most of them begin alike
@@ -150,7 +150,7 @@ def _asked(cards: Iterable[DataCheck], rows: list[Judged], specials: tuple[str, 
     return active(cards, text, rows)
 
 
-def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[DataCheck]:
+def active(cards: Iterable[DataCheck], text: str, rows: list[JudgedRow]) -> list[DataCheck]:
     """Select the checks that can find something in rows of this text."""
     conversations = any(row.layout in CONVERSATIONS for row in rows)
     pairs = any(row.layout == "preference" for row in rows)
@@ -167,7 +167,7 @@ def active(cards: Iterable[DataCheck], text: str, rows: list[Judged]) -> list[Da
     return [card for card in asked if (foreign and card.screen(foreign) if card.beyond_ascii else card.screen(text))]
 
 
-def found_in(card: DataCheck, rows: list[Judged]) -> Iterator[tuple[Judged, str]]:
+def found_in(card: DataCheck, rows: list[JudgedRow]) -> Iterator[tuple[JudgedRow, str]]:
     """Yield the rows in which a check finds something, and the finding; `card.finds` for many rows."""
     if card.sift:
         places = card.sifted([row.prompt for row in rows], [row.answer for row in rows], [row.tokens for row in rows])
@@ -186,7 +186,7 @@ def _worse(example: Example | None) -> str:
     return example.worse[-1].content if example and example.worse else ""
 
 
-def joined_text(rows: list[Judged]) -> str:
+def joined_text(rows: list[JudgedRow]) -> str:
     """Join the texts of many rows to one."""
     return "\n".join([part for row in rows for part in (row.prompt, row.answer)])
 
@@ -211,14 +211,14 @@ def _turns(example: Example) -> tuple[Turn, ...]:
     return tuple([Turn(message.role, message.content, bool(message.calls)) for message in example.messages])
 
 
-def _mended(row: Judged, mend: Callable[[str], str], reason: str, detail: str, rules: Rules) -> Judged:
+def _mended(row: JudgedRow, mend: Callable[[str], str], reason: str, detail: str, rules: Rules) -> JudgedRow:
     value = _in_all_texts(row.value if row.mended else _exact(row), mend)
     example = parse_example(value, rules.layout, dict(rules.fields), rules.wanted)
     mended = (*row.mended, (reason, detail))
-    return Judged(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials, weight=row.weight)
+    return JudgedRow(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials, weight=row.weight)
 
 
-def _exact(row: Judged) -> Any:
+def _exact(row: JudgedRow) -> Any:
     """Return the row's value with whole numbers as they stand in the file, since a mended row is written out anew."""
     try:
         return exact_value(row.raw.decode()) if isinstance(row.value, dict) and row.raw.lstrip()[:1] == b"{" else row.value

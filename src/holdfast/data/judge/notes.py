@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator
 
 from holdfast.book.kinds.data_check import DataCheck
-from holdfast.data.judge.judge import Judged, active, found_in, joined_text
+from holdfast.data.judge.judge import JudgedRow, active, found_in, joined_text
 from holdfast.data.judge.rules import Rules, checks
 
 
-def note(rows: list[Judged], rules: Rules) -> Iterator[tuple[DataCheck, Judged, str]]:
+def note(rows: list[JudgedRow], rules: Rules) -> Iterator[tuple[DataCheck, JudgedRow, str]]:
     """Yield each row that a check notes, with its finding. Tokens of a row that calls tools are taken for unknown: its text has not all."""
     for row in rows:
         if row.layout == "chat" and (row.example.tools or any(message.calls for message in row.example.messages)):

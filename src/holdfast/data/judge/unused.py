@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[-+]?\d{1,12}(?:[.,]\d{1,12})?%?|true|false|yes|no", re.I
 
 
 @dataclass
-class Unused:
+class UnusedFields:
     """How many rows have a value in each field that is not used. `telling`: those that may change what a row means, by name or value."""
 
     telling: Counter[str] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ class Unused:
                     if name in counter or len(counter) < _MOST_NAMES:
                         counter[name] += 1
 
-    def merge(self, other: Unused) -> None:
+    def merge(self, other: UnusedFields) -> None:
         for mine, theirs in ((self.telling, other.telling), (self.others, other.others)):
             for name, count in theirs.items():
                 if name in mine or len(mine) < _MOST_NAMES:

@@ -17,7 +17,7 @@ import orjson
 
 from holdfast.base.errors import GAVE_UP, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.data.recipe.wire import Failed, Reply, Wire, shown
+from holdfast.data.recipe.wire import Reply, RequestFailed, Wire, shown
 
 _AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 _LONGEST_PAUSE_S = 30.0
@@ -125,7 +125,7 @@ class Asker:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "rows", "schema": schema, "strict": True}}
         try:
             reply = self._wire.post(self._endpoint.address, body)
-        except Failed as error:
+        except RequestFailed as error:
             raise _Again(str(error)) from error
         if reply.status in _AGAIN:
             raise _Again(f"status {reply.status}: {_short(reply.body)}", _seconds(reply.retry_after))

@@ -13,7 +13,7 @@ from holdfast.data.recipe.pools import draw_slots
 from holdfast.data.recipe.recipe import Category, Recipe, load_recipe
 from holdfast.data.recipe.templates import DIFFICULTIES, RecipeTemplate
 
-__all__ = ["Made", "Row", "load_recipe", "make_rows", "make_set"]
+__all__ = ["GeneratedRows", "Row", "load_recipe", "make_rows", "make_set"]
 
 HELD_OUT_SHARE = 0.1
 SHINGLE, TOO_ALIKE = 5, 0.8  # characters; Jaccard similarity from which two rows count as near-duplicates
@@ -34,7 +34,7 @@ class Row(_Row, total=False):
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedRows:
     """Rows, and what was checked of them: facts that stand in a row, of those there are; rows nearly like an earlier one."""
 
     rows: list[Row]
@@ -51,7 +51,7 @@ def make_rows(recipe: Recipe, rows: int, seed: int) -> list[Row]:
     return make_set(recipe, rows, seed).rows
 
 
-def make_set(recipe: Recipe, rows: int, seed: int, progress: Progress = lambda _: None) -> Made:
+def make_set(recipe: Recipe, rows: int, seed: int, progress: Progress = lambda _: None) -> GeneratedRows:
     """Draw `rows` different rows, spread over the categories by quota, a tenth of them held out. Same recipe, rows and seed: same list.
 
     No two rows of a template are near-duplicates. No held-out answer stands in a training row, hence no slot combination is in both splits.
@@ -74,7 +74,7 @@ def make_set(recipe: Recipe, rows: int, seed: int, progress: Progress = lambda _
     held_out = choose_held_out(made, round(rows * HELD_OUT_SHARE), rng)
     made = [{**row, "split": "held_out" if place in held_out else "train"} for place, row in enumerate(made)]
     used = {(row["category"], template.id, fact) for row, template in drawn for fact in template.facts}
-    return Made(made, len(used), _facts_of(recipe), alike)
+    return GeneratedRows(made, len(used), _facts_of(recipe), alike)
 
 
 def _facts_of(recipe: Recipe) -> int:

@@ -19,7 +19,7 @@ import orjson
 from holdfast.base.errors import BLOCKED, GAVE_UP, USAGE, Stop
 from holdfast.base.files import Json, append_line, cut_torn_line, read_lines
 from holdfast.data.duplicates.similar import Near, key_of, normal, signatures
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.judge.judge import judge
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.recipe.ask import Answer, Asker
@@ -63,7 +63,7 @@ class Order:
 
 
 @dataclass
-class Written:
+class GenerationTotals:
     """What came of it so far. `uncounted`: answers whose tokens the endpoint did not say; `refused`: rows by the reason."""
 
     rows: list[Row] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Written:
             self.tokens_out += entry["tokens"][1]
 
 
-Progress = Callable[[int, Written], None]
+Progress = Callable[[int, GenerationTotals], None]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _Request:
     messages: list[Json]
 
 
-def write_rows(order: Order, asker: Asker, journal: Path, progress: Progress = lambda _, __: None) -> Written:
+def write_rows(order: Order, asker: Asker, journal: Path, progress: Progress = lambda _, __: None) -> GenerationTotals:
     """Have the rows written that the journal lacks. Raises Stop(3) when no more come, with what there is kept in the journal."""
     writer = _Writer(order, journal)
     progress(0, writer.found)
@@ -120,7 +120,7 @@ class _Writer:
 
     def __init__(self, order: Order, journal: Path) -> None:
         self._order, self._journal = order, journal
-        self.found = Written()
+        self.found = GenerationTotals()
         self._questions: set[int] = set()
         self._near = Near()
         self._newest: dict[str, deque[str]] = {each.name: deque(maxlen=_TOLD) for each in order.recipe.categories}
@@ -216,7 +216,7 @@ class _Writer:
         if not {"instruction", "output"} <= set(value):
             return None, "missing_field"
         try:
-            good, rejects = judge([Unparsed(1, orjson.dumps(value))], 1, _RULES, ())
+            good, rejects = judge([UnparsedRow(1, orjson.dumps(value))], 1, _RULES, ())
         except orjson.JSONEncodeError:  # half of a surrogate pair
             return None, "bad_encoding"
         if not good:

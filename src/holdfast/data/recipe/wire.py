@@ -19,7 +19,7 @@ LARGEST = 1 << 24  # bytes of an answer, as of a row
 _UNPACKS = {"gzip", "x-gzip", "deflate"}
 
 
-class Failed(Exception):
+class RequestFailed(Exception):
     """No answer came, or none that can be read; asking again may help."""
 
 
@@ -52,7 +52,7 @@ class Wire:
         self._client.close()
 
     def post(self, address: str, body: Json) -> Reply:
-        """Send `body` to the address. Raises Failed, and Stop(2) for an invalid address."""
+        """Send `body` to the address. Raises RequestFailed, and Stop(2) for an invalid address."""
         began = time.monotonic()
         late = f"no whole answer within {self._timeout_s:g} s"
         try:
@@ -63,7 +63,7 @@ class Wire:
             raise Stop(USAGE, f"--endpoint {shown(address)}: {error}", "for example: http://127.0.0.1:8080/v1") from None
         except (self._httpx.HTTPError, RuntimeError, OSError) as error:  # RuntimeError: another thread has closed the client
             why = late if time.monotonic() - began >= self._timeout_s else f"{type(error).__name__}: {error}"
-            raise Failed(why) from error
+            raise RequestFailed(why) from error
 
     @contextlib.contextmanager
     def _deadline(self) -> Iterator[Any]:
@@ -94,19 +94,19 @@ def _cut(sockets: set[socket.socket]) -> None:
 
 
 def _unpacked(parts: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """Decode the answer's bytes. Raises Failed where they are too many, or compressed in a way that was not asked for."""
+    """Decode the answer's bytes. Raises RequestFailed where they are too many, or compressed in a way that was not asked for."""
     kind, left = encoding.strip().lower(), LARGEST
     if kind not in {"", "identity", *_UNPACKS}:
-        raise Failed(f"the answer is packed with {kind[:40]!r}, which was not asked for")
+        raise RequestFailed(f"the answer is packed with {kind[:40]!r}, which was not asked for")
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if kind in _UNPACKS else None
     for part in parts:
         try:
             data = unpack.decompress(part, left + 1) if unpack else part
         except zlib.error as error:
-            raise Failed(f"the answer cannot be unpacked: {error}") from None
+            raise RequestFailed(f"the answer cannot be unpacked: {error}") from None
         left -= len(data)
         if left < 0:
-            raise Failed(f"the answer has more than {LARGEST >> 20} MiB")
+            raise RequestFailed(f"the answer has more than {LARGEST >> 20} MiB")
         yield data
 
 

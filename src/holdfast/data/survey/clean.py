@@ -25,7 +25,7 @@ from holdfast.data.workers.workers import B, Crew, Work
 _KEPT_AFTER = 32  # blocks; a cleaning of fewer is over before it can be worth going on with
 
 
-class Unfinished:
+class UnfinishedCleaning:
     """Surveys of a cleaning that is not done yet, under the names of their blocks."""
 
     def __init__(self, out: Path, key: str) -> None:
@@ -61,7 +61,7 @@ def clean_files(
     files: list[str], held_out: list[str], crew: Crew[B], findings: Findings, out: Path, rejects: Path, mended: Path, key: str
 ) -> int:
     """Clean the files into three outputs, each whole or not at all; return the blocks an interrupted cleaning had done. Raises OSError."""
-    unfinished = Unfinished(out, key)
+    unfinished = UnfinishedCleaning(out, key)
     _hold_out(held_out, crew, findings)
     with ExitStack() as stack:
         for path in (out, rejects, mended):
@@ -83,7 +83,7 @@ def _hold_out(files: list[str], crew: Crew[B], findings: Findings) -> None:
         findings.repetitions.hold_out(file, block.first_line, survey)
 
 
-def _surveys(files: list[str], crew: Crew[B], unfinished: Unfinished | None) -> Iterator[tuple[str, B, Survey]]:
+def _surveys(files: list[str], crew: Crew[B], unfinished: UnfinishedCleaning | None) -> Iterator[tuple[str, B, Survey]]:
     """Yield the survey of each block of the files, in order; some are begun ahead."""
     ahead: deque[tuple[str, B, str, Work | bytes]] = deque()
     for number, (file, block) in enumerate(crew.blocks(files)):
@@ -95,7 +95,7 @@ def _surveys(files: list[str], crew: Crew[B], unfinished: Unfinished | None) -> 
         yield _next(ahead, unfinished)
 
 
-def _next(ahead: deque[tuple[str, B, str, Work | bytes]], unfinished: Unfinished | None) -> tuple[str, B, Survey]:
+def _next(ahead: deque[tuple[str, B, str, Work | bytes]], unfinished: UnfinishedCleaning | None) -> tuple[str, B, Survey]:
     file, block, name, work = ahead.popleft()
     if isinstance(work, bytes):
         return file, block, read_survey(work)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.files import Json
-from holdfast.data.duplicates.seen import Mask, Seen
+from holdfast.data.duplicates.seen import Mask, SeenKeys
 from holdfast.data.duplicates.similar import Near
 from holdfast.data.files.raw_row import Reject, Source
 from holdfast.data.survey.languages import strays
@@ -26,18 +26,18 @@ _LINES = 40  # bits of a place that count lines from a block's first
 Places = npt.NDArray[np.int64]
 
 
-def _placed() -> Seen:
-    return Seen(placed=True)
+def _placed() -> SeenKeys:
+    return SeenKeys(placed=True)
 
 
 @dataclass
 class Repetitions:
     """Which rows stood before, in this set or in the one held out, and where. A place is the number of a block and of a line in it."""
 
-    pairs: Seen = field(default_factory=_placed)
-    prompts: Seen = field(default_factory=_placed)
+    pairs: SeenKeys = field(default_factory=_placed)
+    prompts: SeenKeys = field(default_factory=_placed)
     near: Near = field(default_factory=Near)
-    held_out: Seen = field(default_factory=_placed)
+    held_out: SeenKeys = field(default_factory=_placed)
     begins: list[Source] = field(default_factory=list)  # of each block its file and first line
 
     def hold_out(self, file: str, first_line: int, survey: Survey) -> None:

@@ -19,14 +19,14 @@ from holdfast.base.files import Json
 from holdfast.data.duplicates.similar import BINS, hashes, normal, signatures
 from holdfast.data.files.raw_row import Reject, json_line, raw_json
 from holdfast.data.files.read import json_of, line_of
-from holdfast.data.judge.judge import Judged
+from holdfast.data.judge.judge import JudgedRow
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.survey.languages import languages_of
 from holdfast.data.survey.scripts import scripts_of
 from holdfast.data.templates.chat_template import worse_pieces
-from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.tokens.codec import Codec, Fit
 from holdfast.data.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
@@ -142,7 +142,7 @@ def _of_both(example: Example, better: Sizes, codec: Codec, rules: Rules) -> Siz
 
 
 @dataclass
-class _Fitted:
+class _FittedRows:
     """Of the rows that can be trained on: tokens of each part, how many parts, tokens of the whole row, what was changed to fit it in, how
     it is written, and of how many answers the limit takes all, or the end.
     """
@@ -151,15 +151,17 @@ class _Fitted:
     parts: list[int] = field(default_factory=list)
     whole: list[int] = field(default_factory=list)
     changes: list[Changes] = field(default_factory=list)
-    written: list[Written] = field(default_factory=list)
+    written: list[RenderedRow] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     torn: list[int] = field(default_factory=list)
 
 
-def _fitting(good: list[tuple[Judged, Written]], rejects: list[Reject], rules: Rules, codec: Codec) -> tuple[list[Judged], _Fitted]:
+def _fitting(
+    good: list[tuple[JudgedRow, RenderedRow]], rejects: list[Reject], rules: Rules, codec: Codec
+) -> tuple[list[JudgedRow], _FittedRows]:
     """Return the rows of which something can be learned, and their sizes; the others go to the rejects."""
-    rows: list[Judged] = []
-    found = _Fitted()
+    rows: list[JudgedRow] = []
+    found = _FittedRows()
     sizes = codec.measure([pieces for _, written in good for pieces in written.sequences], rules)
     at = 0
     for row, written in good:
@@ -183,11 +185,11 @@ def _fitting(good: list[tuple[Judged, Written]], rejects: list[Reject], rules: R
     return rows, found
 
 
-def _mends(row: Judged, fitted: Changes) -> list[Json]:
+def _mends(row: JudgedRow, fitted: Changes) -> list[Json]:
     return [{"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw) for reason, detail in (*row.mended, *fitted)]
 
 
-def _notes(rows: list[Judged], sizes: _Fitted, rules: Rules, codec: Codec, verdicts: Verdicts) -> list[Json]:
+def _notes(rows: list[JudgedRow], sizes: _FittedRows, rules: Rules, codec: Codec, verdicts: Verdicts) -> list[Json]:
     """Return the first few rows each note was made of; `verdicts` counts them all."""
     for row, size, written in [] if codec.stands_in else zip(rows, sizes.whole, sizes.written, strict=True):
         row.tokens = size if len(written.sequences) == 1 else None
@@ -201,7 +203,7 @@ def _notes(rows: list[Judged], sizes: _Fitted, rules: Rules, codec: Codec, verdi
     return quoted
 
 
-def _quote(row: Judged, reason: str, detail: str) -> Json:
+def _quote(row: JudgedRow, reason: str, detail: str) -> Json:
     return {"line": row.line, "reason": reason, "detail": detail} | raw_json(row.raw[:_SHOWN].decode("utf-8", "replace").encode())
 
 
@@ -219,7 +221,7 @@ def _category(value: Any) -> str:
     return ""
 
 
-def _clean_line(row: Judged, block: Block) -> bytes:
+def _clean_line(row: JudgedRow, block: Block) -> bytes:
     """Return a row as a line of the clean file: byte for byte as it stood where it was a line of JSON and nothing was mended."""
     if row.mended:
         return json_of({"messages": row.value} if isinstance(row.value, list) else row.value) + b"\n"

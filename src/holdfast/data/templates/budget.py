@@ -55,7 +55,7 @@ class TooMuch(jinja2.TemplateRuntimeError):
 
 
 @dataclass
-class Spent:
+class RenderBudget:
     """What a rendering has taken so far. Raises TooMuch where that is more than it may."""
 
     turns: int = 0
@@ -130,16 +130,16 @@ ending = threading.Event()  # set where the command ends: no rendering goes on
 _now = threading.local()
 
 
-def begin() -> Spent:
+def begin() -> RenderBudget:
     """Begin a rendering in this thread."""
-    _now.spent = Spent()
+    _now.spent = RenderBudget()
     return _now.spent  # type: ignore[no-any-return]
 
 
-def spent() -> Spent:
+def spent() -> RenderBudget:
     """Return the budget spent by the rendering in this thread."""
     found = getattr(_now, "spent", None)
-    return found if isinstance(found, Spent) else begin()
+    return found if isinstance(found, RenderBudget) else begin()
 
 
 def weigh_filter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

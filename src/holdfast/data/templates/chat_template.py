@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from holdfast.data.judge.turns import BadRow, Example, Message
-from holdfast.data.templates.conversation import Note, Written, write_conversation
+from holdfast.data.templates.conversation import Note, RenderedRow, write_conversation
 from holdfast.data.templates.dropped import dropped_turns
 from holdfast.data.templates.sandbox import to_json
 from holdfast.data.templates.skeleton import Piece, Skeleton, make_skeleton
@@ -18,7 +18,7 @@ _MOST_SHAPES = 1000
 _PAIR = ("user", "assistant")
 
 
-def write(example: Example, template: ChatTemplate) -> Written:
+def write(example: Example, template: ChatTemplate) -> RenderedRow:
     """Render an example as it is trained on. Raises BadRow when the template refuses the turns."""
     if not example.messages:
         return _text(example, template)
@@ -36,7 +36,7 @@ def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     return write(example, template).sequences[-1]
 
 
-def learned_by(written: Written, learns: Literal["assistant", "last", "all"]) -> Written:
+def learned_by(written: RenderedRow, learns: Literal["assistant", "last", "all"]) -> RenderedRow:
     """Mark the pieces that are to be learned: as they are, the last answer alone, or all of one sequence."""
     if learns == "assistant":
         return written
@@ -55,16 +55,16 @@ def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     return learned_by(write(replace(example, messages=example.worse, worse=()), template), "last").sequences[-1]
 
 
-def pair_written(prompt: str, answer: str, template: ChatTemplate) -> Written | None:
+def pair_written(prompt: str, answer: str, template: ChatTemplate) -> RenderedRow | None:
     """Render a prompt and its answer by the skeleton of such conversations; None where none holds for these."""
     if template.shapes is None:
         return None
     shape = template.shapes[_PAIR] if _PAIR in template.shapes else _shape(_PAIR, template)
     found = shape.fill((prompt, answer)) if shape else None
-    return Written([found], shape.notes, 1, 1, shape.unended, last=shape.last) if found and shape else None
+    return RenderedRow([found], shape.notes, 1, 1, shape.unended, last=shape.last) if found and shape else None
 
 
-def _by_shape(example: Example, template: ChatTemplate) -> Written | None:
+def _by_shape(example: Example, template: ChatTemplate) -> RenderedRow | None:
     """Render by the skeleton of the conversation's shape; None where none holds for it."""
     messages = example.messages
     if template.shapes is None or example.tools or any(one.calls or one.thinking or one.beside or not one.learn for one in messages):
@@ -73,7 +73,7 @@ def _by_shape(example: Example, template: ChatTemplate) -> Written | None:
     shape = _shape(roles, template)
     found = shape.fill([message.content for message in messages]) if shape else None
     answers = roles.count("assistant")
-    return Written([found], shape.notes, answers, answers, shape.unended, last=shape.last) if found and shape else None
+    return RenderedRow([found], shape.notes, answers, answers, shape.unended, last=shape.last) if found and shape else None
 
 
 def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
@@ -86,7 +86,7 @@ def _shape(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
 def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None:
     """Return the skeleton of conversations that are one sequence with every answer learned; None for others, looked at one by one."""
     answers = roles.count("assistant")
-    known: list[Written] = []
+    known: list[RenderedRow] = []
 
     def render(contents: list[str]) -> list[Piece]:
         found = write_conversation(tuple(map(Message, roles, contents)), (), template)
@@ -103,7 +103,7 @@ def _skeleton(roles: tuple[str, ...], template: ChatTemplate) -> Skeleton | None
     return replace(shape, absent=(*shape.absent, *apart), notes=known[0].notes, unended=known[0].unended, last=known[0].last)
 
 
-def _text(example: Example, template: ChatTemplate) -> Written:
+def _text(example: Example, template: ChatTemplate) -> RenderedRow:
     """Render a text that passes through no template, with what the tokenizer itself puts around it: one beginning, one end."""
     given, learned = example.given, example.learned
     ends = {template.eos, template.trail} - {""}
@@ -115,7 +115,7 @@ def _text(example: Example, template: ChatTemplate) -> Written:
     lead = template.lead if template.compiled is not None and not (given or learned).startswith(template.lead) else ""
     found = [(given, False), (learned, True)]
     unended = () if ends else (("answer_without_end", "the tokenizer has no end of text: the model does not learn to stop"),)
-    return Written([[(lead, False), *found] if lead else found], unended, 1, 1, len(unended))
+    return RenderedRow([[(lead, False), *found] if lead else found], unended, 1, 1, len(unended))
 
 
 def without_place(example: Example, template: ChatTemplate) -> list[str]:
@@ -136,12 +136,12 @@ def _tools_left_out(example: Example, template: ChatTemplate) -> tuple[Note, ...
     return (("tools_left_out", "the chat template has no place for tools: the model is not told which there are"),)
 
 
-def _with_tools(written: Written, example: Example, template: ChatTemplate) -> Written:
+def _with_tools(written: RenderedRow, example: Example, template: ChatTemplate) -> RenderedRow:
     told = _tools_left_out(example, template)
     return written._replace(notes=(*written.notes, *told)) if told else written
 
 
-def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> Written:
+def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> RenderedRow:
     found: list[Piece] = []
     names = {"system": "### System:\n", "user": "### Instruction:\n", "tool": "### Result:\n"}
     given, answers = template.lead, 0
@@ -157,4 +157,4 @@ def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> Written:
     learned = sum(flag for _, flag in found)
     if not learned and answers:
         raise BadRow("all_labels_masked", f"each of its {answers:,} answers is marked as not to be learned")
-    return Written([found], (), answers, learned, 0 if template.eos else learned, answers - learned)
+    return RenderedRow([found], (), answers, learned, 0 if template.eos else learned, answers - learned)

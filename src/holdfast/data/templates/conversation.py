@@ -23,7 +23,7 @@ _SPANS = re.compile(f"{MARK_BEGIN}(.*?){MARK_END}", re.DOTALL)
 _PROBE = 60  # characters of a text that is looked for
 
 
-class Written(NamedTuple):
+class RenderedRow(NamedTuple):
     """A row as it is trained on. `sequences`: pieces, each with whether it is learned; of several each has other answers of the row.
 
     `answers`: of the row, `learned`: of them, without what a limit cuts off, `unended`: of those, without a token that ends them.
@@ -42,7 +42,7 @@ class Written(NamedTuple):
     last: int = -1
 
 
-def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> Written:
+def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> RenderedRow:
     """Render the conversation up to its last answer. Raises BadRow where the template refuses it, or keeps no answer of it."""
     answers = [at for at, message in enumerate(messages) if message.role == "assistant"]
     if 2 * sum(at + 1 for at in answers) > _MOST_RENDERED:
@@ -50,7 +50,7 @@ def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], te
     if template.marked:
         return _as_marked(messages, tools, answers, template)
     sequences, placed, notes = _turn_by_turn(messages, tools, answers, template)
-    found = _Judged(messages, template, notes)
+    found = _JudgedAnswers(messages, template, notes)
     for at, (sequence, piece) in zip(answers, placed, strict=True):
         text = sequences[sequence][piece][0]
         sequences[sequence][piece] = (text, found.teaches(at, text))
@@ -114,7 +114,7 @@ def _common_end(done: str, before: str, sequence: list[Piece], template: ChatTem
     return done[:end]
 
 
-def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate) -> Written:
+def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: list[int], template: ChatTemplate) -> RenderedRow:
     """Render the conversation as the template does at its end, with its own marks of the generated spans.
 
     Of an answer of which it keeps nothing, a call without a place say, its end mark alone would be learned: it is not.
@@ -130,7 +130,7 @@ def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: l
     given = [text[begin : span.start()] for begin, span in zip((0, *(span.end() for span in spans)), spans, strict=False)]
     turns = owners([span[1] for span in spans], given, messages, answers, lambda other: _SPANS.findall(rendered(other)))
     said = {turn: "".join(span[1] for span, own in zip(spans, turns, strict=True) if own == turn) for turn in answers}
-    found = _Judged(messages, template, {})
+    found = _JudgedAnswers(messages, template, {})
     teaches = {turn: found.teaches(turn, said[turn]) for turn in answers}
     pieces: list[Piece] = []
     learned = [turn for turn in answers if teaches[turn]]
@@ -143,7 +143,7 @@ def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: l
     return found.written([[*pieces, (rest, False)] if rest else pieces], len(answers), 1)._replace(last=last)
 
 
-class _Judged:
+class _JudgedAnswers:
     """What is found of the answers of a conversation: which are learned, and what of them is not."""
 
     def __init__(self, messages: tuple[Message, ...], template: ChatTemplate, notes: dict[str, str]) -> None:
@@ -192,7 +192,7 @@ class _Judged:
             self.notes.setdefault("turn_left_out", f"the chat template keeps nothing of turn {at}, which is therefore not learned")
         return kept
 
-    def written(self, sequences: list[list[Piece]], answers: int, parts: int) -> Written:
+    def written(self, sequences: list[list[Piece]], answers: int, parts: int) -> RenderedRow:
         if not sequences or not self.learned:
             if self.calls:
                 raise BadRow("no_place_for_tool_calls", f"{self.notes['tool_calls_left_out']}, and no other answer is left to learn")
@@ -205,7 +205,7 @@ class _Judged:
         if parts > 1:
             told = f"the chat template writes earlier turns otherwise than it wrote them as answers: {parts} sequences"
             notes["several_sequences"] = f"{told}, so that each answer is learned behind the prompt that a server renders"
-        return Written(sequences, tuple(notes.items()), answers, self.learned, self.unended, self.off, self.calls, self.thoughts)
+        return RenderedRow(sequences, tuple(notes.items()), answers, self.learned, self.unended, self.off, self.calls, self.thoughts)
 
 
 def _probe(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 
 from holdfast.base.units import counted
 from holdfast.data.judge.turns import Message
-from holdfast.data.templates.conversation import Note, Written
+from holdfast.data.templates.conversation import Note, RenderedRow
 
 _PROBE = 60  # characters of a turn that are looked for
 _SHOWN = 60
@@ -14,7 +14,7 @@ _ENDING = "_turn_dropped"  # of a note's reason
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def dropped_turns(messages: tuple[Message, ...], written: Written) -> tuple[Note, ...]:
+def dropped_turns(messages: tuple[Message, ...], written: RenderedRow) -> tuple[Note, ...]:
     """Return a note for each role of which a turn is missing before the last answer that was written.
 
     Of several sequences the last one is looked at, which has all the turns. A turn whose words stand in another one is not missed.

@@ -24,24 +24,24 @@ class Unclear(Exception):
 
 
 @dataclass
-class _Asked:
+class _TemplateQuestions:
     """What a template wants to know of its contents."""
 
     absent: set[str] = field(default_factory=set)
     stripped: bool = False
 
 
-class _Joined(str):
+class _JoinedMark(str):
     """A mark with text added to it: may be written out, and nothing else."""
 
     def __str__(self) -> str:
         return self
 
-    def __add__(self, other: str) -> _Joined:
-        return _Joined(str.__add__(self, other))
+    def __add__(self, other: str) -> _JoinedMark:
+        return _JoinedMark(str.__add__(self, other))
 
-    def __radd__(self, other: str) -> _Joined:
-        return _Joined(str.__add__(other, self))
+    def __radd__(self, other: str) -> _JoinedMark:
+        return _JoinedMark(str.__add__(other, self))
 
     __hash__ = str.__hash__
 
@@ -52,13 +52,13 @@ def _unclear(*_: Any, **__: Any) -> Any:
 
 _OPERATORS = ("bool", "contains", "eq", "ne", "lt", "le", "gt", "ge", "len", "getitem", "iter", "mod", "mul", "rmul", "format")
 for _name in (*(name for name in dir(str) if not name.startswith("_")), *(f"__{name}__" for name in _OPERATORS)):
-    setattr(_Joined, _name, _unclear)
+    setattr(_JoinedMark, _name, _unclear)
 
 
-class _Mark(_Joined):
+class _Mark(_JoinedMark):
     """A content that is not there yet: not empty, without the literals it is asked for, without white space at its ends."""
 
-    asked: _Asked
+    asked: _TemplateQuestions
 
     def __bool__(self) -> bool:
         return True
@@ -93,7 +93,7 @@ class Skeleton:
     stripped: bool
     notes: tuple[tuple[str, str], ...] = ()  # of every such conversation: reason and detail
     unended: int = 0  # of its answers: how many have no token that ends them
-    last: int = -1  # the piece its last answer begins with, as Written has it
+    last: int = -1  # the piece its last answer begins with, as RenderedRow has it
 
     @cached_property
     def frames(self) -> tuple[tuple[str, str, bool], ...] | None:
@@ -132,7 +132,7 @@ def followable(environment: jinja2.Environment, source: str) -> bool:
 
 def make_skeleton(pieces: Callable[[list[str]], list[Piece]], count: int) -> Skeleton | None:
     """Derive the skeleton from the pieces that `pieces` makes of `count` contents; None when it cannot be known."""
-    asked = _Asked()
+    asked = _TemplateQuestions()
     marks = [_Mark(f"\ue000{number}\ue001") for number in range(count)]
     for mark in marks:
         mark.asked = asked

@@ -16,6 +16,7 @@ import orjson
 
 from holdfast.base.files import Json
 from holdfast.base.safe_open import open_regular
+from holdfast.base_model.tensor_header import pack_header
 
 Array = npt.NDArray[Any]
 _TYPES: dict[str, np.dtype[Any]] = {
@@ -43,15 +44,8 @@ def in_file_order(kinds: Mapping[str, np.dtype[Any]]) -> list[str]:
 
 def header_of(facts: Json, kinds: Mapping[str, np.dtype[Any]], sizes: Mapping[str, int]) -> bytes:
     """Return the bytes before the arrays; `sizes` in elements. Equal to the header that safetensors writes."""
-    entries: Json = {"__metadata__": {"holdfast": orjson.dumps(facts).decode()}}
-    at = 0
-    for name in in_file_order(kinds):
-        end = at + sizes[name] * kinds[name].itemsize
-        entries[name] = {"dtype": _NAMES[kinds[name]], "shape": [sizes[name]], "data_offsets": [at, end]}
-        at = end
-    text = orjson.dumps(entries)
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
+    columns = ((name, _NAMES[kinds[name]], (sizes[name],), sizes[name] * kinds[name].itemsize) for name in in_file_order(kinds))
+    return pack_header(columns, {"holdfast": orjson.dumps(facts).decode()})[0]
 
 
 def pack(arrays: Mapping[str, Array], facts: Json) -> bytes:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from holdfast.data.duplicates.linked import Links, Numbers, joined, links_of_equal
 from holdfast.data.duplicates.similar import BINS, alike_pairs, hashes, key_of, normal, signatures
-from holdfast.data.judge.judge import Judged
+from holdfast.data.judge.judge import JudgedRow
 from holdfast.data.judge.layouts import CONVERSATIONS
 
 NEAR_ROWS = 200_000  # of more rows near-duplicates are not looked for
@@ -35,7 +35,7 @@ class Groups(NamedTuple):
     by: tuple[str, ...]
 
 
-def kin_of(rows: list[Judged], times: list[int]) -> Kin:
+def kin_of(rows: list[JudgedRow], times: list[int]) -> Kin:
     """Return what the rows hang together by, each as often as it is trained on."""
     found = [_texts(row) for row in rows]
     prompts = hashes([normal(prompt) or f"\0{normal(text)}" for prompt, text in found])
@@ -50,7 +50,7 @@ def kin_of(rows: list[Judged], times: list[int]) -> Kin:
     )
 
 
-def _texts(row: Judged) -> tuple[str, str]:
+def _texts(row: JudgedRow) -> tuple[str, str]:
     """Return the prompt before the first answer, and all that user and assistant say."""
     if row.layout not in CONVERSATIONS:
         return row.prompt, row.text

@@ -20,7 +20,7 @@ from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
 from holdfast.data.templates.skeleton import Piece
 from holdfast.data.tokens.tokenizer_file import in_words, refuse_growing, refuse_swallowing
-from holdfast.data.tokens.whole import Placed, pieces_of, reads_whole, runs_of, sizes_of, text_of
+from holdfast.data.tokens.whole import TokenPlace, pieces_of, reads_whole, runs_of, sizes_of, text_of
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_with_space, tokens_of, word_counts
 
 
@@ -84,9 +84,9 @@ class Codec:
         """
         return [self._join(row, ids, sizes, rules) for row, (ids, sizes) in zip(rows, self._encoded(rows), strict=True)]
 
-    def placed(self, row: list[Piece]) -> list[Placed]:
+    def placed(self, row: list[Piece]) -> list[TokenPlace]:
         """Return the tokens of a row as `encode` has them, without its lead, each with its place in the row's text and its piece."""
-        found: list[Placed] = []
+        found: list[TokenPlace] = []
         begin = piece = 0
         for run in self._runs(row):
             text = text_of(run)
@@ -96,7 +96,7 @@ class Codec:
             for at, (number, (first, end), own) in enumerate(
                 zip(encoding.ids, encoding.offsets, pieces_of(encoding.offsets, run), strict=True)
             ):
-                found.append(Placed(number, begin + first, begin + (len(text) if at == last else end), piece + own))
+                found.append(TokenPlace(number, begin + first, begin + (len(text) if at == last else end), piece + own))
             begin, piece = begin + len(text), piece + len(run)
         return found
 

@@ -17,21 +17,21 @@ import numpy.typing as npt
 import orjson
 
 from holdfast.base.files import Json
-from holdfast.data.files.raw_row import Reject, Unparsed, json_line
+from holdfast.data.files.raw_row import Reject, UnparsedRow, json_line
 from holdfast.data.files.read import read_unparsed
-from holdfast.data.judge.judge import Judged, judge
+from holdfast.data.judge.judge import JudgedRow, judge
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.row_weight import Weights
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
-from holdfast.data.judge.unused import Unused
+from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.templates.chat_template import learned_by, pair_written, worse_pieces, write
-from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.token_set.kin import Kin, kin_of
 from holdfast.data.token_set.worse import WORSE
 from holdfast.data.tokens.codec import Codec, Tokens
-from holdfast.data.tokens.taught import Taught, notes_of
+from holdfast.data.tokens.taught import LearnedAnswers, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
 
 _VERSION = 3  # of a shard's form; what turns a row into tokens is part of the key of its cache
@@ -43,7 +43,7 @@ class BlockLike(Protocol):
     """A block, wherever its rows lie."""
 
     @property
-    def rows(self) -> tuple[Unparsed, ...]: ...
+    def rows(self) -> tuple[UnparsedRow, ...]: ...
     @property
     def first_line(self) -> int: ...
     @property
@@ -54,7 +54,7 @@ class BlockLike(Protocol):
 class Block:
     """Rows that stand together in a file. `name`: a hash of their bytes and of their lines as counted from the first one."""
 
-    rows: tuple[Unparsed, ...]
+    rows: tuple[UnparsedRow, ...]
 
     @property
     def first_line(self) -> int:
@@ -78,12 +78,12 @@ class Block:
 
 
 def _block_of(lines: list[int], raws: list[bytes]) -> Block:
-    return Block(tuple(map(Unparsed, lines, raws)))
+    return Block(tuple(map(UnparsedRow, lines, raws)))
 
 
 def blocks(file: str) -> Iterator[Block]:
     """Yield the rows of `file` in blocks of about a mebibyte. Raises what read_unparsed raises."""
-    rows: list[Unparsed] = []
+    rows: list[UnparsedRow] = []
     size = 0
     for row in read_unparsed(file):
         rows.append(row)
@@ -109,16 +109,16 @@ class Verdicts:
     learned: int = 0
     largest: int = -1
     noted: Counter[str] = field(default_factory=Counter)
-    unused: Unused = field(default_factory=Unused)
+    unused: UnusedFields = field(default_factory=UnusedFields)
     weights: Weights = field(default_factory=Weights)
-    taught: Taught = field(default_factory=Taught)
+    taught: LearnedAnswers = field(default_factory=LearnedAnswers)
     first: dict[str, int] = field(default_factory=dict)  # of each note: the first row's line from the block's first
 
     @property
     def rows(self) -> int:
         return self.kept + self.mended + self.rejected
 
-    def take(self, row: Judged, changes: Changes) -> None:
+    def take(self, row: JudgedRow, changes: Changes) -> None:
         """Count a row that is trained on, with these changes made to fit it in."""
         if not row.mended and not changes:
             self.kept += 1
@@ -150,8 +150,10 @@ class Verdicts:
 def verdicts_of(facts: Json) -> Verdicts:
     """Restore verdicts from `Verdicts.facts`."""
     counters: Json = {name: Counter(facts[name]) for name in ("by_reason", "noted")}
-    unused = Unused(**{name: Counter(found) for name, found in facts["unused"].items()})
-    return Verdicts(**facts | counters | {"unused": unused, "weights": Weights(**facts["weights"]), "taught": Taught(**facts["taught"])})
+    unused = UnusedFields(**{name: Counter(found) for name, found in facts["unused"].items()})
+    return Verdicts(
+        **facts | counters | {"unused": unused, "weights": Weights(**facts["weights"]), "taught": LearnedAnswers(**facts["taught"])}
+    )
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     kept: list[tuple[int, Tokens]] = []
     weights: list[float] = []
     times: list[int] = []
-    trained: list[Judged] = []
-    taught: list[Written] = []
+    trained: list[JudgedRow] = []
+    taught: list[RenderedRow] = []
     good, rejects = readable(block, rules, codec)
     encoded = iter(codec.encode([pieces for _, written in good for pieces in written.sequences], rules))
     for row, written in good:
@@ -239,7 +241,7 @@ def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) 
     return better._replace(rows=(Tokens([*first.ids, *other.ids], flags, first.cut + other.cut),), changes=changes)
 
 
-def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judged, Written]], list[Reject]]:
+def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[JudgedRow, RenderedRow]], list[Reject]]:
     """Return the rows that pass every check up to the tokens, each as the template writes it; and the rejects."""
     rows, rejects = judge(block.rows, block.first_line, rules, codec.specials)
     good = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.judge.unused import Unused
+from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.templates.chat_template import worse_pieces
 from holdfast.data.templates.skeleton import Piece
 from holdfast.data.tokens.codec import Codec
@@ -35,7 +35,7 @@ class ShownRow:
         return own | ({"rejected": {"text": self.worse.text, "tokens": self.worse.tokens}} if self.worse else {})
 
 
-def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
+def show_row(row: UnparsedRow, rules: Rules, codec: Codec) -> ShownRow:
     """Return the row as `train` takes it under these rules. Raises BadRow with the reason where it is rejected."""
     good, rejects = readable(Block((row,)), rules, codec)
     if not good:
@@ -56,7 +56,7 @@ def show_row(row: Unparsed, rules: Rules, codec: Codec) -> ShownRow:
         raise BadRow("all_labels_masked", f"no token of its {len(tokens):,} would be learned")
     judged.tokens = len(tokens)
     notes += [f"{card.reason}: {detail}" for card, _, detail in note([judged], rules)]
-    unused = Unused()
+    unused = UnusedFields()
     unused.add([(judged.value, judged.layout)], dict(rules.fields), rules.beside)
     notes += [f"not used, though it may change what the row means: {name}" for name in unused.telling]
     worse = None

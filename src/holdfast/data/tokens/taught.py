@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
-from holdfast.data.judge.judge import Judged, joined_text
-from holdfast.data.templates.conversation import Written
+from holdfast.data.judge.judge import JudgedRow, joined_text
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.tokens.codec import Codec
 
 _MARKUP = (
@@ -46,7 +46,7 @@ _MARKUP = (
 
 
 @dataclass
-class Taught:
+class LearnedAnswers:
     """Of the kept rows: their answers, how many are learned, and of those how many without a token that ends them.
 
     `off`: answers that their rows mark as not to be learned; `cut`: those beyond the longest row allowed. `tool_calls_left_out`,
@@ -61,7 +61,7 @@ class Taught:
     off: int = 0
     cut: int = 0
 
-    def take(self, written: Written, lost: int, torn: int) -> None:
+    def take(self, written: RenderedRow, lost: int, torn: int) -> None:
         """Count a row. lost, torn: answers that the limit takes away, and those whose end it takes."""
         if not lost and not torn and not written.notes and written.learned == written.answers:
             self.answers += written.answers
@@ -76,7 +76,7 @@ class Taught:
         self.off += written.off
         self.cut += lost
 
-    def merge(self, other: Taught) -> None:
+    def merge(self, other: LearnedAnswers) -> None:
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
@@ -85,7 +85,7 @@ class Taught:
         return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut")}
 
 
-def notes_of(rows: list[Judged], written: list[Written], codec: Codec) -> Iterator[tuple[str, Judged, str]]:
+def notes_of(rows: list[JudgedRow], written: list[RenderedRow], codec: Codec) -> Iterator[tuple[str, JudgedRow, str]]:
     """Yield (reason, row, detail) of each note on rows that are trained on, beside those on their texts."""
     for row, one in zip(rows, written, strict=True):
         for reason, detail in one.notes:

@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from holdfast.data.templates.skeleton import Piece
 
 
-class Placed(NamedTuple):
+class TokenPlace(NamedTuple):
     """A token of a row, where it begins and ends in the row's text (characters), and the number of the piece it belongs to."""
 
     number: int

@@ -25,7 +25,7 @@ from holdfast.data.workers.workers import Work, Workers
 
 
 @dataclass
-class Checked:
+class BuildResult:
     """What one pass over the data found: the shards of all blocks in order, the verdicts, the first reject, and its own work."""
 
     parts: list[ShardPart] = field(default_factory=list)
@@ -36,10 +36,10 @@ class Checked:
     seconds: float = 0.0
 
 
-def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: BinaryIO) -> Checked:
+def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: BinaryIO) -> BuildResult:
     """Read, check and tokenise all files of `config.data` in order, as far as the cache has not got them; rejects are written out."""
     began = time.perf_counter()
-    checked = Checked()
+    checked = BuildResult()
     for number, file in enumerate((*config.data.files, *config.data.held_out_files)):
         before = checked.verdicts.rows
         for path, shard, block, found in _shards(file, cache, workers):
@@ -80,7 +80,7 @@ def _next(ahead: deque[tuple[Block, str, tuple[Path, Shard] | Work]], cache: Tok
     return cache.keep(name, data), read_shard(data), block, False
 
 
-def report(checked: Checked, tokens: TokenSet) -> Json:
+def report(checked: BuildResult, tokens: TokenSet) -> Json:
     """Return the data part of the summary: counts by verdict and reason, token lengths of the rows that are trained on."""
     found = checked.verdicts
     lengths = np.diff(tokens.starts)

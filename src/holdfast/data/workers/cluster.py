@@ -29,7 +29,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.judge.rules import Rules
 from holdfast.data.tokens.cache import cache_key
 from holdfast.data.tokens.codec import Codec, load_codec, plain_codec
@@ -65,7 +65,7 @@ class FarBlock:
         self.name, self.first_line, self.place = name, first_line, place
 
     @functools.cached_property
-    def rows(self) -> tuple[Unparsed, ...]:
+    def rows(self) -> tuple[UnparsedRow, ...]:
         block: Block = _got(self.place)
         return block.rows
 
@@ -91,7 +91,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.redirect_stdout(_Told()))
+            stack.enter_context(contextlib.redirect_stdout(_RayOutput()))
             stack.callback(_leave_cluster)
             _connect(self._address)
             self._count()
@@ -139,7 +139,7 @@ class Cluster:
         self.count = int(ray.cluster_resources().get("CPU", 0)) or self.count
 
 
-class _Told(io.TextIOBase):
+class _RayOutput(io.TextIOBase):
     """Standard output for Ray, which tells of killed workers there, in colours: to standard error, without them."""
 
     def write(self, text: str) -> int:

@@ -25,7 +25,7 @@ _BROKEN = (pickle.UnpicklingError, ValueError, EOFError, KeyError, TypeError, In
 
 
 @dataclass(frozen=True)
-class Entry:
+class CollectiveEntry:
     """An operation that a rank has entered. number: of its group and kind; frames: where it was called, the innermost first."""
 
     group: str
@@ -47,7 +47,7 @@ class Dump:
     rank: int
     groups: dict[str, tuple[int, ...]]
     described: dict[str, str]
-    entries: tuple[Entry, ...]
+    entries: tuple[CollectiveEntry, ...]
     completed: dict[str, int]
 
 
@@ -118,11 +118,11 @@ def _numbers(values: Iterable[Any]) -> Iterator[int]:
     return (int(value) for value in values)
 
 
-def _entry_of(values: dict[str, Any]) -> Entry:
+def _entry_of(values: dict[str, Any]) -> CollectiveEntry:
     between_two = bool(values.get("is_p2p"))
     number = values["p2p_seq_id"] if between_two else values["collective_seq_id" if "collective_seq_id" in values else "seq_id"]
     frames = values.get("frames") or ()
-    return Entry(
+    return CollectiveEntry(
         group=str(values["process_group"][0]),
         number=int(number),
         name=str(values["profiling_name"]),

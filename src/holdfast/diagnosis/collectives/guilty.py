@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.base.units import listed
-from holdfast.diagnosis.collectives.dumps import Dump, Entry
+from holdfast.diagnosis.collectives.dumps import CollectiveEntry, Dump
 from holdfast.run.types import Clue, Diagnosis
 
 SILENT, UNFINISHED, ABSENT = "left no dump", "did not complete", "did not enter"
@@ -28,10 +28,10 @@ class Guilty:
 
     ranks: tuple[int, ...]
     sign: str
-    entry: Entry | None = None
+    entry: CollectiveEntry | None = None
     described: str = ""
     waiting: tuple[int, ...] = ()
-    last: Mapping[int, Entry] | None = None  # what each guilty rank entered last
+    last: Mapping[int, CollectiveEntry] | None = None  # what each guilty rank entered last
 
 
 def find_guilty(dumps: Mapping[int, Dump]) -> Guilty | None:
@@ -68,7 +68,7 @@ def _unfinished(dumps: Mapping[int, Dump]) -> Guilty | None:
     for dump in dumps.values():
         for group, number in dump.completed.items():
             furthest[group] = max(number, furthest.get(group, number))
-    slow: dict[int, Entry] = {}
+    slow: dict[int, CollectiveEntry] = {}
     for rank, dump in dumps.items():
         behind = [
             entry for entry in _waits(dump) if dump.completed.get(entry.group, entry.number) < entry.number <= furthest.get(entry.group, -1)
@@ -84,13 +84,13 @@ def _unfinished(dumps: Mapping[int, Dump]) -> Guilty | None:
     return Guilty(ranks, UNFINISHED, entry, _description(dumps, ranks[0], entry), completed, _last(dumps, ranks))
 
 
-def _description(dumps: Mapping[int, Dump], rank: int, entry: Entry) -> str:
+def _description(dumps: Mapping[int, Dump], rank: int, entry: CollectiveEntry) -> str:
     return dumps[rank].described.get(entry.group, entry.group)
 
 
 def _absent(dumps: Mapping[int, Dump]) -> Guilty | None:
     """Find the ranks that others wait for in a collective, and that wait for nobody."""
-    awaited: dict[int, list[tuple[Entry, str, int]]] = defaultdict(list)
+    awaited: dict[int, list[tuple[CollectiveEntry, str, int]]] = defaultdict(list)
     for rank, dump in dumps.items():
         for entry in _waits(dump):
             for member in dump.groups.get(entry.group, ()):
@@ -104,22 +104,22 @@ def _absent(dumps: Mapping[int, Dump]) -> Guilty | None:
     return Guilty(ranks, ABSENT, entry, described, tuple(sorted(waiting)), _last(dumps, ranks))
 
 
-def _waits(dump: Dump) -> list[Entry]:
+def _waits(dump: Dump) -> list[CollectiveEntry]:
     """Return the oldest collective of each group that the rank has not completed."""
-    oldest: dict[str, Entry] = {}
+    oldest: dict[str, CollectiveEntry] = {}
     for entry in dump.entries:
         if not entry.completed and not entry.between_two:
             oldest.setdefault(entry.group, entry)
     return list(oldest.values())
 
 
-def _has_entered(dump: Dump, entry: Entry) -> bool:
+def _has_entered(dump: Dump, entry: CollectiveEntry) -> bool:
     """Return whether a rank entered the collective; True where it entered nothing of the group since it completed that one."""
     numbers = (one.number for one in dump.entries if one.group == entry.group and not one.between_two)
     return max(numbers, default=dump.completed.get(entry.group, -1)) >= entry.number
 
 
-def _last(dumps: Mapping[int, Dump], ranks: tuple[int, ...]) -> dict[int, Entry]:
+def _last(dumps: Mapping[int, Dump], ranks: tuple[int, ...]) -> dict[int, CollectiveEntry]:
     return {rank: dumps[rank].entries[-1] for rank in ranks if dumps[rank].entries}
 
 

@@ -9,6 +9,7 @@ from holdfast.book import cards_of
 from holdfast.diagnosis.health_signs import first_word, odd
 from holdfast.experiments.check.bench import Bench, Item, losses, not_done
 from holdfast.experiments.laboratory import finished
+from holdfast.experiments.replay import failure
 
 _STEPS, _LEAST, _MOST_S = 10, 3, 60.0
 _WORSE_THAN_GUESSING = 1.15  # times the loss of a guess among all tokens: a random model is near 1
@@ -47,8 +48,7 @@ def _wrong(bench: Bench, rows: list[Json], found: list[float], norms: list[float
     last = rows[-1]
     precision = bench.command("check", "--only", "precision")
     if not last["finite"]:
-        what = f"loss {_figure(last['loss'])}, gradient norm {_figure(last['grad_norm'])}"
-        return f"step {last['step']} is not finite: {what} in {bench.dtype}", precision
+        return f"step {last['step']}: {failure({'ending': 'finished'} | last)}, in {bench.dtype}", precision
     if not any(found):
         return (
             "the loss is 0 in every step: no token is learned (masks), or the loss is lost on its way",
@@ -62,7 +62,3 @@ def _wrong(bench: Bench, rows: list[Json], found: list[float], norms: list[float
         told = f"the loss begins at {found[0]:.3f}, worse than a guess among all tokens ({guess:.3f})"
         return f"wrong tokens, or weights that are not the model's: {told}", "compare the tokenizer's files with the model's own"
     return "", ""
-
-
-def _figure(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4g}"

@@ -39,7 +39,7 @@ class _OutOfTimeError(Exception):
 
 
 def overfit(bench: Bench) -> Item:
-    """Learn ten distinct rows at the run's own rate; look for what is in the way where it does not, for some minutes at the most."""
+    """Learn ten distinct rows at the run's own rate; look for what is in the way where it does not, for some minutes at most."""
     bench.until = time.monotonic() + _ALL_S
     own = bench.config.train.lr
     outcome = _own_course(bench, own)
@@ -244,7 +244,7 @@ def _yaml(value: Any) -> str:
 
 
 def _nothing_helped(bench: Bench, best: Try, numbers: Json) -> Item:
-    course = f"loss {best.first:.3f} to {best.last:.3f} at the most, at rate {best.rate:g}"
+    course = f"loss {best.first:.3f} to {best.last:.3f} at best, at rate {best.rate:g}"
     if best.fell < _STIRS:
         told = f"an adapter without effect: what is trained moved (by {best.outcome['moved']:.3g}), and the loss did not: {course}"
         return Item("overfit", "failed", numbers | {"cause": "no_effect"}, told, "look at adapter.type, adapter.targets and adapter.alpha")

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.base.errors import WRONG_VALUES, Damaged, Stop
+from holdfast.base.errors import WRONG_VALUES, DamagedFile, Stop
 from holdfast.base.files import Json, append_line, last_line, newest_lines, read_json, read_sound_lines, write_bytes
 from holdfast.base.identity import command_of
 from holdfast.machine.place import Place
-from holdfast.machine.readings.now import EVERY_S, Reader
+from holdfast.machine.readings.now import EVERY_S, MachineReader
 from holdfast.machine.readings.signs import READINGS
 
 FILE = "readings.jsonl"
@@ -53,7 +53,7 @@ def newest(file: Path) -> list[Json]:
     """Read the readings that signs are judged by; empty where they cannot be read."""
     try:
         found = newest_lines(file, _NEWEST_BYTES)
-    except (OSError, Damaged):
+    except (OSError, DamagedFile):
         return []
     return [one for one in found if isinstance(one.get("time"), int | float) and isinstance(one.get("gpus"), list)][-READINGS:]
 
@@ -91,14 +91,14 @@ def _parent(place: Place, pid: int) -> int | None:
 def _ours(run: Path) -> set[int]:
     """Return the pids of the supervisor and of what watches over the newest attempt, which may be older than it."""
     attempts = sorted(run.glob("attempts/[0-9]*"), key=lambda one: int(one.name) if one.name.isdecimal() else 0)
-    nurse = read_json(attempts[-1] / "nurse.json") if attempts else None
-    return {os.getppid(), *([nurse["pid"]] if nurse else [])}
+    shim = read_json(attempts[-1] / "nurse.json") if attempts else None
+    return {os.getppid(), *([shim["pid"]] if shim else [])}
 
 
 def keep(run: Path, journal: str, wait: Callable[[float], bool]) -> None:
     """Read and keep until `wait`, given seconds, says that it is over."""
     place, keeper = Place(), Keeper(run / FILE)
-    reader = Reader(place)
+    reader = MachineReader(place)
     every_s = EVERY_S / 2  # a short run has a reading too
     while not wait(every_s):
         every_s = keeper.every_s

@@ -14,7 +14,7 @@ from holdfast.machine.readings.nvidia import nvml_reader
 EVERY_S = 2.0
 
 
-class Reader:
+class MachineReader:
     """Reads a machine; what processors did is known from the second time on."""
 
     def __init__(self, place: Place) -> None:
@@ -45,7 +45,7 @@ class Sampler:
         self._ended.set()
 
     def _sample(self) -> None:
-        reader = Reader(self._place)
+        reader = MachineReader(self._place)
         while not self._ended.wait(EVERY_S):
             self.latest = reader.read()
 

@@ -94,7 +94,7 @@ class Footprint:
         return max(forward, backward, key=lambda one: sum(one.values()))
 
     def tokens(self, room: float, most: int, checkpointed: int) -> int:
-        """Return how many tokens, `most` at the most, fit into `room` bytes beside the fixed ones."""
+        """Return how many tokens, at most `most`, fit into `room` bytes beside the fixed ones."""
         kept, again = self._kept(checkpointed)
         beside = self.logits(most)
         backward = (room - (self.scores if self.on_card else beside)) / max(1, kept + again + self.passing)

@@ -31,14 +31,14 @@ def show(answer: Json) -> None:
     reasons(console, "rows in another language than the rest (kept as they are)", strays(answer), answer)
     if answer.get("out"):
         console.print(
-            f"clean rows: {answer['out']}; rejects: {answer['rejects']}; originals of mended rows: {answer['originals_of_mended']}",
+            f"clean rows: {answer['out']}; rejects: {answer['rejects']}; originals of repaired rows: {answer['originals_of_mended']}",
             markup=False,
         )
 
 
 def headline(answer: Json) -> str:
     """Return the law of rows in one line."""
-    counts = f"{counted(answer['rows'], 'row')} = {answer['kept']:,} kept + {answer['mended']:,} mended + {answer['rejected']:,} rejected"
+    counts = f"{counted(answer['rows'], 'row')} = {answer['kept']:,} kept + {answer['mended']:,} repaired + {answer['rejected']:,} rejected"
     return f"{counts}  ({answer['seconds']:.1f} s, {answer['speed']['rows_per_s']:,.0f} rows/s)"
 
 

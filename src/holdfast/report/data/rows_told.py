@@ -9,9 +9,8 @@ from holdfast.report.words import beyond, unused_fields
 
 
 def rows_line(data: Json) -> str:
-    """Say how many rows there are, kept, mended and rejected, and why."""
-    kinds = " + ".join(f"{data[kind]:,} {kind}" for kind in ("kept", "mended", "rejected"))
-    line = f"{counted(data['rows'], 'row')} = {kinds}"
+    """Say how many rows there are, kept, repaired and rejected, and why."""
+    line = f"{counted(data['rows'], 'row')} = {data['kept']:,} kept + {data['mended']:,} repaired + {data['rejected']:,} rejected"
     if data["by_reason"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(data["by_reason"].items(), key=lambda item: -item[1]))
         line += f" ({reasons})"

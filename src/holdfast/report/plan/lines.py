@@ -16,11 +16,11 @@ WORDS = {
     "adapter": "adapter",
     "gradients": "its gradients",
     "optimizer": "optimizer",
-    "activations": "kept for backward",
+    "activations": "activations",
     "logits": "logits of a chunk",
     "snapshot": "snapshots",
-    "workspace": "what comes and goes",
-    "allocator": "the allocator's gaps",
+    "workspace": "workspace",
+    "allocator": "allocator gaps",
     "context": "process and libraries",
 }
 
@@ -74,7 +74,7 @@ class PlanView:
                 how = f"{row['micro_batch_tokens']:,} tokens at once" + (
                     f", {row['checkpointed_layers']} layers computed again" if row["checkpointed_layers"] else ""
                 )
-                told = f"{gib(row['peak_bytes'])}, {how}" if row["fits"] else f"does not fit: {gib(row['peak_bytes'])} at the least"
+                told = f"{gib(row['peak_bytes'])}, {how}" if row["fits"] else f"does not fit: {gib(row['peak_bytes'])} at least"
                 self._say(f"  {row['memory_bytes'] / 2**30:6.0f} GiB  {told}")
 
     def saved(self, file: object) -> None:

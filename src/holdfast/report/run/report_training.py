@@ -176,7 +176,7 @@ def _data_chart(data: Json) -> Markup:
 def _data_rows(data: Json) -> list[tuple[str, str]]:
     if not data:
         return []
-    rows = [(label, f"{data[label]:,}") for label in ("rows", "kept", "mended", "rejected")]
+    rows = [("repaired" if kind == "mended" else kind, f"{data[kind]:,}") for kind in ("rows", "kept", "mended", "rejected")]
     rows += [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
     return rows + [(_TAUGHT.get(name, name.replace("_", " ")), f"{count:,}") for name, count in data.get("learned", {}).items()]
 

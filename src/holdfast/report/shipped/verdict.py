@@ -98,10 +98,9 @@ def _loss(loss: Json) -> str:
 
 
 def _figures(found: Json) -> str:
+    tuned = {name: f"{value:.4f}" for name, value in found["tuned"].items()}
     names = [name for name in found["base"] if "stderr" not in name]
-    return ", ".join(
-        f"{name.partition(',')[0]} {found['base'][name]:.4f} -> {found['tuned'].get(name, float('nan')):.4f}" for name in names
-    )
+    return ", ".join(f"{name.partition(',')[0]} {found['base'][name]:.4f} -> {tuned.get(name, 'not measured')}" for name in names)
 
 
 def _word(verdict: str) -> str:

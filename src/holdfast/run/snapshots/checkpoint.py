@@ -18,7 +18,7 @@ from holdfast.run.artifact import CONFIGS, WEIGHTS, Artifact
 from holdfast.run.evaluations import best_of, read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import Snapshot
-from holdfast.run.snapshots.pieces import Image, Parted, stretches
+from holdfast.run.snapshots.pieces import Image, ShardedState, stretches
 
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
@@ -55,7 +55,7 @@ def _mapped(file: Path) -> bytes:
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]  # read like bytes
 
 
-def stage_checkpoint(run: RunFolder, snapshot: Snapshot | Parted, artifact: Artifact) -> Path:
+def stage_checkpoint(run: RunFolder, snapshot: Snapshot | ShardedState, artifact: Artifact) -> Path:
     """Write a checkpoint's files under a temporary name, the manifest last, all flushed to disk. Raises OSError."""
     run.checkpoints.mkdir(exist_ok=True)
     folder = run.checkpoints / f".{checkpoint_name(snapshot.step)}.{os.getpid()}.tmp"
@@ -105,7 +105,7 @@ def publish_checkpoint(run: RunFolder, staged: Path, step: int) -> Path:
     return final
 
 
-def save_checkpoint(run: RunFolder, snapshot: Snapshot | Parted, artifact: Artifact, keep: Save) -> Path:
+def save_checkpoint(run: RunFolder, snapshot: Snapshot | ShardedState, artifact: Artifact, keep: Save) -> Path:
     """Make a snapshot durable and remove checkpoints that need not be kept. Raises OSError; nothing half-made is left."""
     try:
         staged = stage_checkpoint(run, snapshot, artifact)

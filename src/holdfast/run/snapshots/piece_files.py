@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from holdfast.base.files import Json
 from holdfast.run.snapshots.memory_file import SLOTS, MemoryFile, SlotHeader, Snapshot
 from holdfast.run.snapshots.memory_places import of_rank
-from holdfast.run.snapshots.pieces import Joined, Parted, join
+from holdfast.run.snapshots.pieces import JoinedImage, ShardedState, join
 
 
 def facts_of(ranks: int, attempt: int) -> Json:
@@ -40,7 +40,7 @@ def newest_of(memory: MemoryFile, header: SlotHeader, ranks: int, each_its_own: 
 
 
 @contextmanager
-def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Parted | None]:
+def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[ShardedState | None]:
     """Yield the state of a slot of the first rank's file with all other ranks' parts; None where one is missing or damaged.
 
     It lies in their files, unchanged as long as it is pinned or newest, and is there until the end of the block.
@@ -53,7 +53,7 @@ def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Parted | None
         meta, *images = first
         opened.callback(_release, images)
         if ranks_in(meta) == 1:
-            yield Parted(header.step, meta, Joined((images[0],)), Joined((images[1],)))
+            yield ShardedState(header.step, meta, JoinedImage((images[0],)), JoinedImage((images[1],)))
             return
         artifacts, states = [images[0]], [images[1]]
         for other in others(memory, meta, opened):
@@ -66,7 +66,7 @@ def everybodys(memory: MemoryFile, header: SlotHeader) -> Iterator[Parted | None
             artifacts.append(artifact)
             states.append(state)
         try:
-            whole = Parted(header.step, meta, join(artifacts), join(states))
+            whole = ShardedState(header.step, meta, join(artifacts), join(states))
         except (ValueError, KeyError):  # of ranks that were not of one run
             yield None
             return

@@ -22,7 +22,7 @@ _WIDTHS = {"U8": 1, "F16": 2, "BF16": 2, "F32": 4, "F64": 8, "I64": 8}
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedImage:
     """An image in stretches that lie elsewhere, in order: it is written without ever being in one place."""
 
     stretches: tuple[memoryview | bytes, ...]
@@ -34,12 +34,12 @@ class Joined:
         return b"".join(self.stretches)
 
 
-Image: TypeAlias = bytes | Joined
+Image: TypeAlias = bytes | JoinedImage
 
 
 def stretches(image: Image) -> Sequence[memoryview | bytes]:
     """Return what an image consists of, in order."""
-    return image.stretches if isinstance(image, Joined) else (image,)
+    return image.stretches if isinstance(image, JoinedImage) else (image,)
 
 
 def piece_name(name: str, start: int, end: int, size: int) -> str:
@@ -60,7 +60,7 @@ def header_of(image: bytes | memoryview) -> tuple[Json, int]:
     return entries, 8 + size
 
 
-def join(images: Sequence[bytes | memoryview]) -> Joined:
+def join(images: Sequence[bytes | memoryview]) -> JoinedImage:
     """Join the pieces of all ranks to one image. Raises ValueError where they make none: one is missing, or is of another state."""
     first, _ = header_of(images[0])
     told: str = first["__metadata__"][WHOLE]
@@ -86,7 +86,7 @@ def join(images: Sequence[bytes | memoryview]) -> Joined:
         end += len(values)
     if end != (size := max((entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"), default=0)):
         raise ValueError(f"{size - end:,} bytes of {size:,} are missing, from {_at(entries, end)} on")
-    return Joined((header, *(values for _, values in places)))
+    return JoinedImage((header, *(values for _, values in places)))
 
 
 def _values(image: bytes | memoryview, told: str) -> Iterator[tuple[str, int, memoryview]]:
@@ -110,10 +110,10 @@ def _at(entries: Json, place: int) -> str:
 
 
 @dataclass(frozen=True)
-class Parted:
+class ShardedState:
     """The complete state after `step`, of all ranks, as it lies in their files."""
 
     step: int
     meta: Json
-    artifact: Joined
-    state: Joined
+    artifact: JoinedImage
+    state: JoinedImage

@@ -33,7 +33,7 @@ from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
-from holdfast.supervision.command.signs import Seen, Signs
+from holdfast.supervision.command.signs import ProgressSigns, Signs
 
 ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to
 _PY_SPY_S = 10.0
@@ -52,7 +52,9 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     return Attempt(number, attempt, start_shim(attempt, "--command"))
 
 
-def watch(attempt: Attempt, run: RunFolder, command: Command, signs: Signs, timeout: HangTimeout, tick: Callable[[Seen], int]) -> Ending:
+def watch(
+    attempt: Attempt, run: RunFolder, command: Command, signs: Signs, timeout: HangTimeout, tick: Callable[[ProgressSigns], int]
+) -> Ending:
     """Wait until the attempt has ended. `tick` tells what its user wants: 0 go on, 1 ask it to stop, 2 end it now."""
     asked: float | None = None
     hung: Json | None = None
@@ -101,7 +103,7 @@ def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:
     """
     if pid in bearing(ATTEMPT, str(attempt.folder)) or holds(pid, lock):
         return True
-    shim = living_pids(attempt).get("nurse")
+    shim = living_pids(attempt).get("shim")
     return shim is not None and holds(shim, lock) and pid in below(shim)
 
 
@@ -114,7 +116,7 @@ def _kill(pids: list[int]) -> None:
 def end(attempt: Attempt, lock: Path) -> str:
     """Kill the command and all it has started; why that cannot be, in words, empty where it is gone."""
     living = living_pids(attempt)
-    shim, pid = living.get("nurse"), living.get("trainer")
+    shim, pid = living.get("shim"), living.get("trainer")
     if pid is None:
         _kill(bearing(ATTEMPT, str(attempt.folder)))
         return ""
@@ -126,7 +128,7 @@ def end(attempt: Attempt, lock: Path) -> str:
     return "" if identify(pid) is None or "trainer" not in living_pids(attempt) else stuck("the command")
 
 
-def _hanging(pid: int, seen: Seen, overdue: Overdue) -> Json:
+def _hanging(pid: int, seen: ProgressSigns, overdue: Overdue) -> Json:
     """Return where a silent command stands."""
     where = [waits_in(one) | {"pid": one} for one in [pid, *below(pid)][:16]]
     at = f" after step {seen.step}" if seen.step is not None else ""

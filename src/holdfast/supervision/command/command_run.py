@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from holdfast.base.errors import INTERRUPTED
 from holdfast.base.files import Json, last_line, read_json
+from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -32,11 +33,11 @@ from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.good_end import cut_short, of_what_was_left
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
-from holdfast.supervision.command.signs import Seen, Signs
-from holdfast.supervision.command.states import State, States
+from holdfast.supervision.command.signs import ProgressSigns, Signs
+from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.evidence import collect, free_bytes
-from holdfast.supervision.policy.ledgers import OF_COMMAND, Past
-from holdfast.supervision.policy.moves import Done, Move, Resume, Stop, TryRemedy
+from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
+from holdfast.supervision.policy.moves import Done, Move, Resume, StopRequested, TryRemedy
 from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
 from holdfast.supervision.policy.resuming import added_by, resumed, resumes_by, says_unknown
 from holdfast.supervision.supervise import View
@@ -49,7 +50,7 @@ _LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
 class CommandRun:
     """One command's run."""
 
-    def __init__(self, run: RunFolder, command: Command, view: View[Seen]) -> None:
+    def __init__(self, run: RunFolder, command: Command, view: View[ProgressSigns]) -> None:
         self.run, self.command, self.view = run, command, view
         self._slow_pattern = False
         self.pauses = Pauses(run, view.tell, between=_PAUSES_S)
@@ -58,7 +59,7 @@ class CommandRun:
         self.states = States(run, command, self.card, view.tell)
         self.remedies = Remedies(run, command, self.card)
         self.session = uuid.uuid4().hex
-        self.seen: Seen | None = None
+        self.seen: ProgressSigns | None = None
         self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
         self.left = ""  # what a command that ended well left running, in words
         self._row = 0.0
@@ -99,7 +100,7 @@ class CommandRun:
         cards_of("failures")  # read while the command starts
         return attempt
 
-    def _how(self, name: str, there: State | None) -> str:
+    def _how(self, name: str, there: ResumePoint | None) -> str:
         """Describe how an attempt begins and, where it cannot go on from a checkpoint, what would let the next one do so."""
         if there and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
             begins = "started from its beginning" if self.command.unknown_option else "started again"
@@ -118,7 +119,7 @@ class CommandRun:
         timeout = HangTimeout(self.command.hang_s, first_s, _LONGEST_TIMES, longer=2.0**self._hangs)
         self.seen, self._row = None, 0.0
 
-        def tick(seen: Seen) -> int:
+        def tick(seen: ProgressSigns) -> int:
             self.seen = seen
             self._tell_slow_pattern(signs)
             self._note(attempt, seen, signs)
@@ -141,7 +142,7 @@ class CommandRun:
             text = f"--progress {self.command.progress!r} took too long on what the command printed: it is not used in this attempt"
             self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
 
-    def _note(self, attempt: Attempt, seen: Seen, signs: Signs, at_once: bool = False) -> None:
+    def _note(self, attempt: Attempt, seen: ProgressSigns, signs: Signs, at_once: bool = False) -> None:
         """Write a row to progress.jsonl where there is a new step, at most one a second."""
         now = clock.now()
         if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
@@ -245,7 +246,7 @@ class CommandRun:
     def try_out(self, known: Known) -> Verdict | None:
         return None  # a step of it cannot be run again
 
-    def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
+    def choose(self, known: Known, move: Move | StopRequested | Done) -> Move | StopRequested | Done:
         """Choose the remedy. An option that the command does not know is given up first, whatever else is known."""
         if not isinstance(move, Move):
             return move
@@ -261,11 +262,11 @@ class CommandRun:
     def _resumed(self, reason: str) -> Resume:
         return Resume(reason, remedy=self.remedies.now().name or "resume")
 
-    def apply(self, known: Known, move: Move | Stop | Done) -> None:
+    def apply(self, known: Known, move: Move | StopRequested | Done) -> None:
         if isinstance(move, Resume):
             ending = known.failure_report.ending
             silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
-            self.view.tell(f"attempt {known.failure_report.attempt}: {move.reason}{silent}")
+            self.view.tell(brief(f"attempt {known.failure_report.attempt}: {move.reason}{silent}"))
             another = bool(self._refused(known.failure_report))  # without that option it is another start
             self.pauses.after(progressed=another or known.history[-1].progressed)
 
@@ -291,7 +292,7 @@ class CommandRun:
             return f"the disk of {place}"
         return ""
 
-    def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[Past]:
+    def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[PastAttempt]:
         """Return the attempts that ended since the run was last given up or stopped, this one last."""
         found: list[tuple[LaunchSpec, str, str, bool]] = []
         ours = {event["attempt"] for event in self.run.events() if event["event"] == "option_unknown"}  # our doing, nobody else's
@@ -305,7 +306,7 @@ class CommandRun:
         found.append((orders, diagnosis.cause, failure_report.ending.words(), from_outside))
         stood = [*(int(orders.facts.get("stands_at") or 0) for orders, *_ in found), self.states.stands_at()]
         return [
-            Past(None, cause, words, str(orders.facts.get("remedy") or ""), stood[at + 1] > stood[at], from_outside=outside)
+            PastAttempt(None, cause, words, str(orders.facts.get("remedy") or ""), stood[at + 1] > stood[at], from_outside=outside)
             for at, (orders, cause, words, outside) in enumerate(found)
         ]
 

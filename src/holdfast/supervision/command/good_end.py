@@ -16,7 +16,7 @@ from holdfast.diagnosis.logs.frames import tracebacks
 from holdfast.diagnosis.logs.text import Line, clean_lines
 from holdfast.processes.attempt import Attempt
 from holdfast.run.types import Ending
-from holdfast.supervision.command.signs import Seen
+from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.evidence import last_text
 
 _HEAD = "Traceback (most recent call last)"
@@ -35,7 +35,7 @@ def cut_short(attempt: Attempt, ending: Ending) -> str:
     return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
 
 
-def of_what_was_left(ending: Ending, names: list[str], seen: Seen | None) -> tuple[str, str]:
+def of_what_was_left(ending: Ending, names: list[str], seen: ProgressSigns | None) -> tuple[str, str]:
     """Return (why the end was none, what is doubtful about it) where the command left processes, which were ended; either may be empty.
 
     The training itself had gone to the background where what was left printed on, where steps were missing, or where none was ever seen.

@@ -17,7 +17,7 @@ from holdfast.supervision.policy.resuming import changed
 
 
 @dataclass(frozen=True)
-class Change:
+class RemedyChange:
     """name: the remedy's, empty for none; told: what it changes, in words."""
 
     name: str = ""
@@ -43,9 +43,9 @@ class Remedies:
         self.helped = {event["remedy"] for event in events if event["event"] == "remedy_helped"}
         refuted = {event["remedy"] for event in events if event["event"] == "remedy_refuted"}
         pending = [event["remedy"] for event in events if event["event"] == "remedy_applied" and event["remedy"] not in refuted]
-        self.current = self._change(pending[-1]) if pending and command.tries else Change()
+        self.current = self._change(pending[-1]) if pending and command.tries else RemedyChange()
 
-    def now(self) -> Change:
+    def now(self) -> RemedyChange:
         """Return the change that the next attempt is started with."""
         return self.current
 
@@ -74,7 +74,7 @@ class Remedies:
             seen = "the command then ended well" if code == 0 else f"the run then came from step {stood} to step {stands_at}"
             self.run.event("remedy_helped", step=stands_at, remedy=name, change=self.current.told, evidence=seen)
 
-    def _for(self, cause: str) -> list[Change]:
+    def _for(self, cause: str) -> list[RemedyChange]:
         machine = read_json(self.run.machine_file) or {}
         gpus = machine.get("gpus") or []
         vendors = {gpu.get("vendor") for gpu in gpus}
@@ -83,12 +83,12 @@ class Remedies:
         found = [self._change(card.id) for card in sorted(known, key=lambda card: (card.cost, card.id)) if card.id not in self.tried]
         return [change for change in found if change.told]
 
-    def _change(self, name: str) -> Change:
+    def _change(self, name: str) -> RemedyChange:
         remedy = self.cards.get(name)
         if remedy is None:
-            return Change()
+            return RemedyChange()
         if remedy.env:
             told = ", ".join(f"{key}={value}" if value is not None else f"without {key}" for key, value in remedy.env.items())
-            return Change(name, told, dict(remedy.env), remedy, self.card)
+            return RemedyChange(name, told, dict(remedy.env), remedy, self.card)
         found = changed(self.command.argv, self.card, remedy)
-        return Change(name, found[1], {}, remedy, self.card) if found else Change()
+        return RemedyChange(name, found[1], {}, remedy, self.card) if found else RemedyChange()

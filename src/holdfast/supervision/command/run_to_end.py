@@ -32,7 +32,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import of_last_losses, of_tracebacks
 from holdfast.supervision.command.saved import nothing_saved, rerun, wrote_nothing
-from holdfast.supervision.command.signs import Seen
+from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.command.standard_input import has_data
 from holdfast.supervision.companions.notified import notified, read_notify
 from holdfast.supervision.companions.sampled import sampled
@@ -43,7 +43,7 @@ from holdfast.supervision.moved import anchored
 from holdfast.supervision.records import journals_of
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.supervise import Outcome, View, supervise
+from holdfast.supervision.supervise import RunResult, View, supervise
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
@@ -80,7 +80,7 @@ def run_command(
 
     unread = has_data(0)
 
-    def tick(_: Seen) -> None:
+    def tick(_: ProgressSigns) -> None:
         nonlocal unread
         folder.flush()
         echo.look()
@@ -117,7 +117,7 @@ def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
     return f"{why}: the command {ended}, and that cannot be written down", None
 
 
-def _conclude(user: CommandRun, outcome: Outcome, terminal: Terminal, beside: RunFolder | None) -> tuple[int, Json]:
+def _conclude(user: CommandRun, outcome: RunResult, terminal: Terminal, beside: RunFolder | None) -> tuple[int, Json]:
     run, command, move, after = user.run, user.command, outcome.move, user.after if outcome.done else None
     doubt = user.states.doubt() if outcome.done else ""
     status = "gave_up" if move else "finished" if outcome.done else "interrupted"
@@ -240,7 +240,7 @@ def _epochs_missing(user: CommandRun, known: Json) -> str:
     return f"it ended in epoch {begun} of the {total} epochs it spoke of"
 
 
-def _post_mortem(run: RunFolder, command: Command, outcome: Outcome, summary: Json) -> list[str]:
+def _post_mortem(run: RunFolder, command: Command, outcome: RunResult, summary: Json) -> list[str]:
     """Return what is known of a command that was given up, as lines of Markdown: cause, what helps, what is left, the last words."""
     cards: dict[str, Failure] = cards_of("failures")
     failure_report, found = outcome.failure_report, outcome.diagnosis

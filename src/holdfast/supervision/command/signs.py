@@ -28,7 +28,7 @@ _NUMBER = re.compile(rb"(\d{1,12})\D*$")
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProgressSigns:
     """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look.
 
     first: the lowest step above 0 that this attempt has shown; wrote: lowest and newest step of the checkpoints that it has written.
@@ -70,7 +70,7 @@ class Signs:
         """Return what the callback published last; None where there is no callback."""
         return read_json(self.attempt / "pulse.json")
 
-    def look(self, pid: int | None) -> Seen:
+    def look(self, pid: int | None) -> ProgressSigns:
         printed, beat = self._read_output(), self._beat
         step, total, source = self._told()
         stepped = step is not None and step != self.step
@@ -78,9 +78,11 @@ class Signs:
         told = printed or self._file_grew() or self._beat != beat
         lowest = (step, self.first, self.counter.first if source == "output" else None)
         self.first = min(filter(None, lowest), default=None)
-        return Seen(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote, self.counter.epochs.missing)
+        return ProgressSigns(
+            self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote, self.counter.epochs.missing
+        )
 
-    def last(self) -> Seen:
+    def last(self) -> ProgressSigns:
         """Look once more at all an attempt shows, now that it has ended and nothing follows."""
         self._read_output()
         self._count("\n")

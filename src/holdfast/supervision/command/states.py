@@ -14,9 +14,18 @@ from holdfast.report.words import short
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.command.signs import Seen
+from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
-from holdfast.supervision.foreign_checkpoints.newest import Found, candidates, changed, doubt, form_of, marks, newest_whole, one_too_many
+from holdfast.supervision.foreign_checkpoints.newest import (
+    NewestCheckpoint,
+    candidates,
+    changed,
+    doubt,
+    form_of,
+    marks,
+    newest_whole,
+    one_too_many,
+)
 
 
 def _is_full(place: Path) -> bool:
@@ -27,7 +36,7 @@ def _is_full(place: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class State:
+class ResumePoint:
     """A checkpoint as the command is to be told of it; step: None where its name tells none."""
 
     name: str
@@ -61,7 +70,7 @@ class States:
         own = [step for step, entry in candidates(place, self.whole) if step is not None and entry.name not in self.command.there]
         return max(own, default=0 if self.whole == "trainer" else self._best)
 
-    def to_go_on_from(self) -> State | None:
+    def to_go_on_from(self) -> ResumePoint | None:
         """Return the newest whole checkpoint. Those that are not whole are set aside, with an event."""
         state = self._named(self._newest())
         if state is None:
@@ -75,12 +84,12 @@ class States:
             return elder or state
         return state
 
-    def _named(self, found: Found | None) -> State | None:
+    def _named(self, found: NewestCheckpoint | None) -> ResumePoint | None:
         if found is None or found.path is None:
             return None
-        return State(f"{(self.command.checkpoints or '').rstrip('/')}/{found.path.name}", found.step, found.path)
+        return ResumePoint(f"{(self.command.checkpoints or '').rstrip('/')}/{found.path.name}", found.step, found.path)
 
-    def _newest(self, last: Path | None = None) -> Found | None:
+    def _newest(self, last: Path | None = None) -> NewestCheckpoint | None:
         """Return the newest whole checkpoint, or the newest before `last`. Those from before the first start count until a step is seen.
 
         None speaks against them then.
@@ -92,7 +101,7 @@ class States:
         passed_over = {name: at for name, at in marks(place, self.whole).items() if last is not None and name == last.name}
         return self._whole_but(place, there | passed_over)
 
-    def _whole_but(self, place: Path, there: dict[str, int]) -> Found:
+    def _whole_but(self, place: Path, there: dict[str, int]) -> NewestCheckpoint:
         """Return the newest whole checkpoint that is none of `there`; what is set aside for it is told."""
         found = newest_whole(place, self.whole, there)
         for path, why in found.aside:
@@ -105,7 +114,7 @@ class States:
         """Return what speaks against the newest checkpoint of a command that ended well; empty where nothing does, or there is none."""
         return doubt(self.command.place, self.whole, self.command.there) if self.command.place is not None else ""
 
-    def complete(self, seen: Seen | None) -> State | None:
+    def complete(self, seen: ProgressSigns | None) -> ResumePoint | None:
         """Return this run's whole checkpoint of the last step, if any: training is then complete, whatever happens after it."""
         place, began = self.command.place, read_launch_spec(self.run.attempt(1))
         if place is None or began is None or not began.started:

@@ -24,7 +24,7 @@ def refuse_missing_trackers(config: Config) -> None:
         raise Stop(USAGE, f"run.track: {', '.join(missing)} not installed", f"pip install {' '.join(missing)}")
 
 
-class Tracked:
+class TrackerProcess:
     """The process that passes steps on to one tracker. Its failure is an event, and the others go on; one that hangs begins again."""
 
     def __init__(self, run: RunFolder, name: str, hang_s: float, tell: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class Tracked:
 @contextlib.contextmanager
 def tracked(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Iterator[None]:
     """Have the run tracked while this lasts. A tracker that fails or hangs is told and an event at once, and its log says why."""
-    trackers = [Tracked(run, name, config.run.hang_s, tell) for name in config.run.track]
+    trackers = [TrackerProcess(run, name, config.run.hang_s, tell) for name in config.run.track]
 
     def look() -> None:
         for tracker in trackers:

@@ -20,7 +20,7 @@ from holdfast.run.holder import signal_holder
 
 _LOOK_S = 0.5
 _STOPPED = b"T"
-_INSTEAD = {"nurse": "what it looked after goes on", "writer": "another one takes its place"}
+_INSTEAD = {"shim": "what it looked after goes on", "writer": "another one takes its place"}
 
 
 class Helper:
@@ -65,7 +65,7 @@ class Attendants:
 
     def __init__(self, run: RunFolder, limit_s: float, tell: Callable[[str], None]) -> None:
         self._run, self._tell = run, tell
-        self._limit_s = {"nurse": limit_s, "writer": limit_s}
+        self._limit_s = {"shim": limit_s, "writer": limit_s}
         self._signs: dict[int, SignsOfLife] = {}
         self._woken: set[int] = set()
 
@@ -77,7 +77,7 @@ class Attendants:
             silent = self._signs[pid].silent_s()
             if silent <= self._limit_s[role]:
                 continue
-            wakes = role == "nurse" and pid not in self._woken and _is_stopped(pid)
+            wakes = role == "shim" and pid not in self._woken and _is_stopped(pid)
             if signal_holder(identity, lock, signal.SIGCONT if wakes else signal.SIGKILL):
                 self._told(role, silent, wakes)
                 self._limit_s[role] *= 1 if wakes else 2
@@ -87,15 +87,14 @@ class Attendants:
     def _told(self, role: str, silent: float, wakes: bool) -> None:
         self._run.event("helper_hung", role=role, silent_s=round(silent, 1), done="woken" if wakes else "ended")
         done = "it was stopped, and is woken" if wakes else f"it was ended, {_INSTEAD[role]}"
-        named = "shim" if role == "nurse" else role
-        self._tell(f"the {named} gave no sign of life for {span(silent)}: {done}")
+        self._tell(f"the {role} gave no sign of life for {span(silent)}: {done}")
 
     def _living(self) -> dict[int, tuple[str, Identity, Path]]:
         found: dict[int, tuple[str, Identity, Path]] = {}
         for number in self._run.attempts()[-3:]:  # a writer of an attempt before may still hold the lock that the next one waits for
             folder = self._run.attempt(number)
             named = {
-                "nurse": (read_json(folder / "nurse.json"), self._run.trainer_lock),
+                "shim": (read_json(folder / "nurse.json"), self._run.trainer_lock),
                 "writer": ((read_json(folder / "writer.json") or {}).get("identity"), self._run.writer_lock),
             }
             found |= {one["pid"]: (role, one, lock) for role, (one, lock) in named.items() if alive(one)}

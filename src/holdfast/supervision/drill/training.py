@@ -26,7 +26,7 @@ _FAULTY_LINE = 7
 
 
 @dataclass(frozen=True)
-class Place:
+class RehearsalPlace:
     """Where runs are rehearsed: a config and what is changed of it, the folder for all of it, and a row to break."""
 
     config: Path
@@ -35,7 +35,7 @@ class Place:
     sample: str
 
 
-def own_config(folder: Path) -> Place:
+def own_config(folder: Path) -> RehearsalPlace:
     """Write the config of the embedded model on generated rows, for users who give none; return its place."""
     rows, held_out = folder / "rows.jsonl", folder / "held-out.jsonl"
     command = ["data", "make", "--rows", str(_ROWS), "--held-out", str(held_out), "--out", str(rows), "--seed", str(_SEED)]
@@ -53,16 +53,16 @@ def own_config(folder: Path) -> Place:
     }
     config = folder / "drill.yaml"
     write_bytes(config, yaml.safe_dump(tree, sort_keys=False).encode())
-    return Place(config, _SHORT, folder, f"{rows.name}:{_FAULTY_LINE}")
+    return RehearsalPlace(config, _SHORT, folder, f"{rows.name}:{_FAULTY_LINE}")
 
 
-def of_config(config: Path, files: Sequence[str], folder: Path) -> Place:
+def of_config(config: Path, files: Sequence[str], folder: Path) -> RehearsalPlace:
     """Make a place to rehearse a config of the user, shortened; files: those of its data."""
-    return Place(config, (*_SHORT, "evaluate.every=5"), folder, f"{Path(files[0]).name}:{_FAULTY_LINE}" if files else SAMPLE)
+    return RehearsalPlace(config, (*_SHORT, "evaluate.every=5"), folder, f"{Path(files[0]).name}:{_FAULTY_LINE}" if files else SAMPLE)
 
 
 def rehearse(
-    place: Place, rehearsals: Sequence[Rehearsal], until: float, stop: Callable[[], bool], tell: Callable[[Json], None]
+    place: RehearsalPlace, rehearsals: Sequence[Rehearsal], until: float, stop: Callable[[], bool], tell: Callable[[Json], None]
 ) -> Iterator[Json]:
     """Yield a row for each rehearsal begun before `until` (monotonic clock); the undisturbed run comes first and is no row."""
     reference = _run(place, Rehearsal("undisturbed", ()), 0)
@@ -103,11 +103,11 @@ def judged(rehearsal: Rehearsal, summary: Json, reference: Json) -> Json:
     }
 
 
-def _folder(place: Place, rehearsal: Rehearsal, number: int) -> Path:
+def _folder(place: RehearsalPlace, rehearsal: Rehearsal, number: int) -> Path:
     return place.folder / f"{number:02}-{rehearsal.name.replace(' ', '-').replace(',', '')}"[:100]
 
 
-def _run(place: Place, rehearsal: Rehearsal, number: int) -> Json:
+def _run(place: RehearsalPlace, rehearsal: Rehearsal, number: int) -> Json:
     """Run the training with these faults; return what `train --json` says of it."""
     run = _folder(place, rehearsal, number)
     command = ["train", str(place.config), *place.changes, *rehearsal.settings, "--run", str(run), "--json"]

@@ -20,7 +20,7 @@ _ANY = re.compile(r"(\d+)(?=\D*$)")
 
 
 @dataclass(frozen=True)
-class Found:
+class NewestCheckpoint:
     """step: of the checkpoint, None where its name tells none; aside: (new path, why) of those that were not whole."""
 
     path: Path | None
@@ -70,7 +70,7 @@ def changed(entry: Path) -> int:
     return 0
 
 
-def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
+def newest_whole(place: Path, whole: str, there: dict[str, int]) -> NewestCheckpoint:
     """Return the newest whole checkpoint that is not one of `there`. What is newer and not whole is renamed."""
     own = [(step, entry) for step, entry in candidates(place, whole) if there.get(entry.name) != changed(entry)]
     aside: list[tuple[Path, str]] = []
@@ -80,8 +80,8 @@ def newest_whole(place: Path, whole: str, there: dict[str, int]) -> Found:
         except NotWhole as error:
             aside.append((_set_aside(entry), str(error)))
             continue
-        return Found(entry, step, tuple(aside))
-    return Found(None, None, tuple(aside))
+        return NewestCheckpoint(entry, step, tuple(aside))
+    return NewestCheckpoint(None, None, tuple(aside))
 
 
 def one_too_many(entry: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.base.safe_open import open_regular
-from holdfast.base_model.folder import NoTensors, Stored, tensors_in
+from holdfast.base_model.folder import NoTensors, TensorEntry, tensors_in
 
 _BLOCK = 1 << 24  # bytes looked at together
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
@@ -36,7 +36,7 @@ def prove_tensors(file: Path) -> frozenset[str]:
     return frozenset(tensors)
 
 
-def _prove(file: Path, descriptor: int, name: str, stored: Stored) -> None:
+def _prove(file: Path, descriptor: int, name: str, stored: TensorEntry) -> None:
     count = math.prod(stored.shape)
     if stored.dtype in _BYTES and stored.end - stored.begin != count * _BYTES[stored.dtype]:
         raise NotWhole(f"{file.name} is damaged: {name} has {stored.end - stored.begin} bytes for {count} values")

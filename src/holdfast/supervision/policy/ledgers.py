@@ -10,7 +10,7 @@ from holdfast.run.remedies import WATCHED
 
 
 @dataclass(frozen=True)
-class Past:
+class PastAttempt:
     """One dead attempt in short: the step it died in (None: before its first, or unknown), its cause and end, what it was started with.
 
     launch: a trainer's settings (None: they cannot be read any more), or the remedy a command was given; equal where nothing was changed.
@@ -28,7 +28,7 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Rules:
+class RetryRules:
     """After how many attempts in a row without a new step a run is given up, and how that is said.
 
     same: that ended alike, which is the program's own doing; from_outside: that somebody else ended, often; by_chance: where the lab
@@ -45,7 +45,7 @@ class Rules:
     by_chance: int = 8
     barren: int = 20
 
-    def most_alike(self, history: list[Past]) -> int:
+    def most_alike(self, history: list[PastAttempt]) -> int:
         """Return how many attempts like the newest may come to nothing."""
         limit = self.from_outside if history[-1].from_outside else self.same
         alike = repeats(history)
@@ -53,13 +53,13 @@ class Rules:
         return max(limit, self.by_chance) if chance else limit
 
 
-OF_TRAINER = Rules(
+OF_TRAINER = RetryRules(
     same=3,
     alike="{count} attempts in a row {ended} {where} without a new step",
     changing="{count} attempts in a row committed no new step, for changing reasons",
     again="{ended} {where}; restarting from the newest state",
 )
-OF_COMMAND = Rules(
+OF_COMMAND = RetryRules(
     same=2,
     alike="{told}: {count} attempts in a row ended so without progress",
     changing="{told}; {count} attempts in a row made no progress, for changing reasons",
@@ -67,17 +67,17 @@ OF_COMMAND = Rules(
 )
 
 
-def repeats(history: list[Past]) -> int:
+def repeats(history: list[PastAttempt]) -> int:
     """Count the attempts in a row that ended as the newest one did, under the same launch, without a new step between them."""
     return _unchanged(history, lambda past: not past.progressed and _key(past) == _key(history[-1]))
 
 
-def without_progress(history: list[Past]) -> int:
+def without_progress(history: list[PastAttempt]) -> int:
     """Count the attempts in a row without a newly committed step, whatever the cause."""
     return _trailing(history, lambda past: not past.progressed)
 
 
-def deaths_in_step(history: list[Past]) -> int:
+def deaths_in_step(history: list[PastAttempt]) -> int:
     """Count the attempts in a row that ended in the newest one's step with nothing changed between; deaths at the start are passed over.
 
     By the step alone: the row of the step before may be committed only by the next attempt, from the snapshot, and look like progress.
@@ -85,7 +85,7 @@ def deaths_in_step(history: list[Past]) -> int:
     return _unchanged(in_step(history), lambda past: past.step == history[-1].step)
 
 
-def in_step(history: list[Past]) -> list[Past]:
+def in_step(history: list[PastAttempt]) -> list[PastAttempt]:
     """Return the history without the deaths before a first step."""
     return [past for past in history if past.step is not None]
 
@@ -100,17 +100,17 @@ def barren_rollbacks(rollbacks: list[Json]) -> int:
     return count
 
 
-def _key(past: Past) -> tuple[object, ...]:
+def _key(past: PastAttempt) -> tuple[object, ...]:
     return past.cause, past.kind, past.from_outside, past.launch
 
 
-def _unchanged(history: list[Past], holds: Callable[[Past], bool]) -> int:
+def _unchanged(history: list[PastAttempt], holds: Callable[[PastAttempt], bool]) -> int:
     """Count like `_trailing`, back to the last change: a remedy starts the count anew."""
     since = next((at for at in range(len(history) - 1, 0, -1) if history[at - 1].remedied), 0)
     return _trailing(history[since:], holds)
 
 
-def _trailing(history: list[Past], holds: Callable[[Past], bool]) -> int:
+def _trailing(history: list[PastAttempt], holds: Callable[[PastAttempt], bool]) -> int:
     count = 0
     for past in reversed(history):
         if not holds(past):

@@ -89,7 +89,7 @@ class GiveUp(Move):
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopRequested:
     """Asked for by the user; nothing is decided. `earlier`: by an earlier command, so that this one goes on."""
 
     earlier: bool = False

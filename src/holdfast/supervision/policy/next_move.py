@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
-from holdfast.base.units import counted
+from holdfast.base.units import counted, listed
 from holdfast.config.config import Run
 from holdfast.config.settings import PartialSettings, Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
 from holdfast.run.timeline import Entry, settings_at, unlearned
 from holdfast.run.types import Diagnosis, FailureReport, Verdict
-from holdfast.supervision.policy.ledgers import OF_TRAINER, Past, Rules, deaths_in_step, in_step, repeats, without_progress
-from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, Resume, RollBack, Stop, TryRemedy, Wait
+from holdfast.supervision.policy.ledgers import OF_TRAINER, PastAttempt, RetryRules, deaths_in_step, in_step, repeats, without_progress
+from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, Resume, RollBack, StopRequested, TryRemedy, Wait
 
 ROLLBACKS = 3  # in a row without getting beyond where the first of them began
 EXPERIMENTS_AFTER = 2  # deaths in the same step without a new one; the first restart is the first experiment
@@ -38,7 +38,7 @@ class Known:
 
     failure_report: FailureReport
     diagnosis: Diagnosis
-    history: list[Past]
+    history: list[PastAttempt]
     timeline: Sequence[Entry] = ()
     asked: Run = field(default_factory=Run)
     rolled: int = 0
@@ -47,17 +47,17 @@ class Known:
     back_to: int | None = None
     earlier: bool = False
     fewer: int | None = None
-    rules: Rules = OF_TRAINER
+    rules: RetryRules = OF_TRAINER
     over: bool = False
     final: str = ""
     told: str = ""
     remedy_left: bool = False
 
 
-def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | Stop | Done:
+def next_move(known: Known, verdict: Verdict | None, stop: bool) -> Move | StopRequested | Done:
     """Return the move after an attempt. verdict: of the lab, where it was asked; stop: the user wants to stop."""
     if stop or (known.trouble is None and known.failure_report.ending.kind == "interrupted"):
-        return Stop(earlier=known.earlier and not stop)
+        return StopRequested(earlier=known.earlier and not stop)
     if known.over:
         return Done()
     if known.trouble is not None:
@@ -98,7 +98,7 @@ def _where(failure_report: FailureReport) -> str:
     return f"after step {after}" if after > failure_report.committed_before else "before its first step"
 
 
-def of_rules(history: list[Past], rules: Rules, words: dict[str, str], remedy_left: bool) -> Move:
+def of_rules(history: list[PastAttempt], rules: RetryRules, words: dict[str, str], remedy_left: bool) -> Move:
     """Decide by two ledgers: repeats (same cause, same launch, no new progress), and barren attempts, whatever the cause."""
     last, alike, barren = history[-1], repeats(history), without_progress(history)
     if rules.retries is not None and len(history) > rules.retries:
@@ -149,7 +149,7 @@ def _of_no_state(failure_report: FailureReport, rolled: int) -> Move:
     return RollBack(f"{told}; beginning again, which computes {counted(step, 'step')} once more", told, to=0)
 
 
-def wants_experiments(failure_report: FailureReport, history: list[Past]) -> bool:
+def wants_experiments(failure_report: FailureReport, history: list[PastAttempt]) -> bool:
     """True if the step in flight is to be tried in the lab: it has ended several attempts. The first restart is the first experiment."""
     if failure_report.ending.cpu_limit_s is not None:
         return False  # each trial is a process with such a limit
@@ -192,7 +192,7 @@ def _without_rows(known: Known, verdict: Verdict, told: str) -> Change:
     assert step is not None
     quarantine = [*settings_at(known.timeline, step).quarantine, *verdict.rows]
     return Change(
-        f"step {step} fails because of {', '.join(verdict.sources)}; left out from now on",
+        f"step {step} fails because of {listed(verdict.sources, 3)}; left out from now on",
         told,
         "quarantine",
         from_step=step,
@@ -243,7 +243,7 @@ def of_course(known: Known, trouble: Trouble, verdict: Verdict) -> Move:
     changed = course_settings(verdict, settings)
     change = {
         "transient": "nothing changed, because it did not come again in a trial",
-        "rows": f"without {', '.join(verdict.sources)}",
+        "rows": f"without {listed(verdict.sources, 3)}",
     }.get(verdict.kind, f"at {changed.get('lr_factor', settings.lr_factor):g} times the learning rate")
     rows = _quarantined(verdict, f"the loss left its level at step {trouble.onset}", to + 1)
     return RollBack(f"{trouble.words()}; back to step {to}, {change}", told, to=to, settings=changed, quarantined=rows)

@@ -19,7 +19,7 @@ from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.row_weight import weight_of
 from holdfast.data.judge.rules import WANTED, rules_of
 from holdfast.data.judge.turns import BadRow
-from holdfast.data.judge.unused import Unused
+from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import quick_plan
@@ -169,7 +169,7 @@ def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
     """Return the fields of these rows that nothing is learned from and that look as if they changed what a row means."""
     good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, config)]
     data, rules = config.data, rules_of(config, config.train.max_tokens)
-    unused = Unused()
+    unused = UnusedFields()
     found = [(value, parse_example(value, data.format, data.fields, rules.wanted).layout) for value in good]
     unused.add(found, data.fields, rules.beside)
     return list(unused.telling)

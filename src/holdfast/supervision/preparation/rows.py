@@ -19,7 +19,7 @@ from holdfast.data.token_set.token_set import TokenSet, epoch_rows, join_parts, 
 from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.taught import told_of
-from holdfast.data.workers.build import Checked, check_rows, report
+from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Workers
 from holdfast.machine.system import usable_threads
 from holdfast.report.data.rows_told import rows_line
@@ -100,7 +100,7 @@ def _tell_of_cache(cache: TokenCache, run: RunFolder, terminal: Terminal) -> Non
         terminal.tell(f"damaged shards of the token cache made again: {len(cache.damaged)}; the first: {cache.damaged[0]}")
 
 
-def _cache_words(checked: Checked) -> str:
+def _cache_words(checked: BuildResult) -> str:
     return f"; from the token cache: {checked.reused:,} of {len(checked.parts):,} blocks" if checked.reused else ""
 
 
@@ -140,7 +140,7 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
         terminal.say(f"the first row of each note: {firsts}")
 
 
-def _nothing_left(checked: Checked) -> str:
+def _nothing_left(checked: BuildResult) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in checked.verdicts.by_reason.most_common())
     first = checked.first_reject or {}
     place = f"{first.get('file')}:{first.get('line')}: {first.get('detail')}"

@@ -9,7 +9,7 @@ from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.planning.past_runs import correct_from_history
 from holdfast.planning.plan import USABLE_SHARE, about_rows, make_plan
-from holdfast.planning.planning import Rows, planner
+from holdfast.planning.planning import RowLengths, planner
 from holdfast.run.plan import Plan
 from holdfast.terminal.run_view import Terminal
 
@@ -24,7 +24,7 @@ def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, t
         return correct_from_history(config, machine, plan)
     terminal.say("memory is scarce for this run: its step is traced before it begins, so that what is chosen fits")
     try:
-        with planner(config, machine, Rows(int(lengths["max"]), int(lengths["step"])), model) as work:
+        with planner(config, machine, RowLengths(int(lengths["max"]), int(lengths["step"])), model) as work:
             traced = work.chosen().plan
     except Stop as stop:
         told = f"by the closed form, because its step could not be traced: {stop.message}"

@@ -16,7 +16,7 @@ from holdfast.terminal.run_view import Terminal
 
 
 @dataclass(frozen=True)
-class Planned:
+class NewRun:
     """A new run. config: as its folder keeps it; settled: as its first settings follow from it; machine: the facts it was planned for."""
 
     config: Config
@@ -48,7 +48,7 @@ class Preparation:
     The first three raise Stop.
     """
 
-    plan_run: Callable[[RunFolder, Config, Future[Json], Terminal], Planned]
+    plan_run: Callable[[RunFolder, Config, Future[Json], Terminal], NewRun]
     check_rows: Callable[[RunFolder, Config, Terminal], str]
     foresee: Callable[[Config, Json], Foreseen]
     rows_asked: Callable[[Config, int], int]

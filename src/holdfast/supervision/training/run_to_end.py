@@ -35,7 +35,7 @@ from holdfast.supervision.launch import advised, trainer_launch
 from holdfast.supervision.moved import anchored
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.supervise import Outcome, View, supervise
+from holdfast.supervision.supervise import RunResult, View, supervise
 from holdfast.supervision.training.hands import RealWorld
 from holdfast.supervision.training.trainer_run import TrainerRun
 from holdfast.terminal.run_view import Terminal
@@ -96,7 +96,7 @@ def _standby(run: RunFolder, config: Config) -> Standby:
 
 
 def _conclude(
-    run: RunFolder, config: Config, places: list[Path], outcome: Outcome, terminal: Terminal, stop: Callable[[], bool]
+    run: RunFolder, config: Config, places: list[Path], outcome: RunResult, terminal: Terminal, stop: Callable[[], bool]
 ) -> tuple[int, Json]:
     if outcome.ending.kind == "finished":
         summary = finish(run, config, places, terminal, stop)

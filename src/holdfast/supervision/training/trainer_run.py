@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.files import Json, append_line
+from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.diagnosis.diagnose import diagnose_failure
@@ -19,7 +20,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.run.types import Diagnosis, Ending, Launch, Verdict
 from holdfast.supervision.policy.ledgers import barren_rollbacks, deaths_in_step
-from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, RollBack, Stop, Wait
+from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, RollBack, StopRequested, Wait
 from holdfast.supervision.policy.next_move import NO_TRIALS, Known, wants_trials
 from holdfast.supervision.records import failures_so_far, past, read_history
 from holdfast.supervision.supervise import View
@@ -117,10 +118,10 @@ class TrainerRun:
         deaths = deaths_in_step(known.history)
         return self.hands.investigate(self.launch, self.run, failure_report, known.diagnosis, deaths, self.view)
 
-    def choose(self, known: Known, move: Move | Stop | Done) -> Move | Stop | Done:
+    def choose(self, known: Known, move: Move | StopRequested | Done) -> Move | StopRequested | Done:
         return move  # the policy's is whole
 
-    def apply(self, known: Known, move: Move | Stop | Done) -> None:
+    def apply(self, known: Known, move: Move | StopRequested | Done) -> None:
         if known.trouble is None and isinstance(move, Move):
             self.health.tell_refuted()
         if not isinstance(move, Move):
@@ -137,7 +138,7 @@ class TrainerRun:
         failure_report = known.failure_report
         at_the_end = isinstance(move, GiveUp) and failure_report.ending.kind != "finished"  # said by who concludes the run
         if not at_the_end and not (isinstance(move, Wait) and move.again):
-            self.view.tell(f"attempt {failure_report.attempt}: {move.reason}")
+            self.view.tell(brief(f"attempt {failure_report.attempt}: {move.reason}"))
         if known.trouble is None:
             self.pauses.after(progressed=failure_report.committed_after > failure_report.committed_before)
         else:

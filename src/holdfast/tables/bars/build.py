@@ -17,12 +17,12 @@ from holdfast.tables.bars.features import ALL, LOOKBACK
 from holdfast.tables.bars.features.feature import Feature
 from holdfast.tables.bars.features.stretch import Stretch
 from holdfast.tables.bars.features.windows import Column, Whole
-from holdfast.tables.bars.judge import Judge, Kept, refuse_backward
+from holdfast.tables.bars.judge import Judge, KeptBars, refuse_backward
 from holdfast.tables.bars.read import JOINED, Layout, read_chunks
 from holdfast.tables.bars.vix import DailyVix
 from holdfast.tables.table.write import table_writer
 
-_Write = Callable[[Kept, dict[str, Column], dict[str, Column]], None]
+_Write = Callable[[KeptBars, dict[str, Column], dict[str, Column]], None]
 CHUNK = 100_000  # bars
 _MINUTE_US = 60_000_000
 _ONE_BP = 1e-4
@@ -111,7 +111,7 @@ def build_features(wish: Wish, done: Callable[[int], None]) -> Json:
     return _facts(wish, judge, count, chosen)
 
 
-def _joined(carried: Stretch | None, kept: Kept, scale: float, wish: Wish, count: _Count) -> tuple[Stretch, float]:
+def _joined(carried: Stretch | None, kept: KeptBars, scale: float, wish: Wish, count: _Count) -> tuple[Stretch, float]:
     """Return (bars behind those carried over, newest scale of prices): from a change of contract on, prices are scaled to join the old."""
     prices = {name: values.copy() for name, values in kept.prices.items()}
     last = carried.close[-1] if carried else None
@@ -163,7 +163,7 @@ def _writer(out: Path, layout: Layout, keep: tuple[str, ...]) -> Iterator[_Write
     stamp, as_text = layout.columns["timestamp"], out.suffix.lower() == ".csv"
     with table_writer(out) as write_table:
 
-        def write(kept: Kept, columns: dict[str, Column], joined: dict[str, Column]) -> None:
+        def write(kept: KeptBars, columns: dict[str, Column], joined: dict[str, Column]) -> None:
             time = kept.frame[stamp] if as_text else pl.Series(kept.time).cast(pl.Datetime("us", "UTC"))
             numbers = [pl.Series(name, values).fill_nan(None) for name, values in columns.items()]
             beside = [pl.Series(name, joined[name]) if name in joined else _kept_column(kept.frame[name]) for name in keep]

@@ -30,7 +30,7 @@ _PRICES = ("open", "high", "low", "close")
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptBars:
     """Bars that are kept, as arrays. frame: their rows as texts, `first_of_contract`: where another contract begins than the bar before."""
 
     frame: pl.DataFrame
@@ -57,7 +57,7 @@ class Judge:
     _newest: int | None = None
     _contract: str | None = None
 
-    def take(self, frame: pl.DataFrame) -> tuple[Kept, list[Json]]:
+    def take(self, frame: pl.DataFrame) -> tuple[KeptBars, list[Json]]:
         """Return (bars that are kept, {line, reason, detail, raw} of the others). Raises Stop(2) where the zone is unknown."""
         columns = self.layout.columns
         time, _, plain = times_of(frame[columns["timestamp"]], self.zone)
@@ -105,7 +105,7 @@ class Judge:
             for row, which in zip(rows, reason[bad], strict=True)
         ]
 
-    def _as_arrays(self, frame: pl.DataFrame, time: Whole, numbers: dict[str, npt.NDArray[np.float64]]) -> Kept:
+    def _as_arrays(self, frame: pl.DataFrame, time: Whole, numbers: dict[str, npt.NDArray[np.float64]]) -> KeptBars:
         local = (
             pl.Series("t", time, pl.Int64).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(self.zone).dt.replace_time_zone(None)
         ).to_physical().to_numpy() // 1_000_000
@@ -113,7 +113,7 @@ class Judge:
         minute = (local - day * 86_400) / 60.0
         session = (local + (86_400 - self.begin * 60 if self.begin else 0)) // 86_400
         volume = numbers.pop("volume")
-        return Kept(frame, time, day, minute, session, numbers, volume, self._first_of_contract(frame))
+        return KeptBars(frame, time, day, minute, session, numbers, volume, self._first_of_contract(frame))
 
     def _first_of_contract(self, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
         changed = np.zeros(len(frame), np.bool_)

@@ -19,11 +19,11 @@ from holdfast.config.config import Config
 from holdfast.config.table import columns_of
 from holdfast.data.token_set.arrays import header_of, in_file_order
 from holdfast.run.types import Finding
-from holdfast.tables.table.form import Category, Form, Number, Target
+from holdfast.tables.table.form import CategoryColumn, Form, Number, TargetColumn
 from holdfast.tables.table.intake import Intake, Raw
 from holdfast.tables.table.schema import Schema, open_all, schema_of
 from holdfast.tables.table.statistics import chunks, counts_of, moments
-from holdfast.tables.table.survey import LATE, Surveyed, survey
+from holdfast.tables.table.survey import LATE, TableSurvey, survey
 from holdfast.tables.table.table_set import TRAINING, UNUSED
 
 Array = npt.NDArray[Any]
@@ -82,7 +82,7 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
     return Built(form, digest, raw.read, raw.by_reason.total(), raw.by_reason, seen.findings, parts)
 
 
-def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
+def form_of(config: Config, schema: Schema, raw: Raw, seen: TableSurvey) -> Form:
     """Return what goes into the network and what comes out. Raises Stop(1) where nothing can be learned of the training part."""
     table, found, training = columns_of(config), seen.found, seen.part == TRAINING
     deviation, rows = found.deviation, int(training.sum())
@@ -108,7 +108,7 @@ def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
         if len(there) < 2 and -1 not in counts:
             left_out.append(name)
             continue
-        categories.append(Category(name=name, values=tuple(raw.names[name][code] for code in there)))
+        categories.append(CategoryColumn(name=name, values=tuple(raw.names[name][code] for code in there)))
     if not numbers and not categories:
         raise Stop(BLOCKED, f"no column is left to learn from: {', '.join(left_out)} never change", "add columns that do")
     return Form(
@@ -121,7 +121,7 @@ def form_of(config: Config, schema: Schema, raw: Raw, seen: Surveyed) -> Form:
     )
 
 
-def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: Array) -> Target:
+def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: Array) -> TargetColumn:
     table = columns_of(config)
     facts: Json = {"name": table.target, "kind": schema.kind, "horizon": table.horizon}
     if schema.kind == "regression":
@@ -129,7 +129,7 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
         mean, scale = float(found.mean[0]), float(found.deviation[0])
         if not scale > 0:
             raise Stop(BLOCKED, f"the target {schema.target} is {mean:g} in every training row", "correct table.target")
-        return Target(**facts, mean=mean, scale=scale)
+        return TargetColumn(**facts, mean=mean, scale=scale)
     counts = counts_of(values, training)
     names = {0: "falls", 1: "rises"} if table.horizon else dict(enumerate(raw.classes))
     order = sorted(counts) if table.horizon else sorted(counts, key=lambda code: _sort_key(names[code]))
@@ -143,7 +143,7 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
     if unknown := sorted(weighted.keys() - {names[code] for code in order}):
         text = f"table.class_weights: no training row is of the class {listed(unknown, 5)}; those of {schema.target}: "
         raise Stop(BLOCKED, text + listed([names[code] for code in order], 20), "correct the names of the classes")
-    return Target(**facts, classes=tuple(names[code] for code in order), counts=tuple(counts[code] for code in order))
+    return TargetColumn(**facts, classes=tuple(names[code] for code in order), counts=tuple(counts[code] for code in order))
 
 
 def _sort_key(name: str) -> tuple[bool, float, str]:
@@ -154,7 +154,7 @@ def _sort_key(name: str) -> tuple[bool, float, str]:
         return True, 0.0, name
 
 
-def _class_numbers(target: Target, raw: Raw, horizon: int | None) -> Callable[[Array], Array]:
+def _class_numbers(target: TargetColumn, raw: Raw, horizon: int | None) -> Callable[[Array], Array]:
     """Return a function from codes to the target's class numbers: -1 for a class no training row has, NaN where there is none."""
     names = ["falls", "rises"] if horizon else raw.classes
     place = {name: at for at, name in enumerate(target.classes)}

@@ -30,14 +30,14 @@ class Number(_Part):
     high: float
 
 
-class Category(_Part):
+class CategoryColumn(_Part):
     """A column of names. Value i of `values` is code i + 1; 0 is a name that no training row has, or none."""
 
     name: str
     values: tuple[str, ...]
 
 
-class Target(_Part):
+class TargetColumn(_Part):
     """What is learned. For numbers the network gives (value - mean) / scale; for classes a logit each, in the order of `classes`.
 
     horizon: rows ahead; then the value is ln(column then / column now). counts: training rows of each class.
@@ -64,8 +64,8 @@ class Form(_Part):
     """A whole table. The network's inputs are the numbers, then the indicators, and the codes of the categories."""
 
     numbers: tuple[Number, ...]
-    categories: tuple[Category, ...]
-    target: Target
+    categories: tuple[CategoryColumn, ...]
+    target: TargetColumn
     parted_by: Literal["row", "group", "time", "file"]
     purged: int = 0
     left_out: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ import polars as pl
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
-from holdfast.data.duplicates.seen import Seen
+from holdfast.data.duplicates.seen import SeenKeys
 from holdfast.tables.table.frames import LINE, RAGGED, Frames, as_text
 from holdfast.tables.table.schema import MISSING, Schema
 from holdfast.tables.table.times import NONE, times_of
@@ -86,7 +86,7 @@ class Intake:
         self.schema, self.missing, self.most_names, self.reject = schema, missing, most_names, reject
         self.strict, self.keep = strict, keep
         self.uncounted: set[str] = set()
-        self.seen, self.repeated = Seen(), 0
+        self.seen, self.repeated = SeenKeys(), 0
         self.folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

@@ -27,7 +27,7 @@ LATE = {"no_future": "no row lies so far ahead", "price_not_positive": "a return
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class TableSurvey:
     """A table that was looked at. target: what is learned of each kept row, NaN where it is unknown; late: rows without it, by reason;
     part: what each is for; found: moments of the columns of numbers over the training part."""
 
@@ -40,7 +40,7 @@ class Surveyed:
     findings: list[Finding]
 
 
-def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
+def survey(config: Config, schema: Schema, raw: Raw) -> TableSurvey:
     """Survey a table. Raises Stop(1) where no row is left to train on."""
     arrays, horizon = raw.arrays, columns_of(config).horizon
     target, late, crosses = _targets(schema, raw, horizon)
@@ -66,7 +66,7 @@ def survey(config: Config, schema: Schema, raw: Raw) -> Surveyed:
     )
     if not again.by_chance:
         part[again.rows] = UNUSED
-    return Surveyed(target, late, part, how, purged, found, judge(facts))
+    return TableSurvey(target, late, part, how, purged, found, judge(facts))
 
 
 def judge(facts: TableFacts) -> list[Finding]:

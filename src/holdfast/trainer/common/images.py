@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import struct
 import warnings
 from collections.abc import Mapping
 
@@ -12,6 +11,8 @@ import orjson
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
+
+from holdfast.base_model.tensor_header import pack_header
 
 ABSURD = 1e10  # no value that training makes is as large
 _NAMES = {torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
@@ -78,16 +79,7 @@ class TensorImage:
 def layout(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> tuple[bytes, dict[str, int]]:
     """Return (header, offset of each tensor behind it) of an image as the safetensors library lays it out, without copying values."""
     order = sorted(tensors, key=lambda name: (-_DTYPES.index(tensors[name].dtype), name))
-    entries: dict[str, object] = {"__metadata__": metadata} if metadata else {}
-    offsets, at = {}, 0
-    for name in order:
-        tensor = tensors[name]
-        offsets[name], at = at, at + tensor.nbytes
-        kind = _NAMES[tensor.dtype]
-        entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offsets[name], at]}
-    told = orjson.dumps(entries)
-    told += b" " * (-len(told) % 8)
-    return struct.pack("<Q", len(told)) + told, offsets
+    return pack_header(((name, _NAMES[(one := tensors[name]).dtype], one.shape, one.nbytes) for name in order), metadata)
 
 
 def _is_sane(part: Tensor) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from holdfast.base.files import Json, read_json
-from holdfast.base.units import figure
+from holdfast.base.units import loss_and_norm
 from holdfast.config.settings import PartialSettings
 from holdfast.machine import clock
 from holdfast.machine.machine_file import training_devices
@@ -238,7 +238,7 @@ def peak_bytes(device: torch.device) -> int:
 
 def _nonfinite(training: TrainingState, snapshots: Snapshots | SnapshotFollower, step: int, computed: Gradients) -> int:
     samples = training.samples(step)
-    numbers = f"loss {figure(computed.loss)}, gradient norm {figure(computed.grad_norm)}"
+    numbers = loss_and_norm(computed.loss, computed.grad_norm)
     text = f"step {step} is not finite: {numbers}; the weights were not touched"
     training.job.say(f"holdfast: {text}")
     snapshots.end()

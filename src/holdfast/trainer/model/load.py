@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.base_model.as_loaded import unlike
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
-from holdfast.base_model.packed import Packed, packed_as, widened_from
+from holdfast.base_model.packed import PackedWeights, packed_as, widened_from
 from holdfast.base_model.types import CAUSAL, is_tower, loads_as
 from holdfast.config.config import Config
 from holdfast.config.frozen_formats import FORMATS
@@ -95,12 +95,12 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
     return model, notes + without_attention_dropout(model)
 
 
-def in_fewer_bits(facts: ModelFacts, settings: Settings) -> Packed | None:
+def in_fewer_bits(facts: ModelFacts, settings: Settings) -> PackedWeights | None:
     """Return the format of a run's frozen matrices where that is 4 or 8 bits, else None."""
     packed = packed_as(facts.config)
     if packed and settings.frozen in ("auto", packed.kind):
         return packed
-    return Packed(settings.frozen, settings.double_quant) if FORMATS[settings.frozen].width else None  # type: ignore[arg-type]
+    return PackedWeights(settings.frozen, settings.double_quant) if FORMATS[settings.frozen].width else None  # type: ignore[arg-type]
 
 
 def _read(

@@ -2,7 +2,7 @@
 
 Products in 16 bits on a CPU: oneDNN lays the second matrix out anew, block by block, and keeps sums in fp32 between blocks. The sizes are
 an envelope of 120 shapes measured with torch 2.13 on two threads (32 to 2,048 rows, 64 to 50,304 terms, 64 to 8,000 columns): never less
-than was taken, by 2 MiB a thread more at the most. They are of a CPU with AMX; on one without it (an AVX-512 EPYC, one shape tried) nothing
+than was taken, by at most 2 MiB a thread more. They are of a CPU with AMX; on one without it (an AVX-512 EPYC, one shape tried) nothing
 was taken, and a plan is that much too high.
 """
 

@@ -21,7 +21,7 @@ from transformers.integrations import moe
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
-from holdfast.base_model.packed import Packed
+from holdfast.base_model.packed import PackedWeights
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
@@ -90,7 +90,7 @@ class _Away:
 def hold_unfilled(
     model: Any,
     _folder: Path,
-    form: Packed,
+    form: PackedWeights,
     _dtype: torch.dtype,
     _device: torch.device,
     _home: torch.device,

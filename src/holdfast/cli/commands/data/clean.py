@@ -1,6 +1,6 @@
 """`holdfast data clean`: write the rows that can be trained on into one file, and the others with their reasons into another.
 
-A row nothing is wrong with comes out byte for byte as it stood; a mended one with its changes, and as it was in FILE.mended.jsonl.
+A row nothing is wrong with comes out byte for byte as it stood; a repaired one with its changes, and as it was in FILE.mended.jsonl.
 The result is there whole or not at all; rerun the same command to resume an interrupted one.
 """
 

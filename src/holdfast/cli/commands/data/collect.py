@@ -19,10 +19,10 @@ from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.locks import hold
 from holdfast.data.collect.files import KINDS, batches_of, kind_of
-from holdfast.data.collect.gather import Gathered, gather
+from holdfast.data.collect.gather import CollectedRecords, gather
 from holdfast.data.collect.outfile import OutFile, append
-from holdfast.data.collect.record import Batch
-from holdfast.data.collect.redisstream import Reader, Source
+from holdfast.data.collect.record import WriteBatch
+from holdfast.data.collect.redisstream import StreamReader, StreamSource
 from holdfast.data.duplicates.write import refuse_outputs
 from holdfast.data.files.paths import expand
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             if file.torn:
                 torn = {"file": str(out), "line": None, "reason": "torn_line", "detail": "the last line was cut off; it is kept here"}
                 append(rejects, [torn | {"raw": file.torn.decode("utf-8", "replace")}])
-            show = _Shown(arguments)
+            show = _CountLine(arguments)
             found = gather(batches, file, rejects, arguments.redact, arguments.require_consent, show)
             show.end()
     except OSError as error:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     return DONE, answer
 
 
-def _batches(arguments: argparse.Namespace) -> tuple[Iterator[Batch], Reader | None]:
+def _batches(arguments: argparse.Namespace) -> tuple[Iterator[WriteBatch], StreamReader | None]:
     servers = [source for source in arguments.sources if source.startswith(_SCHEMES)]
     if not servers:
         files = expand(arguments.sources)
@@ -104,7 +104,7 @@ def _batches(arguments: argparse.Namespace) -> tuple[Iterator[Batch], Reader | N
         raise Stop(USAGE, "a Redis server needs --stream NAME", "for example: redis://127.0.0.1:6379/0 --stream requests")
     consumer = f"{socket.gethostname()}:{arguments.out.resolve()}"
     ways = arguments.follow, arguments.take_over, arguments.patience
-    reader = Reader(Source(servers[0], arguments.stream, arguments.group, consumer, *ways))
+    reader = StreamReader(StreamSource(servers[0], arguments.stream, arguments.group, consumer, *ways))
     return reader.batches(), reader
 
 
@@ -112,7 +112,7 @@ def _refuse_places(arguments: argparse.Namespace, out: Path, rejects: Path) -> N
     refuse_outputs([out, rejects], arguments.sources)
 
 
-def _answer(found: Gathered, file: OutFile, rejects: Path) -> Json:
+def _answer(found: CollectedRecords, file: OutFile, rejects: Path) -> Json:
     return {
         "rows": found.rows,
         "by_category": dict(sorted(found.by_category.items())),
@@ -139,13 +139,13 @@ def _tell(answer: Json, out: Path) -> None:
         say(f"  what was not taken, and why: {answer['rejects']}")
 
 
-class _Shown:
+class _CountLine:
     """Counts on a terminal, one line that is written over."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._on = sys.stderr.isatty() and not arguments.json
 
-    def __call__(self, found: Gathered) -> None:
+    def __call__(self, found: CollectedRecords) -> None:
         if self._on:
             print(f"\r{found.read:,} records, {found.rows:,} new rows", end="", file=sys.stderr, flush=True)
 

@@ -34,7 +34,7 @@ def add_shared_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--objective", default="sft", choices=("sft", *WANTED), help="what the rows are to be learned with (default: sft)")
     check.add_argument("--field", action="append", default=[], metavar="NAME=THEIRS", help="what the files call a field, e.g. output=reply")
     check.add_argument("--row-weight", metavar="FIELD", help="the field that says how much a row counts, as data.row_weight does")
-    check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become mended)")
+    check.add_argument("--redact", action="store_true", help="take secrets and e-mail addresses out of the texts (rows become repaired)")
     check.add_argument("--languages", action="store_true", help="detect the language of each row (about as slow as counting its tokens)")
     check.add_argument("--held-out", action="append", default=[], metavar="PATH", help="rows that must not be among these")
     check.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores); the result does not depend on it")

@@ -15,7 +15,7 @@ from holdfast.base.units import counted
 from holdfast.base_model.folder import folder_of
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.judge.turns import BadRow
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     return DONE, shown.as_json()
 
 
-def _shown(row: Unparsed, rules: Rules, codec: Codec, any_objective: bool) -> ShownRow:
+def _shown(row: UnparsedRow, rules: Rules, codec: Codec, any_objective: bool) -> ShownRow:
     """Render a row. any_objective: one of preferences is shown as the objectives learn it that are for such rows. Raises BadRow."""
     try:
         return show_row(row, rules, codec)
@@ -71,7 +71,7 @@ def _shown(row: Unparsed, rules: Rules, codec: Codec, any_objective: bool) -> Sh
         raise
 
 
-def _row(file: Path, wanted: int) -> Unparsed:
+def _row(file: Path, wanted: int) -> UnparsedRow:
     if wanted < 1:
         raise Stop(USAGE, f"--row {wanted}: rows are counted from 1", "give a line as rejects and incidents name it")
     count, last = 0, 0

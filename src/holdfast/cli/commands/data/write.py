@@ -13,7 +13,7 @@ from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.data.recipe.ask import Asker, Endpoint
 from holdfast.data.recipe.generate import HELD_OUT_SHARE, Row, choose_held_out
-from holdfast.data.recipe.model_rows import Order, Written, write_rows
+from holdfast.data.recipe.model_rows import GenerationTotals, Order, write_rows
 from holdfast.data.recipe.recipe import Recipe
 from holdfast.data.recipe.wire import shown
 from holdfast.terminal.counting import counting
@@ -105,14 +105,14 @@ def _order_of(arguments: argparse.Namespace, recipe: Recipe) -> Order:
     return Order(recipe, arguments.model, arguments.per_request, arguments.parallel, *prices)
 
 
-def _bill(order: Order, found: Written) -> str:
+def _bill(order: Order, found: GenerationTotals) -> str:
     cost = order.cost(found.tokens_in, found.tokens_out)
     unknown = f" ({found.uncounted:,} answers not counted)" if found.uncounted else ""
     price = "" if cost is None else f", cost {cost:,.4f}"
     return f"{found.requests:,} requests, {found.tokens_in:,} tokens in, {found.tokens_out:,} out{unknown}{price}"
 
 
-def _refused(found: Written) -> list[str]:
+def _refused(found: GenerationTotals) -> list[str]:
     if not found.refused:
         return []
     return ["refused: " + ", ".join(f"{count:,} {reason}" for reason, count in found.refused.most_common())]

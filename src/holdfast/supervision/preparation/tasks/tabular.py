@@ -21,7 +21,7 @@ from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.needs import refuse_no_held_out
-from holdfast.supervision.preparation.types import Foreseen, Planned, Preparation
+from holdfast.supervision.preparation.types import Foreseen, NewRun, Preparation
 from holdfast.tables.plan import plan_table
 from holdfast.terminal.run_view import Terminal
 
@@ -43,7 +43,7 @@ def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
     return built
 
 
-def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> Planned:
+def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> NewRun:
     """Plan a new run, whose arrays then lie in its folder. Raises Stop(1)."""
     machine = asked.result()
     built = _check(run, config, terminal)
@@ -55,7 +55,7 @@ def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: 
     plan = plan_table(config, machine, form.width, tuple(len(one.values) for one in form.categories), outputs)
     rows = RowCounts(train=parts["train"], held_out=parts["held_out"], per_epoch=parts["train"])
     planned = RunPlan(**dict(plan), steps=steps, samples=samples, rows=rows, data_sha256=built.digest)
-    return Planned(config, config, machine, planned)
+    return NewRun(config, config, machine, planned)
 
 
 def foresee(config: Config, machine: Json) -> Foreseen:

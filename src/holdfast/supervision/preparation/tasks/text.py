@@ -23,11 +23,11 @@ from holdfast.supervision.preparation.needs import refuse_what_is_missing, tell_
 from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.run_plan import plan_rows
 from holdfast.supervision.preparation.start import take_start
-from holdfast.supervision.preparation.types import Planned, Preparation
+from holdfast.supervision.preparation.types import NewRun, Preparation
 from holdfast.terminal.run_view import Terminal
 
 
-def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> Planned:
+def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> NewRun:
     """Plan a new run, whose tokens then lie in its folder and whose config names the commit of its model."""
     model = read_model(config.model)
     held = as_it_comes(config, model)
@@ -54,7 +54,7 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
         start_adapter=start,
     )
     tell_what_learns(config, model, plan, terminal)
-    return Planned(config, held, machine, plan)
+    return NewRun(config, held, machine, plan)
 
 
 def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:

@@ -22,7 +22,7 @@ from holdfast.base.cache import cache_folder
 from holdfast.base.errors import error_message
 from holdfast.base.files import sha256
 from holdfast.base_model.folder import weight_files
-from holdfast.base_model.packed import Packed
+from holdfast.base_model.packed import PackedWeights
 from holdfast.config.frozen_formats import FORMATS
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.common.oom import is_out_of_memory
@@ -46,7 +46,7 @@ class QuantisedWeights:
 def hold_quantised(
     model: Any,
     folder: Path,
-    form: Packed,
+    form: PackedWeights,
     dtype: torch.dtype,
     device: torch.device,
     home: torch.device,
@@ -119,7 +119,7 @@ def held_layers(model: Any) -> Iterator[tuple[str, nn.Linear]]:
     return ((name, module) for name, module in layers_of(model) if not module.weight.is_floating_point())
 
 
-def _parts(weight: Tensor, form: Packed, library: Any) -> dict[str, Tensor]:
+def _parts(weight: Tensor, form: PackedWeights, library: Any) -> dict[str, Tensor]:
     """Return a quantised weight as named tensors."""
     if form.kind == "int8":
         peaks = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp_min(1e-12)
@@ -159,7 +159,7 @@ def _parts_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     return {key.rpartition(":")[2]: tensor for key, tensor in tensors.items() if key.rpartition(":")[0] == name}
 
 
-def _place(folder: Path, form: Packed, dtype: torch.dtype, version: str) -> Path | None:
+def _place(folder: Path, form: PackedWeights, dtype: torch.dtype, version: str) -> Path | None:
     """Return the path where these quantised weights are cached, beside the token cache; None where there is no home."""
     cache = cache_folder(os.environ)
     if cache is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.base.files import replacing
+from holdfast.base_model.tensor_header import pack_header
 
 _NAMES = {torch.uint8: "U8", torch.int8: "I8", torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32"}
 _ORDER = list(_NAMES)  # of safetensors, whose widest types come first
@@ -40,13 +40,6 @@ def _write(tensors: Mapping[str, Tensor], file: BinaryIO | None) -> str:
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     names = sorted(tensors, key=lambda name: (-_ORDER.index(tensors[name].dtype), name))
-    header, at = {}, 0
-    for name in names:
-        tensor = tensors[name]
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
-        at += tensor.nbytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
+    yield pack_header((name, _NAMES[(one := tensors[name]).dtype], one.shape, one.nbytes) for name in names)[0]
     for name in names:
         yield tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

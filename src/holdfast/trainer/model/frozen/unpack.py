@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.base_model.packed import Packed
+from holdfast.base_model.packed import PackedWeights
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.model.frozen.quantised import BLOCK
 
 
-def unpack(model: Any, packed: Packed, dtype: torch.dtype, widen: bool) -> dict[str, Tensor]:
+def unpack(model: Any, packed: PackedWeights, dtype: torch.dtype, widen: bool) -> dict[str, Tensor]:
     """Put torch's own layers in the place of bitsandbytes': with weights of `dtype` where they are to be widened, else with none yet.
 
     What the widened ones compute with is what the packed ones stand for: nothing is rounded but to `dtype`. Gives back the packed weights

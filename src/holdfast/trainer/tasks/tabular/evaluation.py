@@ -12,7 +12,7 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.config.table import columns_of
 from holdfast.run.folder import RunFolder
-from holdfast.tables.table.form import Form, Target
+from holdfast.tables.table.form import Form, TargetColumn
 from holdfast.tables.table.statistics import in_order
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.common.device import prepare_torch
@@ -123,7 +123,7 @@ def says(result: Json, rows: int) -> str:
     return words
 
 
-def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str, before: Column | None) -> dict[str, Column]:
+def _naive(config: Config, table: TableSet, about: TargetColumn, count: int, loss: str, before: Column | None) -> dict[str, Column]:
     """Forecast `count` rows without looking at a feature: the mean or frequencies of training, no change, the last change.
 
     before: the last change at each row, where there is a horizon.
@@ -141,7 +141,7 @@ def _naive(config: Config, table: TableSet, about: Target, count: int, loss: str
     return found
 
 
-def _before(table: TableSet, rows: np.ndarray, about: Target) -> Column:
+def _before(table: TableSet, rows: np.ndarray, about: TargetColumn) -> Column:
     """Return the change in the horizon that ended at each row, NaN where unknown: the target of the row that far before it."""
     if in_order(table.file, table.time):
         at = rows - (about.horizon or 0)

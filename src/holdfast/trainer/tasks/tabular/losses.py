@@ -8,18 +8,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.config.table import Table
-from holdfast.tables.table.form import Target
+from holdfast.tables.table.form import TargetColumn
 from holdfast.trainer.tasks.tabular.metrics import middle_places
 
 
-def loss_name(table: Table, target: Target) -> str:
+def loss_name(table: Table, target: TargetColumn) -> str:
     """Return the name of a run's loss, with auto resolved."""
     if table.loss != "auto":
         return table.loss
     return "cross-entropy" if target.kind == "classification" else "mse"
 
 
-def class_weights(table: Table, target: Target) -> list[float] | None:
+def class_weights(table: Table, target: TargetColumn) -> list[float] | None:
     """Compute a weight for each class, with mean 1 over the training rows; None where all are 1."""
     if table.class_weights == "none" or not target.classes:
         return None
@@ -35,7 +35,7 @@ def class_weights(table: Table, target: Target) -> list[float] | None:
 class RowLoss:
     """The loss of each row: outputs [rows, (members,) outputs] and targets [rows] to [rows]."""
 
-    def __init__(self, table: Table, target: Target, device: torch.device) -> None:
+    def __init__(self, table: Table, target: TargetColumn, device: torch.device) -> None:
         self.name, self.delta = loss_name(table, target), table.huber_delta
         weights = class_weights(table, target)
         self.weights = None if weights is None else torch.tensor(weights, device=device)

@@ -14,11 +14,11 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import Source
-from holdfast.data.judge.judge import Judged
+from holdfast.data.judge.judge import JudgedRow
 from holdfast.data.judge.rules import NO_LIMIT, rules_of
 from holdfast.data.judge.turns import Example
 from holdfast.data.templates.chat_template import learned_by, write
-from holdfast.data.templates.conversation import Written
+from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.templates.template import ChatTemplate, turns_of
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import Block, blocks, readable
@@ -57,7 +57,7 @@ def refuse_other_rendering(config: Config, codec: Codec, special: Mapping[str, A
             raise Refusal("tokenizer_or_template", message, hint)
 
 
-def difference(written: Written, example: Example, template: ChatTemplate, special: Mapping[str, Any]) -> TemplateDifference | None:
+def difference(written: RenderedRow, example: Example, template: ChatTemplate, special: Mapping[str, Any]) -> TemplateDifference | None:
     """Find how a sequence of ours is no beginning of transformers' text up to one of the answers; None where each is.
 
     An answer with a thought behind a prompt that opens one, or one that stands in the whole text behind other turns, is right if its prompt
@@ -97,9 +97,9 @@ def _common(one: str, two: str) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def one_of_each_shape(config: Config, codec: Codec) -> Iterator[tuple[Source, Example, Written]]:
+def one_of_each_shape(config: Config, codec: Codec) -> Iterator[tuple[Source, Example, RenderedRow]]:
     """Yield the shortest conversation of each shape among the first rows: its roles, and what stands in its turns."""
-    found: dict[tuple[Any, ...], tuple[Source, Judged, Written]] = {}
+    found: dict[tuple[Any, ...], tuple[Source, JudgedRow, RenderedRow]] = {}
     for file in config.data.files[:_FILES]:
         block = next(blocks(file), None)
         good = readable(Block(block.rows[:_ROWS]), rules_of(config, NO_LIMIT), codec)[0] if block else []
