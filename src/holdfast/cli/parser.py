@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
 def _as_setting(words: str) -> str:
     """Return an option given with its value as KEY=VALUE; empty where no key is called so."""
-    from holdfast.config.load import key_named  # pydantic is imported only where something is wrong
+    from holdfast.config.problems import key_named  # pydantic is imported only where something is wrong
 
     option, _, value = words.replace("=", " ", 1).partition(" ")
     key = key_named(option)
