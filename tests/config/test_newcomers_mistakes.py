@@ -81,6 +81,8 @@ def test_explain_takes_words_and_lines(capsys: pytest.CaptureFixture[str], words
     [
         (["data", "clean", "r.jsonl", "--out", "o.jsonl", "--drop", "duplicat"], "did you mean duplicate?"),
         (["plan", "a.yaml", "--card", "MI51"], "did you mean MI"),
+        (["init", "--model", "tiny", "--data", "r.jsonl", "--model", "nope"], "--model is given twice: tiny and nope"),
+        (["plan", "a.yaml", "--memory", "8GiB", "--memory=9GiB"], "--memory is given twice"),
     ],
 )
 def test_a_wrong_word_is_answered_with_the_near_one(
