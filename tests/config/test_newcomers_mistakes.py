@@ -82,6 +82,12 @@ def test_explain_takes_words_and_lines(capsys: pytest.CaptureFixture[str], words
         (["data", "clean", "r.jsonl", "--out", "o.jsonl", "--drop", "duplicat"], "did you mean duplicate?"),
         (["plan", "a.yaml", "--card", "MI51"], "did you mean MI"),
         (["init", "--model", "tiny", "--data", "r.jsonl", "--model", "nope"], "--model is given twice: tiny and nope"),
+        (["run", "--hang-s", "nan", "--", "true"], "--hang-s nan: not a number of seconds above 0"),
+        (["run", "--notify", "empty.yaml", "--", "true"], "does not say whom to tell: a section of keys is needed\n"),
+        (["learn", "empty.yaml"], "holds nothing, a mapping of keys is needed\n  -> docs/how-to/learn.md shows one"),
+        (["drill", "--faults", "empty.yaml"], "a mapping of keys is needed\n  -> docs/reference/faults.md shows the language"),
+        (["chat", "nope"], "is not a run folder (there is no such folder)\n  -> run folders lie under runs/; `holdfast status` lists them"),
+        (["compare", "a.yaml", "nope"], "a.yaml is not a run folder (it is a file)"),
         (["plan", "a.yaml", "--memory", "8GiB", "--memory=9GiB"], "--memory is given twice"),
     ],
 )
@@ -90,6 +96,7 @@ def test_a_wrong_word_is_answered_with_the_near_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "r.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "empty.yaml").touch()
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE))
     assert main(words) == 2
     assert said in capsys.readouterr().err

@@ -25,7 +25,7 @@ class _Once(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None) -> None:
         assert isinstance(parser, Parser)
-        if option_string is not None and parser.given.setdefault(self.dest, values) != values:
+        if option_string is not None and repr(parser.given.setdefault(self.dest, values)) != repr(values):  # NaN is no other NaN
             raise Stop(
                 USAGE, f"{option_string} is given twice: {parser.given[self.dest]} and {values}", "it takes one value; keep one of them"
             )

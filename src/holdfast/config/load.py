@@ -25,6 +25,7 @@ from holdfast.config.rows_elsewhere import elsewhere, with_rows_here, with_rows_
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+_FAULTS = "docs/reference/faults.md shows the language"
 _OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 
 
@@ -66,15 +67,16 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
 
 def load_faults(file: Path) -> list[Fault]:
     """Read a fault list (`faults:` in YAML, or the list alone). Raises Stop(2)."""
-    tree = read_yaml(file, allow_list=True)
+    tree = read_yaml(file, allow_list=True, keys=_FAULTS)
     try:
         return FaultFile.model_validate(tree).faults
     except ValidationError as error:
         problems = problems_of(error, FaultFile, _root_of(file))
-        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/reference/faults.md shows the language") from error
+        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), _FAULTS) from error
 
 
-def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
+def read_yaml(file: Path, allow_list: bool = False, keys: str = EVERY_KEY) -> dict[str, Any]:
+    """Read a mapping of keys from a YAML file; keys: where they are told, for who gave something else. Raises Stop(2)."""
     if file.suffix in _OF_ROWS and file.is_file():
         text = f"{file} is a file of rows; a config is a YAML file that names it"
         raise Stop(USAGE, text, f"write `data: {{files: {file}}}` and a `model:` into one; {EVERY_KEY}")
@@ -98,7 +100,7 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
     if not isinstance(tree, dict):
-        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", EVERY_KEY)
+        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", keys)
     return tree
 
 

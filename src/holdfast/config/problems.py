@@ -78,7 +78,7 @@ def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[
         return f"{path}: missing; {_describe(place, model)}"
     message = re.split(", (?:unable to|got a number)", problem["msg"].removeprefix("Value error, "))[0]
     if not path:
-        return message
+        return _PLAINLY.get(kind, message)
     said = _INSTEAD_OF.get((path, str(value).lower())) or _PLAINLY.get(kind) or message[0].lower() + message[1:]
     if path in _AS_SECTION and isinstance(value, str):
         said += f": write `{_AS_SECTION[path].format(value)}`"
