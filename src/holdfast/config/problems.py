@@ -127,7 +127,7 @@ def _nearest(place: list[Any], model: type[BaseModel]) -> str:
     close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
     if close:
         return ".".join([*map(str, place[:-1]), close[0]])
-    everywhere = {path.split(".")[-1]: path for path in _paths(model, "")}
+    everywhere = {path.split(".")[-1]: path for path in paths_of(model)}
     close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, _ALIKE)
     if close:
         return everywhere[close[0]]
@@ -144,7 +144,7 @@ def _turned(place: list[Any], model: type[BaseModel]) -> str:
 def key_named(option: str) -> str:
     """Guess the config's key that an option such as --learning_rate or --steps means; empty where none or several have its name."""
     name = option.lstrip("-").replace("-", "_")
-    found = [path for path in _paths(Config, "") if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
+    found = [path for path in paths_of(Config) if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
     return OURS.get(name) or (found[0] if len(found) == 1 else "")
 
 
@@ -159,15 +159,11 @@ def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None
 
 def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
     """List every key of a config with its sections, as in train.lr."""
-    return _paths(model, prefix)
-
-
-def _paths(model: type[BaseModel], prefix: str) -> list[str]:
     found = []
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found += _paths(annotation, f"{prefix}{name}.")
+            found += paths_of(annotation, f"{prefix}{name}.")
         found.append(prefix + name)
     return found
 
