@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.config.adapter_kinds import KINDS, AdapterKind
-from holdfast.config.frozen_formats import FORMATS
+from holdfast.config.choices.frozen_formats import FORMATS
+from holdfast.config.choices.optimizers import OPTIMIZERS, OptimizerKind
 from holdfast.config.objectives import OBJECTIVES
-from holdfast.config.optimizers import OPTIMIZERS, OptimizerKind
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "training.md"
 MARK = re.compile(r"(<!-- (\w+): written by scripts/kind_tables.py -->\n).*?(<!-- end -->)", re.S)

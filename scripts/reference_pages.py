@@ -21,12 +21,12 @@ import holdfast
 from holdfast.base import errors
 from holdfast.cli.main import VERBS, build_parser
 from holdfast.config.config import Config
+from holdfast.config.key_lines import default_of, section_in, type_of
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
 SENTENCES = Path(__file__).parent / "event_sentences.yaml"
 NOTE = "<!-- written by scripts/reference_pages.py; do not edit -->\n"
-PLURAL = {"string": "names", "integer": "numbers", "number": "numbers"}
 SAMPLE = {"table": "target: price", "data": "files: rows.jsonl"}  # what a section needs to be valid
 CODES = {  # in the order of the table; AGAIN is told to launchers only
     "DONE": "Done; nothing is wrong.",
@@ -89,7 +89,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def config_page() -> str:
     schema = Config.model_json_schema()
-    sections = {name: _ref(part) for name, part in schema["properties"].items()}
+    sections = {name: section_in(part) for name, part in schema["properties"].items()}
     plain = {name: part for name, part in schema["properties"].items() if not sections[name]}
     text = [
         f"{NOTE}# Config keys\n\nA config is one YAML file. `holdfast train CONFIG key=value` changes single keys, `holdfast schema`"
@@ -107,45 +107,12 @@ def config_page() -> str:
     return "\n".join(part for part in text if part)
 
 
-def _ref(part: dict[str, Any]) -> str:
-    """The name of the section a key holds; empty where it holds a value."""
-    for one in [part, *part.get("allOf", []), *part.get("anyOf", [])]:
-        if "$ref" in one:
-            return str(one["$ref"].rpartition("/")[2])
-    return ""
-
-
 def _rows(above: str, section: dict[str, Any]) -> list[tuple[str, ...]]:
     required = section.get("required", [])
     return [
-        (f"`{above}{name}`", _type(part), "required" if name in required else _default(part), part.get("description", ""))
+        (f"`{above}{name}`", type_of(part), "required" if name in required else default_of(part), part.get("description", ""))
         for name, part in section["properties"].items()
     ]
-
-
-def _default(part: dict[str, Any]) -> str:
-    if "default" not in part:
-        return "`[]`" if part.get("type") == "array" else "`{}`"
-    value = part["default"]
-    return "not set" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _type(part: dict[str, Any]) -> str:
-    if "enum" in part or "const" in part:
-        return ", ".join(f"`{one}`" for one in part.get("enum", [part.get("const")]))
-    if "anyOf" in part:
-        return " or ".join(dict.fromkeys(_type(one) for one in part["anyOf"] if one.get("type") != "null"))
-    kind = part.get("type", "value")
-    if kind == "array":
-        items = part.get("items", {})
-        return "list of faults" if "$ref" in items else f"list of {PLURAL.get(items.get('type'), _type(items))}"
-    if kind == "object":
-        return "mapping"
-    words = {"string": "text", "boolean": "`true`, `false`"}.get(kind, kind)
-    low, high = part.get("minimum", part.get("exclusiveMinimum")), part.get("maximum", part.get("exclusiveMaximum"))
-    above, below = "over" if "exclusiveMinimum" in part else "from", "below" if "exclusiveMaximum" in part else "to"
-    limits = [f"{above} {low:g}" if low is not None else "", f"{below} {high:g}" if high is not None else ""]
-    return " ".join([words, *(one for one in limits if one)])
 
 
 # ---- the commands

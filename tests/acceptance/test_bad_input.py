@@ -22,7 +22,8 @@ from conftest import events, fill, holdfast, lines, make_rows, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.config.config import Config
 from holdfast.config.foreign_keys import NO_KEY, OURS
-from holdfast.config.load import _paths, load_config
+from holdfast.config.load import load_config
+from holdfast.config.problems import paths_of
 
 Write = Callable[..., Path]
 
@@ -82,9 +83,9 @@ def test_an_unknown_key_is_answered_with_the_nearest_valid_one(config_of: Write,
 
 
 def test_other_trainers_names_are_answered_with_keys_that_exist() -> None:
-    assert set(OURS.values()) <= set(_paths(Config, ""))
+    assert set(OURS.values()) <= set(paths_of(Config))
     assert not set(OURS) & set(NO_KEY)
-    assert not (set(OURS) | set(NO_KEY)) & {path.split(".")[-1] for path in _paths(Config, "")}, "a key of ours is never taken for another"
+    assert not (set(OURS) | set(NO_KEY)) & {path.split(".")[-1] for path in paths_of(Config)}, "a key of ours is never taken for another"
 
 
 OF_LLAMA_FACTORY = """

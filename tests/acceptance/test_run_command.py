@@ -16,7 +16,7 @@ import pytest
 from conftest import events, holdfast, start, wait_until
 from holdfast.base.files import write_json
 from holdfast.base.identity import identify
-from holdfast.cli.commands.run import known
+from holdfast.cli.commands.run import _script_of, known
 from holdfast.processes.attempt import Attempt
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
@@ -347,6 +347,8 @@ FORKS = (
         ([], 2, "no command is given"),
         (["--steps", "5"], 2, "--steps is not an option of holdfast run"),
         (["./plain.txt"], 2, "is not executable"),
+        ([sys.executable, "-u", "nope.py"], 2, "nope.py: no such file; the current folder is"),
+        ([sys.executable, "planing.py"], 2, "did you mean plain.py?"),
         (["./wrong"], 1, "it could not be started"),
         (["true"], 0, "no progress was seen, so whether it did its work is not known"),
         ([sys.executable, "-c", FORKS], 3, "running in the background, which was ended"),
@@ -354,16 +356,47 @@ FORKS = (
         ([sys.executable, "-c", "input('password: ')"], 3, "EOFError"),
         ([sys.executable, "-c", SCRIPT + "os.chdir('elsewhere'); sys.exit(9)"], 3, "ended with exit code 9"),
     ],
-    ids=["missing", "none", "option", "not-executable", "no-program", "no-progress", "background", "deletes", "asks", "elsewhere"],
+    ids=[
+        "missing",
+        "none",
+        "option",
+        "not-executable",
+        "no-script",
+        "near",
+        "no-program",
+        "no-progress",
+        "background",
+        "deletes",
+        "asks",
+        "elsewhere",
+    ],
 )
 def test_a_command_that_cannot_be_watched_over_ends_with_a_sentence(tmp_path: Path, words: list[str], code: int, says: str) -> None:
     (tmp_path / "plain.txt").write_text("echo hello")
+    (tmp_path / "plain.py").touch()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "wrong").write_bytes(b"\x7fELF nonsense")
     (tmp_path / "wrong").chmod(0o755)
     told = run(tmp_path, words=words, code=code)["told"]
     assert says in told and "bug in holdfast" not in told
     wait_until(lambda: not left_by(tmp_path), 20)  # no orphan; its shim ends a moment later
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        ("python3.11 -u -X dev train.py --lr 1", "train.py"),
+        ("python -m train", None),
+        ("python -uc pass", None),
+        ("python -", None),
+        ("accelerate launch --config_file a.yaml t.py x.py", "t.py"),
+        ("torchrun --nproc-per-node 2 --log-dir out.py t.py", "t.py"),
+        ("torchrun -m t.py", None),
+        ("./train.py a.py", None),
+    ],
+)
+def test_the_script_of_a_command_is_known_by_its_interpreter_or_launcher(words: str, script: str | None) -> None:
+    assert _script_of(words.split()) == script
 
 
 def ended(child: subprocess.Popen[str]) -> int:

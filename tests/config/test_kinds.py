@@ -17,10 +17,10 @@ from conftest import ROOT
 from holdfast.base_model.folder import read_model
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import KINDS, AdapterType
+from holdfast.config.choices.frozen_formats import FORMATS, Frozen
+from holdfast.config.choices.optimizers import OPTIMIZERS, OptimizerName
 from holdfast.config.config import Config
-from holdfast.config.frozen_formats import FORMATS, Frozen
 from holdfast.config.objectives import OBJECTIVES, ObjectiveName
-from holdfast.config.optimizers import OPTIMIZERS, OptimizerName
 from holdfast.export.delta import FORMULAS
 from holdfast.planning.memory.trained_size import trainable_parameters
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from holdfast.base.errors import Stop
 from holdfast.cli.main import main
+from holdfast.config.config import Config
 from holdfast.config.load import load_config
 
 BASE: dict[str, Any] = {"model": "tiny", "data": {"files": "rows.jsonl"}}
@@ -29,6 +31,16 @@ MISTAKES = [
     ({"load_in_4bit": True}, "load_in_4bit", "train.frozen"),
     ({"train": {"epochs": 1, "steps": 5}}, "train", "not both"),
     ({"train": {"lr": "fast"}}, "train.lr", "number"),
+    ({"train": {"lr": "0,0002"}}, "train.lr", "write 0.0002 (line 5)"),
+    ({"data": {"files": "rows.jsonl", "held_out": "10%"}}, "data.held_out", "write 0.1 (line 3)"),
+    ({"train": {"max_tokens": "2k"}}, "train.max_tokens", "write 2000"),
+    ({"train": {"max_tokens": 64.5}}, "train.max_tokens", "a valid integer; write 64 (line 5)"),
+    ({"train": {"max_tokens": 10**10}}, "train.max_tokens", "less than or equal to 10000000 (line 5)"),
+    ({"train": {"lr": 1e30}}, "train.lr", "less than or equal to 1000"),
+    ({"train": {"steps": True}}, "train.steps", "is no number"),
+    ({"train": {"ranks": True}}, "train.ranks", "is no number"),
+    ({"train": {"ranks": 0}}, "train.ranks: 0: input should be 'auto' or greater than or equal to 1 (line 5)", "auto or integer from 1"),
+    ({"train": {"precision": "bf61"}}, "train.precision", "did you mean bf16?"),
     ({"report_to": "wandb"}, "report_to", "run.track"),
     ({"train": {"memory_limit": 8}}, "train.memory_limit: 8: 8 bytes hold no model", "did you mean 8GiB?"),
     ({"train": {"memory_limit": "16"}}, "train.memory_limit", "did you mean 16GiB?"),
@@ -69,6 +81,14 @@ def test_explain_takes_words_and_lines(capsys: pytest.CaptureFixture[str], words
     [
         (["data", "clean", "r.jsonl", "--out", "o.jsonl", "--drop", "duplicat"], "did you mean duplicate?"),
         (["plan", "a.yaml", "--card", "MI51"], "did you mean MI"),
+        (["init", "--model", "tiny", "--data", "r.jsonl", "--model", "nope"], "--model is given twice: tiny and nope"),
+        (["run", "--hang-s", "nan", "--", "true"], "--hang-s nan: not a number of seconds above 0"),
+        (["run", "--notify", "empty.yaml", "--", "true"], "does not say whom to tell: a section of keys is needed\n"),
+        (["learn", "empty.yaml"], "holds nothing, a mapping of keys is needed\n  -> docs/how-to/learn.md shows one"),
+        (["drill", "--faults", "empty.yaml"], "a mapping of keys is needed\n  -> docs/reference/faults.md shows the language"),
+        (["chat", "nope"], "is not a run folder (there is no such folder)\n  -> run folders lie under runs/; `holdfast status` lists them"),
+        (["compare", "a.yaml", "nope"], "a.yaml is not a run folder (it is a file)"),
+        (["plan", "a.yaml", "--memory", "8GiB", "--memory=9GiB"], "--memory is given twice"),
     ],
 )
 def test_a_wrong_word_is_answered_with_the_near_one(
@@ -76,6 +96,49 @@ def test_a_wrong_word_is_answered_with_the_near_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "r.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "empty.yaml").touch()
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE))
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "said"),
+    [
+        ({"train": {"seed": 1, "lr": "fast"}}, 5, "docs/reference/config.md#train says of train.lr: number over 0 to 1,000; 0.0002 when"),
+        ({"run": {"track": ["wandb", "wandbb"]}}, 7, "docs/reference/config.md#run says of run.track: list of names"),
+        ({"train": {"until": {"loss": "low"}}}, 6, "docs/reference/config.md#train says of train.until.loss: number over 0"),
+        ({"train": [1]}, 4, "docs/reference/config.md#train lists its keys"),
+        ({"model": 5}, 3, "docs/reference/config.md says of model: text; a folder in Hugging Face layout"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_its_line_and_what_the_config_page_says_of_its_key(
+    tmp_path: Path, more: dict[str, Any], line: int, said: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE | more))
+    with pytest.raises(Stop) as stop:
+        load_config(tmp_path / "a.yaml")
+    assert f"(line {line})" in stop.value.message
+    assert stop.value.hint.startswith(said)
+    with pytest.raises(Stop) as given:
+        load_config(tmp_path / "a.yaml", ["train.lr=fast", "run.track=5", "train.until=5", "train.seed=x", "model=[]", "train=5"])
+    assert "(line" not in given.value.message
+
+
+def _numbers(part: dict[str, Any], path: str, sections: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each number that a config's schema takes."""
+    part = sections[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    inner = {"": part.get("items"), "*": part.get("additionalProperties"), **part.get("properties", {})}
+    for one in part.get("anyOf", []):
+        yield from _numbers(one, path, sections)
+    for name, one in inner.items():
+        yield from _numbers(one, f"{path}.{name}".strip("."), sections) if isinstance(one, dict) else ()
+    if part.get("type") in ("integer", "number"):
+        yield path, part
+
+
+def test_each_number_of_a_config_has_a_most() -> None:
+    schema = Config.model_json_schema()
+    without = [path for path, part in _numbers(schema, "", schema["$defs"]) if not {"maximum", "exclusiveMaximum", "le"} & part.keys()]
+    assert [path for path in without if not path.startswith("faults.")] == ["train.max_grad_norm"]  # a huge one leaves gradients alone

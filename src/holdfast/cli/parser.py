@@ -20,11 +20,29 @@ _WITHOUT_OPTION = {  # what other programs have an option for
 }
 
 
+class _Once(argparse.Action):
+    """An option of one value: where it is given again with another, argparse would take the last without a word."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        assert isinstance(parser, Parser)
+        if option_string is not None and repr(parser.given.setdefault(self.dest, values)) != repr(values):  # NaN is no other NaN
+            raise Stop(
+                USAGE, f"{option_string} is given twice: {parser.given[self.dest]} and {values}", "it takes one value; keep one of them"
+            )
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but its errors name the nearest verb or option and the next command, and `fill` adds what it takes once it is asked to."""
 
     fill: Callable[[], None] | None = None
     behind_dashes: str | None = None  # what is to hold the words behind two dashes
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.given: dict[str, Any] = {}
+        for name in (None, "store"):
+            self.register("action", name, _Once)
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
@@ -55,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, after filling it; words that come after an option belong to the list that was begun before it."""
-        fill, self.fill = self.fill, None
+        fill, self.fill, self.given = self.fill, None, {}
         if fill:
             fill()
         words: list[str] = []
@@ -77,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 
 def _as_setting(words: str) -> str:
     """Return an option given with its value as KEY=VALUE; empty where no key is called so."""
-    from holdfast.config.load import key_named  # pydantic is imported only where something is wrong
+    from holdfast.config.problems import key_named  # pydantic is imported only where something is wrong
 
     option, _, value = words.replace("=", " ", 1).partition(" ")
     key = key_named(option)

@@ -23,7 +23,7 @@ class Adapter(Section):
         None, description="folder of an adapter to go on from (PEFT's layout, or a finished run); r, alpha and targets then follow it"
     )
     r: int = Field(8, ge=1, le=1024, description="rank")
-    alpha: float = Field(16.0, gt=0, description="scaling numerator: updates are scaled by alpha / r")
+    alpha: float = Field(16.0, gt=0, le=1_000_000, description="scaling numerator: updates are scaled by alpha / r")
     dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input")
     targets: str | list[str] = Field(
         "all-linear", description="all-linear, a list of names of modules, or a pattern that the whole name of a module has to match"
@@ -32,19 +32,21 @@ class Adapter(Section):
     init: Literal["default", "gaussian", "orthogonal", "pissa", "olora"] = Field(
         "default", description="what a LoRA adapter begins with; pissa and olora: a part of the weights, for twice the rank in the file"
     )
-    lr_ratio: float | None = Field(None, gt=0, description="LoRA+: the learning rate of the B matrices, as a multiple of train.lr")
-    target_r: int | None = Field(None, ge=1, description="adalora: mean rank at the end; half of r when not given")
+    lr_ratio: float | None = Field(
+        None, gt=0, le=1_000_000, description="LoRA+: the learning rate of the B matrices, as a multiple of train.lr"
+    )
+    target_r: int | None = Field(None, ge=1, le=1024, description="adalora: mean rank at the end; half of r when not given")
     virtual_tokens: int = Field(20, ge=1, le=4096, description="prompt: embeddings that are learned before every row")
     modules_to_save: list[str] = Field(
         default_factory=list, description="modules trained whole beside the adapter and saved with it, for example lm_head"
     )
-    trainable_token_indices: list[Annotated[int, Field(ge=0)] | str] = Field(
+    trainable_token_indices: list[Annotated[int, Field(ge=0, le=2**31 - 1)] | str] = Field(
         default_factory=list, description="tokens whose embeddings are trained, too: their texts or numbers, for example [<|im_start|>]"
     )
     target_parameters: list[str] = Field(
         default_factory=list, description="LoRA on weights that are no layers of their own, as those of experts: [mlp.experts.down_proj]"
     )
-    layers: Annotated[int, Field(ge=1)] | str | list[str] | None = Field(
+    layers: Annotated[int, Field(ge=1, le=1_000_000)] | str | list[str] | None = Field(
         None, description="layers: how many of the last ones, a list of names, or a pattern that a weight's whole name has to match"
     )
 

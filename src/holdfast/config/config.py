@@ -9,14 +9,15 @@ from pydantic import Field, ValidationInfo, create_model, field_validator, model
 from holdfast.base.tasks import kind_named, kind_of, look_up, task_kinds
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS
+from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.config.faults import Fault
-from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.notify import Notify
 from holdfast.config.objectives import either, objectives_of
 from holdfast.config.section import Section
 from holdfast.config.train import WITH_MOMENTS, Preference, Train
 
-Weight = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(gt=0, le=1_000_000_000)]
+_MOST_STEPS = 1_000_000_000  # as train.steps
 
 
 class Data(Section):
@@ -59,7 +60,7 @@ class Data(Section):
         description="files with the rows for evaluation, instead of a share; of owner/name on the hub its validation or test split",
     )
     rows_per_epoch: int | None = Field(
-        None, ge=1, description="rows an epoch draws, another part of the same mix each time; all of them when not given"
+        None, ge=1, le=10**12, description="rows an epoch draws, another part of the same mix each time; all of them when not given"
     )
     weights: dict[str, Weight] = Field(
         default_factory=dict, description="how often a file's rows are drawn, relative to their number: {file: weight}; 1 when not given"
@@ -103,12 +104,15 @@ class Save(Section):
     every: int | None = Field(
         None,
         ge=1,
+        le=_MOST_STEPS,
         description="steps between durable checkpoints; chosen from measured times and failures when not given",
     )
-    min_every: int = Field(1, ge=1, description="fewest steps between durable checkpoints when the interval is chosen")
-    max_every: int = Field(100, ge=1, description="most steps between durable checkpoints when the interval is chosen")
-    keep: int = Field(3, ge=1, description="newest checkpoints kept")
-    keep_every: int | None = Field(None, ge=1, description="checkpoints of steps that are multiples of this are made and kept for good")
+    min_every: int = Field(1, ge=1, le=_MOST_STEPS, description="fewest steps between durable checkpoints when the interval is chosen")
+    max_every: int = Field(100, ge=1, le=_MOST_STEPS, description="most steps between durable checkpoints when the interval is chosen")
+    keep: int = Field(3, ge=1, le=1_000_000, description="newest checkpoints kept")
+    keep_every: int | None = Field(
+        None, ge=1, le=_MOST_STEPS, description="checkpoints of steps that are multiples of this are made and kept for good"
+    )
     snapshot_dir: str | None = Field(None, description="folder of the memory snapshot; /dev/shm when there is room, else the run folder")
     flush_snapshots: bool = Field(
         False,
@@ -121,6 +125,7 @@ class Save(Section):
     to_every: int | None = Field(
         None,
         ge=1,
+        le=_MOST_STEPS,
         description="with to: a state is made durable and sent after so many steps, whatever `every` says: a lost machine costs that many",
     )
 
@@ -136,15 +141,22 @@ class Save(Section):
 class Evaluate(Section):
     """What is measured on the held-out rows: their loss on the way, and base against tuned when the run is done."""
 
-    every: int | None = Field(None, ge=1, description="steps between evaluations on the way, the last step is one too; none when not given")
-    rows: int | None = Field(None, ge=1, description="held-out rows of an evaluation on the way, drawn by seed; all when not given")
-    patience: int | None = Field(
-        None, ge=1, description="evaluations in a row without improvement after which the run ends early; never when not given"
+    every: int | None = Field(
+        None, ge=1, le=_MOST_STEPS, description="steps between evaluations on the way, the last step is one too; none when not given"
     )
-    min_delta: float = Field(0.0, ge=0, description="the held-out loss has to fall by more than this to count as improved")
+    rows: int | None = Field(
+        None, ge=1, le=_MOST_STEPS, description="held-out rows of an evaluation on the way, drawn by seed; all when not given"
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        le=_MOST_STEPS,
+        description="evaluations in a row without improvement after which the run ends early; never when not given",
+    )
+    min_delta: float = Field(0.0, ge=0, le=1000, description="the held-out loss has to fall by more than this to count as improved")
     keep_best: bool = Field(True, description="with every: the run's adapter is the one of the lowest held-out loss, else the last one")
-    generate: int = Field(8, ge=0, description="held-out prompts that base and tuned model answer; 0: none")
-    max_new_tokens: int = Field(64, ge=1, description="longest answer")
+    generate: int = Field(8, ge=0, le=1_000_000, description="held-out prompts that base and tuned model answer; 0: none")
+    max_new_tokens: int = Field(64, ge=1, le=10_000_000, description="longest answer")
 
     @model_validator(mode="after")
     def _on_the_way(self) -> Evaluate:
@@ -159,11 +171,11 @@ class Run(Section):
     standby: bool | None = Field(
         None, description="a second trainer, ready to take over after a death; by default in longer runs where memory allows"
     )
-    trials: int = Field(60, ge=0, description="most experiments with a step that keeps failing; 0: none")
+    trials: int = Field(60, ge=0, le=1_000_000, description="most experiments with a step that keeps failing; 0: none")
     hang_s: float = Field(
-        60.0, gt=0, description="seconds of silence, at least, before a trainer counts as hanging; more where steps are long"
+        60.0, gt=0, le=10_000_000, description="seconds of silence, at least, before a trainer counts as hanging; more where steps are long"
     )
-    device_s: float = Field(300.0, ge=0, description="seconds to look for a GPU that is gone before the run is given up")
+    device_s: float = Field(300.0, ge=0, le=10_000_000, description="seconds to look for a GPU that is gone before the run is given up")
     allow_cpu: bool = Field(False, description="where nothing else was seen to help, continue on the CPU rather than give up")
     rollback: bool = Field(
         True, description="go back to before a rise of the loss that lasts, without the rows that did it or at half the learning rate"

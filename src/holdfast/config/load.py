@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import reprlib
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.inert import refuse_unwritable_name
@@ -20,25 +19,14 @@ from holdfast.base_model.folder import EMBEDDED, hub_name
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.config.config import Config
 from holdfast.config.faults import Fault, FaultFile
-from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS, program_of, translated
+from holdfast.config.foreign_keys import program_of, translated
+from holdfast.config.problems import EVERY_KEY, problems_of, where_to_look
 from holdfast.config.rows_elsewhere import elsewhere, with_rows_here, with_rows_named
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
-_ALIKE = 0.75  # of the letters of a key that may stand elsewhere
-_KEYS = "`holdfast schema` lists every key"
+_FAULTS = "docs/reference/faults.md shows the language"
 _OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
-_MOST_TOLD = 100  # problems of a config
-_SHOWN = 60  # characters of a wrong value
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
-_AS_SECTION = {"data": "data: {{files: {}}}", "adapter": "adapter: {{type: {}}}"}  # sections that people write as one value
-_INSTEAD_OF = {  # values of other keys
-    ("train.weights", "full"): "it says how trained weights are held; `adapter: {type: full}` trains all of them",
-    ("adapter.type", "qlora"): "4 bits are train.frozen: nf4, beside adapter.type lora",
-    ("adapter.type", "none"): "`adapter: {type: full}` trains all weights, without an adapter",
-}
-_PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
 
 
 def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool = True, fetch: bool | None = None) -> Config:
@@ -56,16 +44,18 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
         raise Stop(USAGE, f"{file}: this is a config of {program}, not of holdfast\n{told}", hint)
     problems = _apply_overrides(tree, overrides or [])
     config: Config | None = None
+    look = EVERY_KEY
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        problems += _problems(error, tree, Config)
+        problems += problems_of(error, Config, _root_of(file), [one.partition("=")[0] for one in overrides or []])
+        look = where_to_look(error)
     missing = _missing_files(tree, file.parent) if need_rows else []
     problems += missing
     if problems or config is None:
         count = counted(len(problems), "problem")
         places = " and in ".join(dict.fromkeys(map(str, (file.parent.resolve(), Path.cwd()))))
-        hint = _KEYS if len(problems) > len(missing) else f"correct the path; a relative one is looked up in {places}"
+        hint = look if len(problems) > len(missing) else f"correct the path; a relative one is looked up in {places}"
         raise Stop(USAGE, f"{file}: {count} in the config\n" + "\n".join(f"  - {p}" for p in problems), hint)
     if tree.get("task", config.task) != config.task:
         _tell(f"task: {tree['task']} is called task: {config.task} now; both mean the same")
@@ -77,18 +67,19 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
 
 def load_faults(file: Path) -> list[Fault]:
     """Read a fault list (`faults:` in YAML, or the list alone). Raises Stop(2)."""
-    tree = read_yaml(file, allow_list=True)
+    tree = read_yaml(file, allow_list=True, keys=_FAULTS)
     try:
         return FaultFile.model_validate(tree).faults
     except ValidationError as error:
-        problems = _problems(error, tree, FaultFile)
-        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), "docs/reference/faults.md shows the language") from error
+        problems = problems_of(error, FaultFile, _root_of(file))
+        raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), _FAULTS) from error
 
 
-def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
+def read_yaml(file: Path, allow_list: bool = False, keys: str = EVERY_KEY) -> dict[str, Any]:
+    """Read a mapping of keys from a YAML file; keys: where they are told, for who gave something else. Raises Stop(2)."""
     if file.suffix in _OF_ROWS and file.is_file():
         text = f"{file} is a file of rows; a config is a YAML file that names it"
-        raise Stop(USAGE, text, f"write `data: {{files: {file}}}` and a `model:` into one; {_KEYS}")
+        raise Stop(USAGE, text, f"write `data: {{files: {file}}}` and a `model:` into one; {EVERY_KEY}")
     try:
         text = read_small(file).decode("utf-8-sig")
     except FileNotFoundError:
@@ -109,8 +100,12 @@ def read_yaml(file: Path, allow_list: bool = False) -> dict[str, Any]:
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
     if not isinstance(tree, dict):
-        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", _KEYS)
+        raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", keys)
     return tree
+
+
+def _root_of(file: Path) -> yaml.Node | None:
+    return root_of(read_small(file).decode("utf-8-sig"))[0]
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:
@@ -157,96 +152,6 @@ def _yaml_value(text: str) -> Any:
         return value_of(text)
     except yaml.YAMLError:
         return text
-
-
-def _problems(error: ValidationError, tree: dict[str, Any], model: type[BaseModel]) -> list[str]:
-    lines = []
-    problems = error.errors()
-    for problem in problems[:_MOST_TOLD]:
-        place = [part for part in problem["loc"] if part not in ("str", "list[str]")]
-        path = ".".join(str(part) for part in place)
-        kind = problem["type"]
-        if kind == "extra_forbidden":
-            turned = _turned(place, model)
-            near = "train.frozen: nf4" if place[-1] == "kind" and problem["input"] == "qlora" else _nearest(place, model)
-            why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
-            more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
-            lines.append(f"{path}: unknown key (value {_short(problem['input'])}){more}")
-        elif kind == "missing":
-            lines.append(f"{path}: missing; {_describe(place, model)}")
-        elif path:
-            message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-            shown = "" if isinstance(problem["input"], dict) else f" {_short(problem['input'])}:"
-            said = _INSTEAD_OF.get((path, str(problem["input"]).lower())) or _PLAINLY.get(kind) or message[0].lower() + message[1:]
-            if path in _AS_SECTION and isinstance(problem["input"], str):
-                said += f": write `{_AS_SECTION[path].format(problem['input'])}`"
-            lines.append(f"{path}:{shown} {said}")
-        else:
-            lines.append(problem["msg"])
-    rest = [f"and {len(problems) - _MOST_TOLD:,} more"] if len(problems) > _MOST_TOLD else []
-    return [*dict.fromkeys(lines), *rest]
-
-
-def _nearest(place: list[Any], model: type[BaseModel]) -> str:
-    """Find the valid key for the last part of `place`: other trainers' name for it, the most like it in its own section, or anywhere."""
-    if turned := _turned(place, model):
-        return turned
-    if model is Config and str(place[-1]) in OURS:
-        return OURS[str(place[-1])]
-    section = _section(place[:-1], model)
-    here = list(section.model_fields) if section else []
-    close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
-    if close:
-        return ".".join([*map(str, place[:-1]), close[0]])
-    everywhere = {path.split(".")[-1]: path for path in _paths(model, "")}
-    close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, _ALIKE)
-    if close:
-        return everywhere[close[0]]
-    return f"one of {', '.join(here)}" if here else ""
-
-
-def _turned(place: list[Any], model: type[BaseModel]) -> str:
-    """Find the key of its section that a wrong one is with two neighbouring letters swapped; empty where there is none."""
-    section, word = _section(place[:-1], model), str(place[-1])
-    swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
-    return next((".".join([*map(str, place[:-1]), name]) for name in (section.model_fields if section else ()) if name in swapped), "")
-
-
-def key_named(option: str) -> str:
-    """Guess the config's key that an option such as --learning_rate or --steps means; empty where none or several have its name."""
-    name = option.lstrip("-").replace("-", "_")
-    found = [path for path in _paths(Config, "") if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
-    return OURS.get(name) or (found[0] if len(found) == 1 else "")
-
-
-def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None:
-    current: type[BaseModel] | None = model
-    for part in place:
-        field = current.model_fields.get(str(part)) if current else None
-        annotation = field.annotation if field else None
-        current = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-    return current
-
-
-def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """List every key of a config with its sections, as in train.lr."""
-    return _paths(model, prefix)
-
-
-def _paths(model: type[BaseModel], prefix: str) -> list[str]:
-    found = []
-    for name, field in model.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found += _paths(annotation, f"{prefix}{name}.")
-        found.append(prefix + name)
-    return found
-
-
-def _describe(place: list[Any], model: type[BaseModel]) -> str:
-    section = _section(place[:-1], model)
-    field = section.model_fields.get(str(place[-1])) if section else None
-    return (field.description if field and field.description else "") or "a value is needed"
 
 
 def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
@@ -320,8 +225,3 @@ def near_text(path: Path) -> str:
 
 def _kind(value: Any) -> str:
     return "nothing" if value is None else "text" if isinstance(value, str) else f"a {type(value).__name__}"
-
-
-def _short(value: Any) -> str:
-    text = _SHORT.repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

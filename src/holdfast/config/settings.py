@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.config.frozen_formats import Frozen as Frozen
+from holdfast.config.choices.frozen_formats import Frozen as Frozen
 
 T = TypeVar("T")
 OfModel = Annotated[T, "model"]  # fixed when the model is built

@@ -41,6 +41,7 @@ class Table(Section):
     horizon: int | None = Field(
         None,
         ge=1,
+        le=1_000_000_000,
         description="learn what the column does within so many rows: ln(value then / value now), or whether it rises",
     )
     features: Names = Field(default_factory=list, description="columns to learn from; all others when not given")
@@ -53,27 +54,32 @@ class Table(Section):
         description="by row, by group, or the newest rows; auto: by time or group where such a column is named",
     )
     purge: int | None = Field(
-        None, ge=0, description="with split time: rows left out between training and held-out part; the horizon when not given"
+        None,
+        ge=0,
+        le=1_000_000_000,
+        description="with split time: rows left out between training and held-out part; the horizon when not given",
     )
-    embargo: int = Field(0, ge=0, description="with split time: first rows of the held-out part that are left out, too")
+    embargo: int = Field(0, ge=0, le=1_000_000_000, description="with split time: first rows of the held-out part that are left out, too")
     missing: Literal["indicator", "mean", "reject"] = Field(
         "indicator",
         description="a missing number becomes the mean, with a column that says so or without; or the row is rejected",
     )
     scaling: Literal["standard", "none"] = Field("standard", description="standard: to mean 0 and deviation 1 of the training part")
     loss: Loss = Field("auto", description="auto: mse for numbers, cross-entropy for classes")
-    huber_delta: float = Field(1.0, gt=0, description="where huber turns from square to straight, in deviations of the target")
+    huber_delta: float = Field(
+        1.0, gt=0, le=1_000_000_000, description="where huber turns from square to straight, in deviations of the target"
+    )
     quantiles: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], Field(min_length=1)] = Field(
         default_factory=lambda: [0.1, 0.5, 0.9], description="with loss quantile"
     )
-    class_weights: Literal["none", "balanced"] | dict[str, Annotated[float, Field(gt=0)]] = Field(
+    class_weights: Literal["none", "balanced"] | dict[str, Annotated[float, Field(gt=0, le=1_000_000_000)]] = Field(
         "none", description="balanced: each class counts alike; or a weight by class, 1 for those not named"
     )
     data_fraction: float = Field(1.0, gt=0, le=1, description="share of the training rows that is used, drawn by seed")
     max_categories: int = Field(1000, ge=2, le=1_000_000, description="most values a column of names may have in the training part")
     folds: int | None = Field(None, ge=2, le=100, description="with split time: number of held-out stretches of a walk-forward")
-    fold: int | None = Field(None, ge=1, description="which of the folds this run holds out; rows after it are not used")
-    cost: float = Field(0.0, ge=0, description="with a horizon: cost of a trade there and back, as a share of the price")
+    fold: int | None = Field(None, ge=1, le=100, description="which of the folds this run holds out; rows after it are not used")
+    cost: float = Field(0.0, ge=0, le=1, description="with a horizon: cost of a trade there and back, as a share of the price")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Table:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from holdfast.base.units import parse_memory
-from holdfast.config.frozen_formats import FORMATS, FrozenFormat
+from holdfast.config.choices.frozen_formats import FORMATS, FrozenFormat
+from holdfast.config.choices.optimizers import OPTIMIZERS, OptimizerKind, OptimizerName
 from holdfast.config.objectives import OBJECTIVES, ObjectiveKind, ObjectiveName, objectives_of
-from holdfast.config.optimizers import OPTIMIZERS, OptimizerKind, OptimizerName
 from holdfast.config.section import Section
 from holdfast.config.settings import Attention, Frozen
 
@@ -20,22 +20,26 @@ ROUNDED_AT_RANDOM = (*WITH_MOMENTS, *(kind.name for kind in OPTIMIZERS.values() 
 class Preference(Section):
     """How answers are held against each other, where train.objective is not sft; by default as is usual for it."""
 
-    beta: float | None = Field(None, gt=0, description="how far the model may go from the reference: 0.1; simpo: scale of the margin, 2")
+    beta: float | None = Field(
+        None, gt=0, le=1000, description="how far the model may go from the reference: 0.1; simpo: scale of the margin, 2"
+    )
     loss: Literal["sigmoid", "ipo", "hinge"] = Field("sigmoid", description="dpo: what becomes of a pair's margin")
     label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="dpo, simpo, reward: share of the pairs that may be the wrong way round")
     length_normalised: bool = Field(False, description="dpo: margins per token")
-    sft_weight: float = Field(0.0, ge=0, description="dpo, simpo: share of the better answer's own loss per token that is added")
-    margin: float = Field(0.5, ge=0, description="simpo: by how much the better answer is to be ahead (gamma)")
-    desirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked good")
-    undesirable_weight: float = Field(1.0, gt=0, description="kto: weight of answers marked bad")
+    sft_weight: float = Field(0.0, ge=0, le=1000, description="dpo, simpo: share of the better answer's own loss per token that is added")
+    margin: float = Field(0.5, ge=0, le=1000, description="simpo: by how much the better answer is to be ahead (gamma)")
+    desirable_weight: float = Field(1.0, gt=0, le=1000, description="kto: weight of answers marked good")
+    undesirable_weight: float = Field(1.0, gt=0, le=1000, description="kto: weight of answers marked bad")
 
 
 class Until(Section):
     """What ends a run before its last step, once it is reached: the first of them that is."""
 
-    loss: float | None = Field(None, gt=0, description="mean training loss of the last ten steps, and that of the last one, at most")
-    hours: float | None = Field(None, gt=0, description="of training, killed attempts included; the schedule is fitted to it")
-    tokens: int | None = Field(None, ge=1, description="tokens trained on, without padding; the schedule is fitted to it")
+    loss: float | None = Field(
+        None, gt=0, le=1_000_000, description="mean training loss of the last ten steps, and that of the last one, at most"
+    )
+    hours: float | None = Field(None, gt=0, le=100_000, description="of training, killed attempts included; the schedule is fitted to it")
+    tokens: int | None = Field(None, ge=1, le=10**15, description="tokens trained on, without padding; the schedule is fitted to it")
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Until:
@@ -65,14 +69,14 @@ class Train(Section):
         description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; schedule_free: the mean of all "
         "steps is the result, lr stays after the warm-up; muon: matrices, the rest by adamw",
     )
-    effective_batch: int = Field(32, ge=1, description="samples per optimizer step")
-    lr: float = Field(2e-4, gt=0, description="peak learning rate")
+    effective_batch: int = Field(32, ge=1, le=10_000_000, description="samples per optimizer step")
+    lr: float = Field(2e-4, gt=0, le=1000, description="peak learning rate")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
-    warmup: float = Field(0.03, ge=0, description="below 1: share of all steps; from 1 on: steps")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled decay: a step takes lr times this share off each weight")
+    warmup: float = Field(0.03, ge=0, le=1_000_000_000, description="below 1: share of all steps; from 1 on: steps")
+    weight_decay: float = Field(0.0, ge=0, le=1_000_000, description="decoupled decay: a step takes lr times this share off each weight")
     beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean gradient that a step keeps; sgd: momentum")
     beta2: float = Field(0.999, ge=0, lt=1, description="share of the mean squared gradient that a step keeps; lion: of its moment")
-    epsilon: float = Field(1e-8, gt=0, description="added to the root of AdamW's mean squared gradient before dividing by it")
+    epsilon: float = Field(1e-8, gt=0, le=1000, description="added to the root of AdamW's mean squared gradient before dividing by it")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
@@ -95,7 +99,10 @@ class Train(Section):
     )
     double_quant: bool = Field(False, description="nf4, fp4: the scales of blocks are quantised, too")
     neftune: float | None = Field(
-        None, gt=0, description="NEFTune: noise on embeddings while training, of this size (alpha; 5 is usual); none when not given"
+        None,
+        gt=0,
+        le=100_000,
+        description="NEFTune: noise on embeddings while training, of this size (alpha; 5 is usual); none when not given",
     )
     ladder: Literal["safe", "proven", "off"] = Field(
         "safe",
@@ -103,20 +110,23 @@ class Train(Section):
         "off: plain kernels alone",
     )
     attention: Attention = Field("sdpa", description="sdpa: torch's fused attention; eager: plain products, slow, a reference")
-    max_tokens: int = Field(512, ge=8, description="longest row in tokens; the answer of a longer one is cut")
+    max_tokens: int = Field(512, ge=8, le=10_000_000, description="longest row in tokens; the answer of a longer one is cut")
     liger: bool | None = Field(
         None,
         description="Liger's Triton kernels for norms, activations and rotary positions, once proven to give the model's own results; "
         "by default on a GPU where liger-kernel is installed",
     )
     packing: bool = Field(True, description="several samples share a row without padding, each attending to itself alone")
-    micro_batch_tokens: int | None = Field(None, ge=1, description="tokens per forward pass; the plan chooses when not given")
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, le=1_000_000_000, description="tokens per forward pass; the plan chooses when not given"
+    )
     checkpointed_layers: int | None = Field(
-        None, ge=0, description="decoder layers computed again in backward to save memory; the plan chooses when not given"
+        None, ge=0, le=1_000_000, description="decoder layers computed again in backward to save memory; the plan chooses when not given"
     )
     memory_limit: Annotated[int, BeforeValidator(parse_memory)] | None = Field(
         None,
         ge=1,
+        le=2**50,
         description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="of the adapter's first weights, the order of the rows, dropout and what is held out")
@@ -124,12 +134,12 @@ class Train(Section):
         None, description="only kernels that give the same bits every time; by default on the CPU and in trials"
     )
     threads: int | None = Field(
-        None, ge=1, description="CPU threads of each rank; all cores this process may use, shared by the ranks, when not given"
+        None, ge=1, le=10_000, description="CPU threads of each rank; all cores this process may use, shared by the ranks, when not given"
     )
     ranks: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="processes that train together, one a device; auto: one for each GPU of the first one's kind"
     )
-    ranks_min: int = Field(1, ge=1, description="fewest ranks to go on with where devices are lost")
+    ranks_min: int = Field(1, ge=1, le=1024, description="fewest ranks to go on with where devices are lost")
     reduction_parts: Literal["off"] | Annotated[int, Field(ge=2, le=1024)] | None = Field(
         None,
         description="parts of a step (2, 4, 8 ...), added in one order, so that any number of ranks gives the same bits; "
@@ -145,6 +155,7 @@ class Train(Section):
     spot_check: int | None = Field(
         None,
         ge=1,
+        le=1_000_000_000,
         description="steps between checks of each rank's gradients by another rank, for devices that compute wrong; never when not given",
     )
     fsdp: bool = Field(

@@ -8,8 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.units import counted
 from holdfast.config.load import find_path, read_yaml
 from holdfast.config.section import Section
+
+_SHOWN = "docs/how-to/learn.md shows one"
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -110,14 +113,12 @@ class Policy(Section):
 def load_policy(file: Path) -> Policy:
     """Read a policy, its paths made absolute: they are looked up beside it, then in the current folder. Raises Stop(2)."""
     try:
-        policy = Policy.model_validate(read_yaml(file))
+        policy = Policy.model_validate(read_yaml(file, keys=_SHOWN))
     except ValidationError as error:
         problems = [
             f"  - {'.'.join(map(str, one['loc'])) or 'policy'}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
         ]
-        raise Stop(
-            USAGE, f"{file}: {len(problems)} problems in the policy\n" + "\n".join(problems), "docs/how-to/learn.md shows one"
-        ) from None
+        raise Stop(USAGE, f"{file}: {counted(len(problems), 'problem')} in the policy\n" + "\n".join(problems), _SHOWN) from None
     folder = file.resolve().parent
     sources = [_origin(one, folder) for one in policy.sources]
     gate = policy.gate.model_copy(

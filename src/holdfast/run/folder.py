@@ -59,7 +59,8 @@ class RunFolder:
             text = f"{self.path} was not prepared to its end: it has no steps, so there is nothing to look into yet"
             raise Stop(USAGE, text, "`holdfast status` tells the command that goes on with it")
         if not self.config_file.exists():
-            raise Stop(USAGE, f"{self.path} is not a run folder (it has no config.yaml)", "run folders lie under runs/")
+            why = "it has no config.yaml" if self.path.is_dir() else "it is a file" if self.path.exists() else "there is no such folder"
+            raise Stop(USAGE, f"{self.path} is not a run folder ({why})", "run folders lie under runs/; `holdfast status` lists them")
         return self
 
     def begun(self) -> bool:

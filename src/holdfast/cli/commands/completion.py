@@ -9,7 +9,7 @@ from holdfast.base.errors import DONE
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.config.config import Config
-from holdfast.config.load import paths_of
+from holdfast.config.problems import paths_of
 
 EXAMPLE = 'eval "$(holdfast completion bash)"'
 _BASH = """_holdfast() {{

@@ -37,6 +37,7 @@ from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast run --name mine -- python train.py --output_dir out"
 _SCRIPT = re.compile(r"([\w.-]+?)(?:\.py|\.sh)$")
+_PYTHON, _LAUNCHER = re.compile(r"python[0-9.]*"), re.compile("torchrun|accelerate|deepspeed")
 _GUARDED = re.compile(rb"^\s*(?:from holdfast\.guard import|import holdfast\.guard|from holdfast import guard)\b", re.MULTILINE)
 # a script that makes a Trainer of transformers, or TRL's, a subclass
 _TRAINER = re.compile(rb"^\s*(?:from|import) (?:transformers|trl|unsloth)\b[^\0]*?\w*Trainer\(", re.MULTILINE)
@@ -110,6 +111,7 @@ def _command(arguments: argparse.Namespace) -> Command:
             USAGE, f"{words[0]} is not an option of holdfast run", "the command stands behind two dashes: holdfast run -- python train.py"
         )
     _refuse_what_cannot_start(words[0])
+    _refuse_missing_script(words)
     _check(arguments)
     card = known_by(words, cards_of("launchers"))
     here, training = Path.cwd(), training_in(words, card)
@@ -160,6 +162,35 @@ def _refuse_what_cannot_start(program: str) -> None:
             raise Stop(USAGE, f"{program} is not executable", f"chmod +x {shown(file)}, or name its interpreter: python {shown(file)}")
         near = f"; ./{program} is there" if file.is_file() else ""
         raise Stop(USAGE, f"there is no command {program!r}{near}", f"try it alone: {program} --help")
+
+
+def _refuse_missing_script(words: Sequence[str]) -> None:
+    """Refuse a command that names its interpreter or launcher, and a script that is not there."""
+    script = _script_of(words)
+    if script is None or Path(script).exists():
+        return
+    from holdfast.config.load import near_text  # pydantic is imported only where something is wrong
+
+    near = near_text(Path(script)).removeprefix("; ") or "name the script as you do where it runs by hand"
+    raise Stop(USAGE, f"{script}: no such file; the current folder is {Path.cwd()}", near)
+
+
+def _script_of(words: Sequence[str]) -> str | None:
+    """Return the script of a command that begins with an interpreter or launcher; None for another, and where it is a module or a text."""
+    program = Path(words[0]).name
+    rest = iter(enumerate(words[1:]))
+    if _LAUNCHER.fullmatch(program) and not {"-m", "--module"} & set(words):
+        return next((word for at, word in rest if word.endswith(".py") and not words[at].startswith("-")), None)
+    if not _PYTHON.fullmatch(program):
+        return None
+    for _, word in rest:
+        if word in ("-W", "-X"):
+            next(rest, None)
+        elif not word.startswith("-") or word == "--":
+            return None if word == "--" else word
+        elif re.match(r"-[A-Za-z]*[cm]|-$|--", word):  # a text, a module, standard input
+            return None
+    return None
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -8,8 +8,8 @@ from typing import Literal
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import in_stacks
+from holdfast.config.choices.frozen_formats import NESTED_SAVES
 from holdfast.config.config import Config
-from holdfast.config.frozen_formats import NESTED_SAVES
 from holdfast.planning.memory.trained_size import adapted, trainable_parameters
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import LOGITS_AT_ONCE, STRETCH, WIDENED_ROWS

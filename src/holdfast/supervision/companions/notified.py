@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from pydantic import ValidationError
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.safe_open import open_log, read_small
 from holdfast.config.notify import Notify
+from holdfast.config.problems import problems_of
 from holdfast.config.yaml_tree import in_one_line, value_of
 from holdfast.report.notify.send import sendmail_program
 from holdfast.run.folder import RunFolder
@@ -38,8 +40,8 @@ def notify_in(file: Path) -> Notify:
         tree = tree[name] if isinstance(tree, dict) and name in tree else tree
     try:
         notify = Notify.model_validate(tree)
-    except ValueError as error:
-        raise Stop(USAGE, f"{file} does not say whom to tell: {in_one_line(error)[:300]}", _FILE_HINT) from None
+    except ValidationError as error:
+        raise Stop(USAGE, f"{file} does not say whom to tell: {'; '.join(problems_of(error, Notify))[:300]}", _FILE_HINT) from None
     refuse_missing_sendmail(notify)
     return notify
 

@@ -19,8 +19,8 @@ from holdfast.base_model.as_loaded import unlike
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
 from holdfast.base_model.packed import PackedWeights, packed_as, widened_from
 from holdfast.base_model.types import CAUSAL, is_tower, loads_as
+from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.config.config import Config
-from holdfast.config.frozen_formats import FORMATS
 from holdfast.config.settings import Settings
 from holdfast.trainer.common.decoder import bring, text_decoder
 from holdfast.trainer.common.on_card import on_card

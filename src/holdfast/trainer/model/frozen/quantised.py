@@ -23,7 +23,7 @@ from holdfast.base.errors import error_message
 from holdfast.base.files import sha256
 from holdfast.base_model.folder import weight_files
 from holdfast.base_model.packed import PackedWeights
-from holdfast.config.frozen_formats import FORMATS
+from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal

@@ -1,0 +1,179 @@
+"""Say in words what is wrong in a config: the key, its value, its line, the nearest valid key. Reads no file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from holdfast.config.config import Config
+from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS
+from holdfast.config.key_lines import key_line
+
+EVERY_KEY = "`holdfast schema` lists every key"
+_NUMBER = re.compile(r"(\d+(?:[.,]\d+)?)\s*([%kKmM]?)")  # with a comma, a per cent sign, or a letter for thousands
+_KIND = re.compile(r"str|int|bool|constrained-int|(literal|list|dict)\[.*\]")  # pydantic's names for what a value may be
+_WRITE = "; write "
+_SHOULD = "input should be "
+_UNKNOWN = "extra_forbidden"
+_ALIKE = 0.75  # of the letters of a key that may stand elsewhere
+_MOST_TOLD = 100  # problems of a config
+_SHOWN = 60  # characters of a wrong value
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
+_AS_SECTION = {"data": "data: {{files: {}}}", "adapter": "adapter: {{type: {}}}"}  # sections that people write as one value
+_INSTEAD_OF = {  # values of other keys
+    ("train.weights", "full"): "it says how trained weights are held; `adapter: {type: full}` trains all of them",
+    ("adapter.type", "qlora"): "4 bits are train.frozen: nf4, beside adapter.type lora",
+    ("adapter.type", "none"): "`adapter: {type: full}` trains all weights, without an adapter",
+}
+_PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
+
+
+def problems_of(error: ValidationError, model: type[BaseModel], root: yaml.Node | None = None, given: Sequence[str] = ()) -> list[str]:
+    """Say each problem in a line, with the line of its key in the file that `root` was read from; given: keys that stand elsewhere."""
+    problems = error.errors()
+    lines: dict[str, str] = {}
+    for problem in problems[:_MOST_TOLD]:
+        place = _place(problem)
+        path = ".".join(map(str, place))
+        told, at = _told(problem, path, place, model), "" if _given(path, given) else _line_in(root, place)
+        if path in lines and (other := told.partition(_SHOULD)[2]) and _SHOULD in lines[path]:  # of the kinds of values it may be
+            lines[path] = f"{lines[path].removesuffix(at).partition(_WRITE)[0]} or {other}{at}"
+        else:
+            lines[path if path and path not in lines else told] = told + at
+    rest = [f"and {len(problems) - _MOST_TOLD:,} more"] if len(problems) > _MOST_TOLD else []
+    return [*dict.fromkeys(lines.values()), *rest]
+
+
+def _given(path: str, keys: Sequence[str]) -> bool:
+    return any(f"{path}.".startswith(f"{key}.") for key in keys)
+
+
+def where_to_look(error: ValidationError) -> str:
+    """Return what the config page says of the first key whose value is wrong; how to list all keys where each problem is an unknown one."""
+    wrong = [_place(problem)[: -1 if problem["type"] == "missing" else None] for problem in error.errors() if problem["type"] != _UNKNOWN]
+    return key_line(wrong[0]) if wrong else EVERY_KEY
+
+
+def _place(problem: ErrorDetails) -> list[int | str]:
+    return [part for part in problem["loc"] if not (isinstance(part, str) and _KIND.fullmatch(part))]
+
+
+def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[BaseModel]) -> str:
+    kind, value = problem["type"], problem["input"]
+    if kind == _UNKNOWN:
+        turned = _turned(place, model)
+        near = "train.frozen: nf4" if place[-1] == "kind" and value == "qlora" else _nearest(place, model)
+        why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
+        more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
+        return f"{path}: unknown key (value {_short(value)}){more}"
+    if kind == "missing":
+        return f"{path}: missing; {_describe(place, model)}"
+    message = re.split(", (?:unable to|got a number)", problem["msg"].removeprefix("Value error, "))[0]
+    if not path:
+        return _PLAINLY.get(kind, message)
+    said = _INSTEAD_OF.get((path, str(value).lower())) or _PLAINLY.get(kind) or message[0].lower() + message[1:]
+    if path in _AS_SECTION and isinstance(value, str):
+        said += f": write `{_AS_SECTION[path].format(value)}`"
+    return f"{path}:{'' if isinstance(value, dict) else f' {_short(value)}:'} {said}{_meant(problem)}"
+
+
+def _meant(problem: ErrorDetails) -> str:
+    """Return what was probably meant by a value that is no number, or none of the words it may be, as the end of a sentence."""
+    value, kind = problem["input"], problem["type"]
+    if kind == "literal_error":
+        words = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        near = difflib.get_close_matches(str(value).lower(), words, 1, 0.6)
+        return f"; did you mean {near[0]}?" if near else ""
+    if kind == "int_from_float":
+        return f"{_WRITE}{round(value)}"
+    if kind not in ("float_parsing", "int_parsing") or not (found := _NUMBER.fullmatch(str(value).strip())):
+        return ""
+    number = float(found[1].replace(",", ".").replace(" ", "")) * {"%": 0.01, "k": 1000, "m": 1e6}.get(found[2].lower(), 1)
+    return f"{_WRITE}{round(number) if kind == 'int_parsing' else f'{number:.10g}'}"
+
+
+def _line_in(root: yaml.Node | None, place: list[int | str]) -> str:
+    """Return " (line 6)" for the place's key in a YAML text; "" where the text has no such key, as with one given as key=value."""
+    line, node = 0, root
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == str(part)]
+        else:
+            found = (
+                [(one, one) for one in node.value[part : part + 1]] if isinstance(node, yaml.SequenceNode) and isinstance(part, int) else []
+            )
+        if not found:
+            break
+        line, node = found[0][0].start_mark.line + 1, found[0][1]
+    return f" (line {line})" if line else ""
+
+
+def _nearest(place: list[Any], model: type[BaseModel]) -> str:
+    """Find the valid key for the last part of `place`: other trainers' name for it, the most like it in its own section, or anywhere."""
+    if turned := _turned(place, model):
+        return turned
+    if model is Config and str(place[-1]) in OURS:
+        return OURS[str(place[-1])]
+    section = _section(place[:-1], model)
+    here = list(section.model_fields) if section else []
+    close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
+    if close:
+        return ".".join([*map(str, place[:-1]), close[0]])
+    everywhere = {path.split(".")[-1]: path for path in paths_of(model)}
+    close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, _ALIKE)
+    if close:
+        return everywhere[close[0]]
+    return f"one of {', '.join(here)}" if here else ""
+
+
+def _turned(place: list[Any], model: type[BaseModel]) -> str:
+    """Find the key of its section that a wrong one is with two neighbouring letters swapped; empty where there is none."""
+    section, word = _section(place[:-1], model), str(place[-1])
+    swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
+    return next((".".join([*map(str, place[:-1]), name]) for name in (section.model_fields if section else ()) if name in swapped), "")
+
+
+def key_named(option: str) -> str:
+    """Guess the config's key that an option such as --learning_rate or --steps means; empty where none or several have its name."""
+    name = option.lstrip("-").replace("-", "_")
+    found = [path for path in paths_of(Config) if path in (name, option.lstrip("-")) or path.split(".")[-1] == name]
+    return OURS.get(name) or (found[0] if len(found) == 1 else "")
+
+
+def _section(place: list[Any], model: type[BaseModel]) -> type[BaseModel] | None:
+    current: type[BaseModel] | None = model
+    for part in place:
+        field = current.model_fields.get(str(part)) if current else None
+        annotation = field.annotation if field else None
+        current = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return current
+
+
+def paths_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """List every key of a config with its sections, as in train.lr."""
+    found = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found += paths_of(annotation, f"{prefix}{name}.")
+        found.append(prefix + name)
+    return found
+
+
+def _describe(place: list[Any], model: type[BaseModel]) -> str:
+    section = _section(place[:-1], model)
+    field = section.model_fields.get(str(place[-1])) if section else None
+    return (field.description if field and field.description else "") or "a value is needed"
+
+
+def _short(value: Any) -> str:
+    text = _SHORT.repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
