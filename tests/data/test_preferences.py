@@ -84,7 +84,11 @@ def test_files_of_other_trainers_are_recognised_to_the_last_row(name: str) -> No
 UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"question": "q", "answer": "a", "rating": 1, "id": 7, "source": "x"}, ["rating"], ["id", "source"]),
     ({"instruction": "q", "output": "a", "loss_weight": 0.0, "category": "x"}, ["loss_weight"], ["category"]),
-    ({"instruction": "q", "output": "a", "system": "be brief", "history": [["a", "b"]]}, ["history", "system"], []),
+    ({"instruction": "q", "output": "a", "system": "be brief", "history": [["a", "b"]]}, [], []),
+    ({"prompt": "q", "completion": "a", "system": "be brief", "history": [["a", "b"]]}, ["history", "system"], []),
+    ({"messages": TURNS, "history": [["a", "b"]], "response": "b"}, ["history"], ["response"]),
+    ({"messages": TURNS[:1], "response": "b"}, [], []),
+    ({"input": TURNS[:1], "output": "b", "model": "m"}, [], ["model"]),
     (
         {"prompt": "q", "completion": "a", "isCorrect": "no", "bewertung": "4,5", "created_at": 17},
         ["bewertung", "isCorrect"],
