@@ -259,7 +259,11 @@ def test_what_training_makes_of_lengths() -> None:
     lengths = np.array([10, 20, 30, 40, 10, 10, 10, 10, 100], np.int32)
     found = lengths_of(lengths, lengths, 9).outlook()
     assert (found["tokens"], found["padding"]) == (240, round(1 - 240 / (8 * 40 + 100), 4))
-    assert found["limits"] == [{"max_tokens": 32, "rows": 2, "tokens": 8 + 68}, {"max_tokens": 64, "rows": 1, "tokens": 36}]
+    assert found["limits"] == [
+        {"max_tokens": 32, "rows": 2, "tokens": 8 + 68},
+        {"max_tokens": 64, "rows": 1, "tokens": 36},
+        {"max_tokens": 128, "rows": 0, "tokens": 0},
+    ]
     assert Lengths().outlook() == {"tokens": 0, "padding": 0.0, "limits": []}
     assert (Lengths().spread()["p50"], Lengths().histogram()) == (None, {"counts": [], "edges": []})
 
