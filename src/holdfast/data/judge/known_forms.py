@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from holdfast.base.units import counted
+
 
 class KnownForm(NamedTuple):
     """A form that programs write: by what a row of it is known, its name, and the way to rows. of_a_list: False where its entries are
@@ -33,7 +35,7 @@ def form_within(value: Any, path: str = "") -> str:
     for name, inside in value.items():
         first = inside[0] if isinstance(inside, list) and inside else None
         if isinstance(first, dict) and (found := known_form(first, in_a_list=True)):
-            return f"{len(inside):,} entries stand in {name}, jq -c '{path}.{name}[]' takes them out; of each: {found}"
+            return f"{name} holds {counted(len(inside), 'conversation')}, jq -c '{path}.{name}[]' takes them out; of each: {found}"
         if isinstance(inside, dict) and (found := form_within(inside, f"{path}.{name}")):
             return found
     return ""
