@@ -22,9 +22,8 @@ def known_form(value: Mapping[str, Any], in_a_list: bool = False) -> str:
     """Return what a row is that is an entry of a known form, and the way to rows, in words; "" where it is none.
 
     in_a_list: it stands in a list inside of a row."""
-    if value.keys().isdisjoint(_TELLING):
-        return ""
-    forms = (form for form in _FORMS if form.of_a_list >= in_a_list and form.fits(value))
+    asked = _FORMS if not value.keys().isdisjoint(_TELLING) else _OF_TURNS if "messages" in value else ()
+    forms = (form for form in asked if form.of_a_list >= in_a_list and form.fits(value))
     return next((f"this is {form.name}, which is no row: {form.way}" for form in forms), "")
 
 
@@ -179,5 +178,6 @@ _FORMS = (
         "jq -c '.columns as $c | .data[] | [$c, .] | transpose | map({(.[0]): .[1]}) | add' makes rows of it",
     ),
 )
-_TELLING = {"mapping", "chat_messages", "responses", "messages", "message", "payload", "message_id", "message_tree_id", "role", "custom_id"}
-_TELLING = _TELLING.union({"reward_model", "columns"}, *_OF_MESSENGERS)  # one of which each form has
+_OF_TURNS = tuple(form for form in _FORMS if form.fits is _is_chat_of_telegram)  # that ordinary rows might be, too
+_TELLING = {"mapping", "chat_messages", "responses", "message", "payload", "message_id", "message_tree_id", "role", "custom_id"}
+_TELLING = _TELLING.union({"reward_model", "columns"}, *_OF_MESSENGERS)  # one of which each other form has
