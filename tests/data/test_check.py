@@ -23,7 +23,7 @@ from holdfast.cli.main import main
 from holdfast.data.duplicates.similar import Near, key_of, signatures
 from holdfast.data.survey.languages import strays
 from holdfast.data.survey.lengths import Lengths
-from holdfast.report.data.lines import facts
+from holdfast.report.data.lines import facts, wrapped
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}
@@ -259,7 +259,11 @@ def test_what_training_makes_of_lengths() -> None:
     lengths = np.array([10, 20, 30, 40, 10, 10, 10, 10, 100], np.int32)
     found = lengths_of(lengths, lengths, 9).outlook()
     assert (found["tokens"], found["padding"]) == (240, round(1 - 240 / (8 * 40 + 100), 4))
-    assert found["limits"] == [{"max_tokens": 32, "rows": 2, "tokens": 8 + 68}, {"max_tokens": 64, "rows": 1, "tokens": 36}]
+    assert found["limits"] == [
+        {"max_tokens": 32, "rows": 2, "tokens": 8 + 68},
+        {"max_tokens": 64, "rows": 1, "tokens": 36},
+        {"max_tokens": 128, "rows": 0, "tokens": 0},
+    ]
     assert Lengths().outlook() == {"tokens": 0, "padding": 0.0, "limits": []}
     assert (Lengths().spread()["p50"], Lengths().histogram()) == (None, {"counts": [], "edges": []})
 
@@ -409,3 +413,12 @@ def test_files_without_a_row_are_refused_as_train_refuses_them(call: Call, tmp_p
     assert (answer["rows"], answer["empty_files"]) == (2, [str(file) for file in files])
     told = "\n".join(facts(answer))
     assert f"! {files[0]} is empty (0 bytes)" in told and f"! {files[1]} holds no row (4 bytes): train refuses it" in told
+
+
+def test_lines_of_a_terminal_are_broken_between_words_and_no_path_is_cut() -> None:
+    path = "/home/someone/rows/" + "long-" * 20 + "name.jsonl"
+    text = f"  the same prompt stood before with another answer: {path}:104, and " + "words of more than one line " * 6
+    lines = wrapped(text, 80, 4).splitlines()
+    assert " ".join(line.strip() for line in lines) == text.strip() and f"    {path}:104," in lines
+    assert all(len(line) <= 80 or path in line for line in lines) and all(line.startswith("    ") for line in lines[1:])
+    assert wrapped(text, 0, 4) == text

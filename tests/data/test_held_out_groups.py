@@ -32,7 +32,7 @@ def built(model: Path, files: list[Path], out: Path, held_out: tuple[Path, ...] 
     config = Config(model="x", data=named | {"held_out": 0.0 if held_out else SHARE})
     with (out / "rejects.jsonl").open("wb") as rejects, Workers(codec, rules, 1) as hands:
         checked = check_rows(config, TokenCache(None, out / "spare", cache_key(codec, rules)), hands, rejects)
-    assert not checked.verdicts.rejected, checked.first_reject
+    assert not checked.verdicts.rejected, checked.first_rejected
     join_parts(out / "data.safetensors", checked.parts, config.data, codec.pad, grouped)
     return load_tokens(out / "data.safetensors"), config
 

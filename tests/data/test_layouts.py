@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import SHARED
+from holdfast.data.files.raw_row import Unparsed
 from holdfast.data.files.read import read_unparsed
+from holdfast.data.judge.judge import judge
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
@@ -41,6 +43,15 @@ ROWS: list[Any] = [
     {"messages": json.dumps([ASKED, SAID])},
     {"conversations": json.dumps([{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])},
     {"input_text": "q", "output_text": "a"},
+    {"user": "q", "assistant": "a"},
+    {"Human": "q", "Assistant": "a"},
+    {"human": "q", "gpt": "a"},
+    {"messages": [{"speaker": "User", "text": "q"}, {"speaker": "Assistant", "text": "a"}]},
+    {"messages": [{"author": "user", "content": "q"}, {"author": "bot", "content": "a"}]},
+    {"messages": [{"role": "User", "content": "q"}, {"role": "Chatbot", "content": "a"}]},
+    {"messages": [ASKED], "response": "a"},
+    {"model": "m", "messages": [ASKED], "message": SAID},
+    {"row": {"instruction": "q", "output": "a"}},
 ]
 
 
@@ -48,6 +59,48 @@ ROWS: list[Any] = [
 def test_a_layout_of_another_program_is_read(row: Any) -> None:
     example = parse_example(row, "auto")
     assert [(turn.role, turn.content, turn.learn) for turn in example.messages] == [("user", "q", True), ("assistant", "a", True)]
+
+
+@pytest.mark.parametrize("row", [{"instruction": "q", "output": "a"}, {"query": "q", "response": "a"}, {"user": "q", "assistant": "a"}])
+def test_what_stands_beside_a_question_comes_before_it(row: Any) -> None:
+    beside = {"system": "be brief", "history": [["q0", "a0"]]}
+    for given, first in ((beside, 0), ({"history": beside["history"], "system": None}, 1), ({"history": [], "System": "be brief"}, 0)):
+        (found, said), (judged,) = _judged_turns(row | given)
+        turns = ["be brief", *(["q0", "a0"] if given["history"] else []), "q", "a"][first:]
+        assert found == turns and sorted(judged.split("\n")) == sorted(said.split("\n"))
+    with pytest.raises(BadRow, match="history must be a list of exchanges"):
+        parse_example(row | {"history": ["q0", "a0"]}, "auto")
+
+
+def _judged_turns(row: dict[str, Any]) -> tuple[tuple[list[str], str], list[str]]:
+    """The turns of a row with their text, and its text as `judge` reads it."""
+    example = parse_example(row, "auto")
+    good, rejects = judge([Unparsed(1, json.dumps(row).encode())], 1, Rules(), ())
+    assert not rejects
+    said = [turn.content for turn in example.messages]
+    return (said, "\n".join(said)), [one.text for one in good]
+
+
+def test_calls_and_their_results_by_role_are_turns_of_the_assistant_and_the_tool() -> None:
+    call = {"role": "tool_call", "content": json.dumps({"name": "f", "arguments": {"x": 1}})}
+    messages = parse_example({"messages": [ASKED, call, {"role": "tool_response", "content": "r"}, SAID]}, "auto").messages
+    assert [(turn.role, turn.content) for turn in messages] == [("user", "q"), ("assistant", ""), ("tool", "r"), ("assistant", "a")]
+    assert messages[1].calls[0]["function"] == {"name": "f", "arguments": {"x": 1}}
+
+
+def test_numbers_are_answers_where_that_is_asked_for() -> None:
+    for row, fields, answer in (
+        ({"question": "q", "answer": 4}, {"answer": "answer"}, "4"),
+        ({"sentence": "q", "label": 0, "idx": 7}, {"question": "sentence", "answer": "label"}, "0"),
+        ({"instruction": "q", "score": 4.5}, {"output": "score"}, "4.5"),
+        ({"prompt": "q", "is_spam": False}, {"response": "is_spam"}, "false"),
+    ):
+        with pytest.raises(BadRow) as bad:
+            parse_example(row, "auto")
+        assert "--field" in bad.value.detail
+        assert parse_example(row, "auto", fields).messages[-1].content == answer
+    with pytest.raises(BadRow, match="--field question=sentence --field answer=label"):
+        parse_example({"sentence": "x", "label": 1, "idx": 0}, "auto")
 
 
 @pytest.mark.parametrize("system", ["be brief", {"parts": [{"text": "be brief"}]}, [{"text": "be "}, {"text": "brief"}]])
@@ -63,6 +116,9 @@ def test_what_the_system_says_stands_beside_the_turns_in_every_form(system: Any)
         ({"prompt": [ASKED], "completion": [SAID]}, [True]),
         ({"prompt": [ASKED, SAID, ASKED], "completion": [SAID]}, [False, True]),
         ({"prompt": "q", "completion": [SAID]}, [True]),
+        ({"input": [ASKED], "output": [SAID | {"type": "message", "content": [{"type": "output_text", "text": "a"}]}]}, [True]),
+        ({"input": [ASKED, SAID, ASKED], "output": "a"}, [False, True]),
+        ({"prompt": [ASKED], "response": SAID}, [True]),
         ({"prompt": [ASKED, SAID, ASKED], "completion": "a"}, [False, True]),
     ],
 )

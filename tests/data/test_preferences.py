@@ -84,7 +84,11 @@ def test_files_of_other_trainers_are_recognised_to_the_last_row(name: str) -> No
 UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"question": "q", "answer": "a", "rating": 1, "id": 7, "source": "x"}, ["rating"], ["id", "source"]),
     ({"instruction": "q", "output": "a", "loss_weight": 0.0, "category": "x"}, ["loss_weight"], ["category"]),
-    ({"instruction": "q", "output": "a", "system": "be brief", "history": [["a", "b"]]}, ["history", "system"], []),
+    ({"instruction": "q", "output": "a", "system": "be brief", "history": [["a", "b"]]}, [], []),
+    ({"prompt": "q", "completion": "a", "system": "be brief", "history": [["a", "b"]]}, ["history", "system"], []),
+    ({"messages": TURNS, "history": [["a", "b"]], "response": "b"}, ["history"], ["response"]),
+    ({"messages": TURNS[:1], "response": "b"}, [], []),
+    ({"input": TURNS[:1], "output": "b", "model": "m"}, [], ["model"]),
     (
         {"prompt": "q", "completion": "a", "isCorrect": "no", "bewertung": "4,5", "created_at": 17},
         ["bewertung", "isCorrect"],
@@ -125,6 +129,8 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
 ) -> None:
     rows: list[dict[str, Any]] = [row | {"rating": at % 5, "source": "wiki"} for at, row in enumerate(make_rows(30))]
     rows[3]["output"] += " mail me: jane.doe@acme-corp.com"
+    rows[5]["output"] = rows[9]["output"] = ""
+    rows[7] = {"rating": 1, "title": "t"}
     file = write_rows(tmp_path / "rows.jsonl", rows)
     for _ in range(2):  # the second time from the cache
         run = RunFolder(tmp_path / f"run{_}")
@@ -132,11 +138,16 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
         config = load_config(config_of(data={"files": [str(file)]}))
         check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=False))
         said = capsys.readouterr().out
-        assert "! not used, though it may change what a row means: rating (30 rows); every row is learned from its text" in said
+        assert "! not used, though it may change what a row means: rating (27 rows); every row is learned from its text" in said
         assert "fields that are not used: source" in said
         assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
         data = json.loads(run.data_report_file.read_text())
-        assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 30})
+        assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 27})
+        places = f"empty_answer {file}:6, missing_field {file}:8"
+        assert f"the first row rejected for each reason: {places}\n" in said and f"email_address {file}:4" in said
+        assert data["first_rejected"] == {
+            reason: {"file": str(file), "line": at} for reason, at in (("empty_answer", 6), ("missing_field", 8))
+        }
 
 
 def test_answers_that_lose_their_end_are_told_as_a_loss(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from holdfast.config.objectives import either, objectives_of
-from holdfast.data.judge.known_forms import known_form
+from holdfast.data.judge.known_forms import columns_of, form_within, known_form
 from holdfast.data.judge.names import (
+    BESIDE_PAIRS,
     KNOWN_NAMES,
     MARKS,
     PAIRS,
@@ -15,6 +17,7 @@ from holdfast.data.judge.names import (
     REJECTED,
     TWO_ANSWERS,
     Pair,
+    answer_beside,
     in_our_case,
     name_them,
     pair_of,
@@ -69,7 +72,7 @@ def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
 
 
 def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None:
-    if not PREFERENCE.isdisjoint(names):
+    if not PREFERENCE.isdisjoint(names) or not BESIDE_PAIRS.isdisjoint(map(in_our_case, names)):
         return None  # its values tell
     if any(name not in KNOWN_NAMES and in_our_case(name) in KNOWN_NAMES for name in names):
         return None
@@ -100,7 +103,7 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
         value = {"messages": value}
     if not isinstance(value, dict):
         raise BadRow("not_an_object", f"a JSON object is needed, this is {kind_of(value)}")
-    if "row_idx" in value and isinstance(value.get("row"), dict):  # as the Hub's row viewer gives it
+    if isinstance(value.get("row"), dict) and ("row_idx" in value or len(value) == 1):  # as the Hub's row viewer gives it
         value = value["row"]
     as_it_stands, value = value, under_our_names(value, fields or {})
 
@@ -116,14 +119,18 @@ def parse_example(value: Any, layout: str, fields: Mapping[str, str] | None = No
 
 
 def _read_as(value: dict[str, Any], name: str, pair: Pair | None) -> Example:
-    if pair and pair.layout == "prompt-completion" and (_is_talk(value[pair.question]) or _is_talk(value[pair.answer])):
+    if pair and pair.question and (_turns_in(value.get(pair.question)) or _turns_in(value.get(pair.answer))):
         return _continued(value, pair)
     if pair and name != "text":
-        return _from_pair(value, pair)
+        return _with_beside(_from_pair(value, pair), value)
     if pair:
         return Example(learned=_answer(value, pair.answer), layout="text")
     if name == "text":
         return Example(learned=_answer(value, "text"), layout="text")
+    talk = talk_field(value)
+    if answer := answer_beside(value, talk):
+        said = _turns_in(value[answer]) or [{"role": "assistant", "content": value[answer]}]
+        value = value | {talk: [*value[talk], *said]}
     return Example(messages=conversation(value), tools=tools_of(value), layout="chat")
 
 
@@ -152,11 +159,17 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapp
         raise BadRow("not_rows", form)
     if found := _layout_of(value):
         return found
+    if form := form_within(value):
+        raise BadRow("not_rows", form)
+    if talk := next(((name, field) for name, inside in value.items() if isinstance(inside, dict) and (field := _whole_talk(inside))), None):
+        raise BadRow("missing_field", f"turns stand in {'.'.join(talk)}; jq -c '.{talk[0]} | {{messages: .{talk[1]}}}' makes rows of them")
     if lists := {
         name: len(inside) for name, inside in value.items() if isinstance(inside, list) and inside and _looks_like_a_row(inside[0])
     }:
         told = " and ".join(f"{count:,} rows stand in one object's field {name!r}" for name, count in lists.items())
-        raise BadRow("missing_field", f"{told}; jq -c '.{next(iter(lists))}[]' takes them out")
+        inside = next(iter(lists))
+        row = ".row" if isinstance(value[inside][0].get("row"), dict) else ""
+        raise BadRow("missing_field", f"{told}; jq -c '.{inside}[]{row}' takes them out")
     names = sorted(map(str, as_it_stands))[:20]
     if lacking := [f"{theirs} (as {ours})" for ours, theirs in fields.items() if ours not in value]:
         raise BadRow("missing_field", f"{' and '.join(lacking)} is missing, which data.fields asks for; the row has {names}")
@@ -197,14 +210,16 @@ def _is_mark(value: Any) -> bool:
     return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
 
 
-def _is_talk(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) for turn in value)
+def _turns_in(value: Any) -> list[Any]:
+    """Return the turns that a field holds instead of a text, one or a list; empty where it holds none."""
+    turns = [value] if isinstance(value, dict) and "content" in value else value
+    return turns if isinstance(turns, list) and all(isinstance(turn, dict) for turn in turns) else []
 
 
 def _continued(value: dict[str, Any], pair: Pair) -> Example:
-    """Parse a prompt and a completion of turns, as TRL has them, of which only the completion is learned. Either may be a text."""
+    """Parse a prompt and a completion of turns (TRL, logs of servers), of which only the completion is learned. Either may be a text."""
     given, learned = (
-        turns_of({"messages": inside}) if _is_talk(inside := value[name]) else (Message(role, _text(value, name)),)
+        turns_of({"messages": inside}) if (inside := _turns_in(value[name])) else (Message(role, _text(value, name)),)
         for name, role in ((pair.question, "user"), (pair.answer, "assistant"))
     )
     system = system_of(value)
@@ -215,13 +230,38 @@ def _continued(value: dict[str, Any], pair: Pair) -> Example:
     return Example(messages=checked_turns(messages), tools=tools_of(value), layout="chat")
 
 
+def _with_beside(example: Example, value: dict[str, Any]) -> Example:
+    """Return the example with what stands beside its question: the system's text, and `history`, exchanges of a question and its answer."""
+    history, system = value.get("history") or [], system_of(value)
+    if not example.messages or not (history or system):
+        return example
+    if not isinstance(history, list) or not all(isinstance(one, list) and [type(text) for text in one] == [str, str] for one in history):
+        raise BadRow("wrong_type", "history must be a list of exchanges, each [question, answer] as text")
+    before = [Message(role, text) for exchange in history for role, text in zip(("user", "assistant"), exchange, strict=True)]
+    return replace(example, messages=(*([Message("system", system)] if system else []), *before, *example.messages), layout="chat")
+
+
+def _whole_talk(value: dict[str, Any]) -> str:
+    """Return the field of turns with an answer that can be read; "" where there is none."""
+    try:
+        return talk_field(value) if conversation(value) else ""
+    except BadRow:
+        return ""
+
+
 def _looks_like_a_row(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
-    return bool(talk_field(value)) or any(pair.question in value and pair.answer in value for pair in PAIRS)
+    return (
+        isinstance(value.get("row"), dict)
+        or bool(talk_field(value))
+        or any(pair.question in value and pair.answer in value for pair in PAIRS)
+    )
 
 
 def _from_pair(value: dict[str, Any], pair: Pair) -> Example:
+    if columns := columns_of(value, (pair.question, pair.answer)):
+        raise BadRow("not_rows", columns)
     question = _text(value, pair.question)
     if pair.layout == "prompt-completion":
         return Example(given=_filled(question, pair.question), learned=_answer(value, pair.answer), layout=pair.layout)
@@ -239,7 +279,8 @@ def _text(value: dict[str, Any], field: str, optional: bool = False) -> str:
         if optional:
             return ""
         raise BadRow("missing_field", f"{field} is {'null' if field in value else 'missing'}")
-    raise BadRow("wrong_type", f"{field} must be text, it is {kind_of(text)}")
+    way = f"; --field {field}={field}, data.fields in a config, learns its digits" if kind_of(text) == "a number" else ""
+    raise BadRow("wrong_type", f"{field} must be text, it is {kind_of(text)}{way}")
 
 
 def _filled(text: str, field: str) -> str:

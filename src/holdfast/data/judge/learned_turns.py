@@ -51,7 +51,7 @@ def _says(mark: Any, told: str) -> bool:
     if isinstance(mark, bool | int | float) and mark in (0, 1):
         return bool(mark)
     between = isinstance(mark, int | float) and 0 < mark < 1
-    way = "; a whole row is weighted by a field that data.row_weight names" if between else ""
+    way = "; a turn counts whole or not at all, a whole row by the field that data.row_weight names" if between else ""
     it = f"it is {mark!r}" if isinstance(mark, int | float) else f"it is {kind_of(mark)}"
     raise BadRow("bad_weight", f"{told} that says neither yes nor no: 1, true, 0 or false are read, {it[:80]}{way}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -30,11 +31,17 @@ PAIRS = (
     Pair("question-answer", "question", "", "response"),
     Pair("question-answer", "query", "", "answer"),
     Pair("question-answer", "input_text", "", "output_text"),
+    Pair("question-answer", "user", "", "assistant"),
+    Pair("question-answer", "human", "", "assistant"),
+    Pair("question-answer", "human", "", "gpt"),
+    Pair("question-answer", "human", "", "bot"),
 )
 TALKS = ("messages", "conversations", "conversation", "contents", "dialogue", "dialog", "chat", "turns", "content")  # hold turns
 TURN_MARKS = frozenset(
     (
         "loss",
+        "loss_scale",
+        "loss_weight",
         "train",
         "training",
         "trainable",
@@ -48,13 +55,18 @@ TURN_MARKS = frozenset(
     )
 )  # of a turn: whether it is learned; masked: whether it is not
 ROW_MASKS = frozenset(("loss_mask", "loss_masks", "training_mask", "train_mask"))  # of a row: the same for each of its turns
-TWO_ANSWERS = (("chosen", "rejected"), ("response_j", "response_k"), ("preferred", "dispreferred"))  # the better one first
+BESIDE_PAIRS = frozenset(("system", "systeminstruction", "system_instruction", "history"))  # what stands before a question
+TWO_ANSWERS = (
+    ("chosen", "rejected"),
+    ("response_j", "response_k"),
+    ("preferred", "dispreferred"),
+    ("preferred_output", "non_preferred_output"),
+)  # the better one first
 REJECTED = ("rejected_response", "rejected_messages", "rejected_input")  # beside an answer of any layout: the worse one
 MARKS = ("label", "kto_tag")  # beside one answer: whether it is a good one
 THINKING = ("reasoning_content", "reasoning", "thinking")  # of a turn: what was thought before the answer
 FIELDS = frozenset(
-    {name for pair in PAIRS for name in pair[1:] if name}
-    | {"text", "system", "systeminstruction", "system_instruction", "tools", "functions", *TALKS}
+    {name for pair in PAIRS for name in pair[1:] if name} | {"text", "tools", "functions", *TALKS} | BESIDE_PAIRS
 )  # all that a row is read from
 PREFERENCE = frozenset((*(name for names in TWO_ANSWERS for name in names), *REJECTED, *MARKS))
 KNOWN_NAMES = FIELDS | PREFERENCE
@@ -70,7 +82,8 @@ def under_our_names(value: dict[str, Any], fields: Mapping[str, str]) -> dict[st
     for ours, theirs in fields.items():
         same = [theirs] if theirs in value else cased.get(in_our_case(theirs), [])
         if len(same) == 1:
-            value = value | {ours: value[same[0]]}
+            given = value[same[0]]
+            value = value | {ours: json.dumps(given) if isinstance(given, int | float) else given}  # asked for: learned as its text
     meant = {ours: same[0] for ours, same in cased.items() if ours in KNOWN_NAMES and ours not in value and len(same) == 1}
     return value | {ours: value[theirs] for ours, theirs in meant.items()} if meant else value
 
@@ -89,12 +102,27 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
     elif layout == "text":
         read = {"text" if "text" in named else "content"}
     elif layout == "preference":
-        read = {*KNOWN_NAMES, "preferred_output", "non_preferred_output"}
+        read = {*KNOWN_NAMES}
     else:
         turns = next((name for name in TALKS if name in named), "")
-        read = {turns, "system", "systeminstruction", "system_instruction", "tools", "functions", *ROW_MASKS}
-        read |= set() if turns else {"prompt", "completion"}
+        one = next((pair for pair in PAIRS if pair.question in named and pair.answer in named), None)
+        talk = next((name for name, ours in ours_of.items() if turns in ours), "")
+        read = {turns, "tools", "functions", answer_beside(value, talk), *BESIDE_PAIRS, *ROW_MASKS}
+        read |= set() if turns or one is None else set(one[1:])
+        read -= {"history"} if turns else set()
     return {name for name, ours in ours_of.items() if ours & read}
+
+
+def answer_beside(value: Mapping[str, Any], talk: str) -> str:
+    """Return the name of the field with the answer to turns of which the last one asks; "" where the turns need none."""
+    turns = value.get(talk)
+    last = turns[-1] if isinstance(turns, list) and turns else None
+    if not isinstance(last, dict) or last.get("role") != "user":
+        return ""
+    return next((name for name in _ANSWERS_BESIDE if value.get(name) and isinstance(value[name], str | dict)), "")
+
+
+_ANSWERS_BESIDE = ("response", "completion", "answer", "output", "message")
 
 
 def in_our_case(name: Any) -> str:
@@ -118,7 +146,9 @@ def name_them(
     texts = [
         name
         for name, inside in as_it_stands.items()
-        if isinstance(inside, str) and in_our_case(name) not in known and not is_about_the_row(name, inside, as_it_stands)
+        if (isinstance(inside, str) or (isinstance(inside, int | float) and in_our_case(name) in _CLASSES))
+        and in_our_case(name) not in known
+        and not (isinstance(inside, str) and is_about_the_row(name, inside, as_it_stands))
     ]
     meant: dict[str, str] = {}
     for ours, like in missing:
@@ -163,5 +193,6 @@ def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:
 
 
 _QUESTIONS = ("question", "instruction", "prompt", "input", "query", "user", "human", "request", "source", "q")
-_ANSWERS = ("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "ans", "a")
+_ANSWERS = ("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "label", "ans", "a")
+_CLASSES = ("label", "labels", "target", "class")  # of which a number is what is asked for
 _ALIKE = 0.6  # of the letters of two names

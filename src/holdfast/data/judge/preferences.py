@@ -14,7 +14,6 @@ from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS
 from holdfast.data.judge.turns import BadRow, Example, Message, kind_of, turn_of
 
-_MORE_PAIRS = (*TWO_ANSWERS, ("preferred_output", "non_preferred_output"))
 _BESIDE = ("rejected_response", "rejected_messages")  # the worse answer beside a row of another layout
 _HH = re.compile(r"\n\n(Human|Assistant): ?")
 _TRUE, _FALSE = ("true", "yes", "1", "1.0", "good", "desirable"), ("false", "no", "0", "0.0", "bad", "undesirable")
@@ -43,7 +42,7 @@ def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
 def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
     """Parse a row of one answer and a mark that says whether it is a good one; a pair is two such answers. Raises BadRow."""
     name = next((name for name in MARKS if value.get(name) is not None), None)
-    if name is None and any(all(value.get(one) for one in names) for names in _MORE_PAIRS):
+    if name is None and any(all(value.get(one) for one in names) for names in TWO_ANSWERS):
         return parse_pair(value, parse)
     if name is None:
         learner = either(objectives_of("marks"))
@@ -60,7 +59,7 @@ def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
 
 def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Message, ...]]:
     """Return (better answer, worse answer, the turns before both)."""
-    names = next((names for names in _MORE_PAIRS if all(name in value for name in names)), None)
+    names = next((names for names in TWO_ANSWERS if all(name in value for name in names)), None)
     if names:
         rest = {key: inside for key, inside in value.items() if key not in names}
         return value[names[0]], value[names[1]], _given(rest)

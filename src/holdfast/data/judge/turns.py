@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 from holdfast.data.judge.bad_row import BadRow as BadRow
 from holdfast.data.judge.bad_row import kind_of as kind_of
 from holdfast.data.judge.blocks import without_blocks
+from holdfast.data.judge.known_forms import form_within, who_speaks
 from holdfast.data.judge.learned_turns import learns, row_mask
 from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, in_our_case
 
-_SHAREGPT_ROLES = {
+_ROLES = {
+    "developer": "system",
     "human": "user",
-    "user": "user",
     "prompter": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
-    "assistant": "assistant",
+    "chatbot": "assistant",
     "model": "assistant",
     "bot": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "observation": "tool",
+    "ai": "assistant",
+    "function": "tool",
+    "tool_response": "tool",
     "function_call": "call",
     "tool_call": "call",
 }
-_ROLES = {"developer": "system", "function": "tool", "human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
-_ALL_ROLES = {*_SHAREGPT_ROLES, *_ROLES}
+_SHAREGPT_ROLES = _ROLES | {"observation": "tool"} | {role: role for role in ("user", "assistant", "system", "tool")}
 _TURN_NAMES = {"role", "from", "author", "speaker"}
 _NO_SHARE = {"role", "speaker"}  # a turn with one of these is none of ShareGPT
 _CONTENTS = ("content", "value", "parts", "text", "utterance")  # of a turn with a role, the first that is there
@@ -75,11 +75,24 @@ class Example:
 
 def conversation(value: dict[str, Any]) -> tuple[Message, ...]:
     """Return the turns of a row, wherever it has them. Raises BadRow."""
-    messages = turns_of(value)
-    system = system_of(value)
-    if system and (not messages or messages[0].role != "system"):
-        messages = (Message("system", system), *messages)
-    return checked_turns(messages)
+    try:
+        messages = turns_of(value)
+        system = system_of(value)
+        if system and (not messages or messages[0].role != "system"):
+            messages = (Message("system", system), *messages)
+        return checked_turns(messages)
+    except BadRow as bad:
+        if bad.reason not in _WITHOUT_ROLES:
+            raise
+        if form := form_within(value):
+            raise BadRow("not_rows", form) from None
+        field = talk_field(value)
+        if told := who_speaks(value.get(field), field):
+            raise BadRow(bad.reason, f"{bad.detail}; {told}") from None
+        raise
+
+
+_WITHOUT_ROLES = ("wrong_type", "wrong_role", "no_user_turn", "no_assistant_turn")
 
 
 def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
@@ -158,7 +171,7 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     turn = turn if turn.keys() & _TURN_NAMES else {in_our_case(name): inside for name, inside in turn.items()}
     share = turn.keys().isdisjoint(("role", "author", "speaker")) if share is None else share
     role, content = _said(turn, share)
-    if isinstance(role, str) and role not in _ALL_ROLES and in_our_case(role) in _ALL_ROLES:
+    if isinstance(role, str) and role not in _SHAREGPT_ROLES and in_our_case(role) in _SHAREGPT_ROLES:
         role = in_our_case(role)
     calls = _calls(turn.get("tool_calls") or turn.get("function_call"), number)
     thinking = next((text for name in THINKING if isinstance(text := turn.get(name), str) and text.strip()), "")
@@ -175,11 +188,11 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
         if role not in _SHAREGPT_ROLES:
             raise BadRow("wrong_role", f"turn {number} has role {role!r}; known are {sorted(_SHAREGPT_ROLES)}")
         role = _SHAREGPT_ROLES[role]
+    role = _ROLES.get(role, role)
     if role == "call":
         if called := _calls(content, number) if content.strip() else ():
             return Message("assistant", "", called)
         raise BadRow("broken_tool_call", f"turn {number} is a call by its role and makes none: {content[:_SHOWN]!r}")
-    role = _ROLES.get(role, role)
     if role == "user" and not calls:
         return Message(role, content)
     beside = () if role != "tool" else tuple([(name, turn[name]) for name in _BESIDE if isinstance(turn.get(name), str)])

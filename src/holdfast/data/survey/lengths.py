@@ -83,13 +83,13 @@ class Lengths:
 
     def outlook(self) -> Json:
         """Return `tokens`: of whole rows. `padding`: share of a batch of 8 rows, as they stand in the file, that is padding unless rows are
-        packed. `limits`: for each power of two as max_tokens, how many rows and tokens are beyond it."""
+        packed. `limits`: for each power of two as max_tokens, up to the first that holds all, how many rows and tokens are beyond it."""
         trained, rows = self._trained.counted()
         total = int((trained * rows).sum())
         padded = self._padded + len(self._rest) * int(self._rest.max(initial=0))
         values, counts = self._whole.counted()
         longest = int(values[-1]) if len(values) else 0
-        powers = [1 << bits for bits in range(5, 21) if (1 << bits) < longest]
+        powers = [1 << bits for bits in range(5, 21) if (1 << bits) < 2 * longest]
         limits = [
             {
                 "max_tokens": limit,

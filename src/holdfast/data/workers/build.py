@@ -26,11 +26,11 @@ from holdfast.data.workers.workers import Work, Workers
 
 @dataclass
 class BuildResult:
-    """What one pass over the data found: the shards of all blocks in order, the verdicts, the first reject, and its own work."""
+    """What one pass over the data found: the shards of all blocks in order, the verdicts, the first reject of each, its own work."""
 
     parts: list[ShardPart] = field(default_factory=list)
     verdicts: Verdicts = field(default_factory=Verdicts)
-    first_reject: Json | None = None
+    first_rejected: dict[str, Json] = field(default_factory=dict)
     first_noted: dict[str, Json] = field(default_factory=dict)  # of each note: file and line of its first row
     reused: int = 0
     seconds: float = 0.0
@@ -50,7 +50,7 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
             checked.reused += found
             for reject in shard.rejected(file, block.first_line):
                 rejects.write(json_line(reject))
-                checked.first_reject = checked.first_reject or reject
+                checked.first_rejected.setdefault(reject["reason"], reject)
         if checked.verdicts.rows == before:
             size = Path(file).stat().st_size
             raise Stop(
@@ -95,6 +95,7 @@ def report(checked: BuildResult, tokens: TokenSet) -> Json:
         "learned": found.taught.as_json(),
         "notes": dict(found.noted.most_common()),
         "first_noted": checked.first_noted,
+        "first_rejected": {reason: {"file": at["file"], "line": at["line"]} for reason, at in checked.first_rejected.items()},
         "unused_fields": found.unused.as_json(),
         "weights": found.weights.as_json(),
         "tokens": {"total": int(lengths.sum()), "learned": found.learned, **spread},

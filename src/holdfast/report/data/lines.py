@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +26,7 @@ def show(answer: Json) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(headline(answer), markup=False)
     for line in facts(answer):
-        console.print(f"  {line}", markup=False)
+        console.print(wrapped(f"  {line}", console.width if console.is_terminal else 0, 4), markup=False)
     reasons(console, "what is wrong", answer["by_reason"], answer)
     reasons(console, "notes (rows that are kept as they are)", repeated(answer) | answer["notes"], answer)
     reasons(console, "rows in another language than the rest (kept as they are)", strays(answer), answer)
@@ -34,6 +35,13 @@ def show(answer: Json) -> None:
             f"clean rows: {answer['out']}; rejects: {answer['rejects']}; originals of repaired rows: {answer['originals_of_mended']}",
             markup=False,
         )
+
+
+def wrapped(text: str, width: int, indent: int) -> str:
+    """Return the text in lines of at most `width` columns, broken between words, all but the first indented; as it is where width is 0."""
+    if not width:
+        return text
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def headline(answer: Json) -> str:
@@ -122,5 +130,7 @@ def reasons(console: Console, title: str, counts: dict[str, int], answer: Json) 
         console.print(f"  [bold]{count:>9,}[/bold]  {escape(reason)}")
         for example in answer["examples"].get(reason, [])[:_EXAMPLES]:
             place = f"{Path(example['file']).name}:{example['line']}"
-            console.print(f"             [dim]{escape(place)}[/dim]  {escape(visible(example['detail'])[:_DETAIL])}")
+            before = " " * (len(place) + 15)
+            told = wrapped(before + visible(example["detail"])[:_DETAIL], console.width if console.is_terminal else 0, 15)
+            console.print(f"             [dim]{escape(place)}[/dim]  {escape(told.lstrip())}")
             console.print(f"               [dim]{escape(visible(example['text'])[:_WIDTH])}[/dim]")

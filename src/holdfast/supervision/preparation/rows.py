@@ -132,16 +132,21 @@ def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
         *told_of_held_out(summary["held_out"], bool(config.data.held_out_files)),
     ):
         (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
+    if summary["rejected"]:
+        terminal.say(f"the first row rejected for each reason: {_places(summary['first_rejected'])}")
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
         files = " ".join(shown(Path(file)) for file in config.data.files)
         terminal.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
-        firsts = ", ".join(f"{reason} {shown(Path(at['file']))}:{at['line']}" for reason, at in summary["first_noted"].items())
-        terminal.say(f"the first row of each note: {firsts}")
+        terminal.say(f"the first row of each note: {_places(summary['first_noted'])}")
+
+
+def _places(firsts: dict[str, Json]) -> str:
+    return ", ".join(f"{reason} {shown(Path(at['file']))}:{at['line']}" for reason, at in firsts.items())
 
 
 def _nothing_left(checked: BuildResult) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in checked.verdicts.by_reason.most_common())
-    first = checked.first_reject or {}
+    first = next(iter(checked.first_rejected.values()), {})
     place = f"{first.get('file')}:{first.get('line')}: {first.get('detail')}"
     return f"no row can be trained on: all {checked.verdicts.rejected:,} rejected ({reasons})\n  first: {place}"
