@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import SHARED
-from holdfast.data.files.raw_row import Unparsed
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.judge import judge
 from holdfast.data.judge.layouts import parse_example
@@ -75,7 +75,7 @@ def test_what_stands_beside_a_question_comes_before_it(row: Any) -> None:
 def _judged_turns(row: dict[str, Any]) -> tuple[tuple[list[str], str], list[str]]:
     """The turns of a row with their text, and its text as `judge` reads it."""
     example = parse_example(row, "auto")
-    good, rejects = judge([Unparsed(1, json.dumps(row).encode())], 1, Rules(), ())
+    good, rejects = judge([UnparsedRow(1, json.dumps(row).encode())], 1, Rules(), ())
     assert not rejects
     said = [turn.content for turn in example.messages]
     return (said, "\n".join(said)), [one.text for one in good]
