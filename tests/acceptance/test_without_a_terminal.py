@@ -252,14 +252,14 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
     run = tmp_path / "runs" / "run"
     assert holdfast("train", config_of(train={"steps": 5000}), "--run", run, "--detach").returncode == 0
     terminal = Terminal("attach", run)
-    wait_until(lambda: terminal.shows(f"run: {run}", "/5,000", "  loss "))
+    wait_until(lambda: terminal.shows(str(run), "/5,000", "  loss "))
     kill(processes_of(run)["trainer"])
     wait_until(lambda: terminal.shows("attempt 1: killed by SIGKILL"))
     terminal.type(b"\x03")
     assert terminal.ended() == 130
     assert terminal.shows("the run continues; to end it: holdfast stop")
     unnamed = Terminal("attach", cwd=tmp_path)  # the only living run need not be named
-    wait_until(lambda: unnamed.shows(f"run: {run}"))
+    wait_until(lambda: unnamed.shows(str(run)))
     unnamed.type(b"\x03")
     assert unnamed.ended() == 130
     assert lives(RunFolder(run))
