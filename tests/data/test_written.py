@@ -24,9 +24,17 @@ categories:
 """
 
 
+GIVEN = ("--endpoint", "http://127.0.0.1:1", "--model", "small")
+
+
 def make(folder: Path, url: str, *more: object) -> tuple[int, dict[str, Any], str]:
+    return ask(folder, *command(folder, url)[4:], *more)
+
+
+def ask(folder: Path, *options: object) -> tuple[int, dict[str, Any], str]:
     (folder / "recipe.yaml").write_text(RECIPE)
-    done = holdfast(*command(folder, url), *more, "--json", env={"OPENAI_API_KEY": "very-secret"})
+    command = ("data", "make", "--out", folder / "rows.jsonl")
+    done = holdfast(*command, *options, "--json", env={"OPENAI_API_KEY": "very-secret"})
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
@@ -119,15 +127,15 @@ def test_tokens_that_are_not_counted_are_not_taken_for_none(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--endpoint", "127.0.0.1:1"), "not an http address"),
-        (("--price-in", 1), "--price-in and --price-out belong together"),
-        (("--max-cost", 1), "--max-cost needs prices to count with"),
-        (("--parallel", 0), "--parallel 0: at least 1 is needed"),
-        (("--model", ""), "--endpoint needs --model NAME"),
+        (("--endpoint", "127.0.0.1:1", "--model", "small"), "not an http address"),
+        ((*GIVEN, "--price-in", 1), "--price-in and --price-out belong together"),
+        ((*GIVEN, "--max-cost", 1), "--max-cost needs prices to count with"),
+        ((*GIVEN, "--parallel", 0), "--parallel 0: at least 1 is needed"),
+        (("--endpoint", "http://127.0.0.1:1", "--model", ""), "--endpoint needs --model NAME"),
     ],
 )
 def test_a_wrong_option_is_told(tmp_path: Path, more: tuple[object, ...], said: str) -> None:
-    code, answer, _ = make(tmp_path, "http://127.0.0.1:1", *more)
+    code, answer, _ = ask(tmp_path, "--recipe", tmp_path / "recipe.yaml", *more)
     assert code == 2 and said in answer["error"]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _REMEMBERED = (  # what the libraries remember of whether it is installed
     ("peft.import_utils", "is_bnb_available"),
@@ -46,6 +48,16 @@ def without_bitsandbytes() -> Iterator[None]:
         del sys.modules["bitsandbytes"]
         for library, question in _REMEMBERED:
             getattr(getattr(sys.modules.get(library), question, None), "cache_clear", lambda: None)()
+
+
+def module_if_there(name: str) -> Any | None:
+    """Return a module of a large library by its whole name, None where the installed version has no such module."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name and name.startswith(missing.name):
+            return None
+        raise
 
 
 def _read_models_once() -> None:

@@ -17,12 +17,12 @@ from peft.tuners.lora import dora
 from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from transformers.integrations import moe
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import PackedWeights
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.libraries import module_if_there
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.halves import held_linear, widened
@@ -47,7 +47,8 @@ def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> Non
     vars(loading)["hold_quantised"] = hold_unfilled
     dora.dequantize_module_weight = _dequantise
     vars(optimizer)["HostMoments"] = _Away
-    vars(moe)["_grouped_mm"] = _as_one_expert
+    if moe := module_if_there("transformers.integrations.moe"):
+        vars(moe)["_grouped_mm"] = _as_one_expert
 
 
 def follow_fakes() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from peft import get_peft_model
 from peft.utils import get_peft_model_state_dict
-from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import Tensor, nn
 
 from holdfast.base.files import Json
@@ -25,7 +24,7 @@ from holdfast.trainer.common.decoder import text_decoder
 from holdfast.trainer.common.libraries import without_bitsandbytes
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
-from holdfast.trainer.model.trained.loaded_names import loadable_names
+from holdfast.trainer.model.trained.loaded_names import RENAMES, loadable_names
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
 from holdfast.trainer.model.trained.tokens import token_numbers, use_lean_tokens
@@ -124,7 +123,8 @@ def _leave_routers_out(model: nn.Module, wanted: Any) -> None:
     if not routers or not has_experts(name for name, _ in model.named_modules()):
         return
     _leave_out(wanted, routers)
-    convert_peft_config_for_transformers(wanted, model, None)
+    if RENAMES is not None:
+        RENAMES.convert_peft_config_for_transformers(wanted, model, None)
     if named := getattr(wanted, "target_parameters", None):
         wanted.target_parameters = {name for name in named if not is_router(name)}
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import peft
 import torch
-from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
 from torch import Tensor
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming, apply_renamings
 
 from holdfast.base.units import listed
+from holdfast.trainer.common.libraries import module_if_there
 from holdfast.trainer.common.refuse import Refusal
 
+RENAMES = module_if_there("peft.utils.transformers_weight_conversion")  # None in versions of PEFT that rename nothing
 _PREFIX = "base_model.model."
 _SHOWN = 3
 
@@ -29,19 +28,35 @@ def loadable_names(model: Any, saved: Mapping[str, Tensor]) -> dict[str, str]:
     lost = _lost(model, as_saved)
     if not lost:
         return as_saved
-    reversed_order = [one.reverse_transform() for one in get_model_conversion_mapping(model.get_base_model(), add_legacy=False)[::-1]]
-    renamings = [one for one in reversed_order if isinstance(one, WeightRenaming)]
-    names = as_saved | {name: _PREFIX + apply_renamings(name.removeprefix(_PREFIX), renamings) for name in lost}
+    names = as_saved | _checkpoint_names(model, lost)
     if still := _lost(model, names):
         raise _unloadable(model, still)
     return names
 
 
+def _checkpoint_names(model: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return the name that each of `names` has where transformers writes the model's checkpoint."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming
+
+    reversed_order = [one.reverse_transform() for one in get_model_conversion_mapping(model.get_base_model(), add_legacy=False)[::-1]]
+    renamings = [one for one in reversed_order if isinstance(one, WeightRenaming)]
+    found = {}
+    for name in names:
+        renamed = name.removeprefix(_PREFIX)
+        for renaming in renamings:
+            renamed, _ = renaming.rename_source_key(renamed)
+        found[name] = _PREFIX + renamed
+    return found
+
+
 def _lost(model: Any, names: Mapping[str, str]) -> list[str]:
     """Return the keys of `names` that PEFT does not come to from the names beside them."""
+    if RENAMES is None:
+        return []
     blank = {file: torch.empty(1) for file in names.values()}
     config = model.peft_config[model.active_adapter]
-    found = convert_peft_adapter_state_dict_for_transformers(model, config, blank, model.active_adapter)
+    found = RENAMES.convert_peft_adapter_state_dict_for_transformers(model, config, blank, model.active_adapter)
     return [name for name in names if name not in found]
 
 
