@@ -148,9 +148,14 @@ def _aside(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _apart(ours: list[Tensor], own: list[Tensor]) -> float:
-    """Return the norm of all differences as a share of the norm of what is wanted, tensor by tensor; NaN for a NaN."""
-    gaps = [float((one.to(other.device).float() - other.float()).norm()) for one, other in zip(ours, own, strict=True)]
+    """Return the norm of all differences as a share of the norm of what is wanted, tensor by tensor; NaN for a NaN. `ours` is used up."""
+    gaps = [_gap_norm(one, other) for one, other in zip(ours, own, strict=True)]
     return math.hypot(*gaps) / (math.hypot(*(float(other.float().norm()) for other in own)) or math.nan)
+
+
+def _gap_norm(one: Tensor, other: Tensor) -> float:
+    """Return the norm of the difference, computed where `one` came to: a card holds the largest gradient once more, not twice."""
+    return float(one.to(other.device).float().sub_(other).norm())
 
 
 def disproof(task: TextModel) -> tuple[PartialSettings, str]:
@@ -243,7 +248,7 @@ def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:
     heard = [at for at, norm in enumerate(norms) if norm > _HEARD * max(norms)]  # half of a fresh adapter has no gradient at all
     if not heard:
         return None
-    gaps = {at: float((ours[at].to(own[at].device) - own[at]).norm()) / norms[at] for at in heard}
+    gaps = {at: _gap_norm(ours[at], own[at]) / norms[at] for at in heard}
     worst = max(gaps, key=lambda at: gaps[at] if gaps[at] == gaps[at] else math.inf)
     if gaps[worst] <= _SAME_GRADIENT[task.dtype]:
         return None
