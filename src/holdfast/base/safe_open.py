@@ -70,6 +70,16 @@ def open_regular(path: Path, most_bytes: int = 1 << 62) -> BinaryIO:
     raise OSError(errno.EINVAL, "is not a regular file", str(path))
 
 
+def read_end(path: Path, most_bytes: int) -> str:
+    """Return the text of a file's last bytes; empty where it cannot be read."""
+    try:
+        with open_regular(path) as handle:
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - most_bytes))
+            return handle.read(most_bytes).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_small(path: Path, most_bytes: int = LARGEST_TEXT) -> bytes:
     """Read the bytes of a regular file. Raises OSError as `open_regular` does."""
     with open_regular(path, most_bytes) as handle:

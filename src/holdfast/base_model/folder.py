@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json
@@ -19,28 +14,18 @@ from holdfast.base.safe_open import open_regular
 from holdfast.base_model.forms import names_in_index, refuse_odd_config
 from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
+from holdfast.base_model.tensor_header import NoTensors, TensorEntry, read_header
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
-_LFS = b"version "  # how a pointer begins; as the length of a header it is beyond all files
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
 def _is_embedding(name: str) -> bool:
     """True if a matrix is a table that is looked up, or the output layer."""
     return any(part in name for part in _EMBEDDINGS) or _TABLE.fullmatch(name.rpartition(".")[2]) is not None
-
-
-@dataclass(frozen=True)
-class TensorEntry:
-    """A tensor in a safetensors file: type as written there, shape, and where its bytes begin and end in the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -213,54 +198,11 @@ def stored_tensors(file: Path) -> dict[str, TensorEntry]:
         raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", "download it again") from None
     with opened as handle:
         try:
-            return tensors_in(handle)
+            return read_header(handle)[0]
         except NoTensors as error:
             if error.pointer:
                 raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull") from None
             raise Stop(BLOCKED, f"{file} is damaged: {error}", "download it again") from None
-
-
-class NoTensors(Exception):
-    """A file that is no whole safetensors file; the message says why. pointer: Git LFS left it in the file's place."""
-
-    pointer = False
-
-
-def tensors_in(handle: BinaryIO) -> dict[str, TensorEntry]:
-    """Read the tensors of an open safetensors file, after checking that header and size agree. Raises NoTensors."""
-    size = os.fstat(handle.fileno()).st_size
-    start = handle.read(8)
-    if start == _LFS:
-        error = NoTensors("it is a pointer of Git LFS")
-        error.pointer = True
-        raise error
-    length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-    if length > min(size - 8, 100 << 20):
-        raise NoTensors(f"{size:,} bytes cannot hold its header of {length:,}")
-    try:
-        header: dict[str, Any] = orjson.loads(handle.read(length))
-    except orjson.JSONDecodeError as error:
-        raise NoTensors(f"its header is not JSON ({error})") from None
-    at = 8 + length
-    try:
-        tensors = {name: _stored(entry, at) for name, entry in header.items() if name != "__metadata__"}
-    except (AttributeError, KeyError, ValueError, TypeError) as error:
-        raise NoTensors(f"its header describes no tensors ({repr(error)[:200]})") from None
-    end = max((tensor.end for tensor in tensors.values()), default=at)
-    if end != size:
-        raise NoTensors(f"it has {size:,} bytes, its header describes {end:,}")
-    return tensors
-
-
-def _stored(entry: Any, at: int) -> TensorEntry:
-    """Parse a tensor of a header; `at`: where the file's data begin. Raises ValueError, KeyError or TypeError where it describes none."""
-    dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-    numbers = [*shape, begin, end]
-    if not isinstance(dtype, str) or any(type(number) is not int or number < 0 for number in numbers) or begin > end:
-        raise ValueError(f"dtype {dtype!r}, numbers {numbers}"[:200])
-    if math.prod(shape) > 8 * (end - begin):
-        raise ValueError(f"{end - begin:,} bytes cannot hold {math.prod(shape):,} values")
-    return TensorEntry(dtype, tuple(shape), at + begin, at + end)
 
 
 def broken_tensor(name: str, count: int, shape: tuple[int, ...], first: tuple[int, ...]) -> str:

@@ -19,8 +19,8 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
-from holdfast.base_model.folder import TensorEntry, stored_tensors, weight_files
-from holdfast.base_model.tensor_header import pack_header
+from holdfast.base_model.folder import stored_tensors, weight_files
+from holdfast.base_model.tensor_header import TensorEntry, pack_header
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # types that can be computed with, and their bytes

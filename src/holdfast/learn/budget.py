@@ -24,22 +24,25 @@ def make_room(policy: Policy, rounds: list[Round]) -> None:
     refused = [each for each in over if not (each.of("decided") or {}).get("promoted")]
     for each in refused[: max(0, len(refused) - policy.retain)]:
         shutil.rmtree(each.run, ignore_errors=True)
+    spare = _beyond(policy)
     for place in [*(each.run for each in refused), *(RunFolder(each.run).checkpoints for each in over)]:
-        if not _beyond(policy):
+        if spare <= 0:
             return
+        spare -= bytes_in(place)
         shutil.rmtree(place, ignore_errors=True)
 
 
 def refuse_no_room(policy: Policy) -> None:
     """Raise Stop(1) where what has to stay is more than the budget of disk."""
-    if _beyond(policy):
+    if _beyond(policy) > 0:
         held = bytes_in(Path(policy.folder or "")) / _GB
         text = f"{policy.folder} holds {held:.2f} GB, budget.disk_gb allows {policy.budget.disk_gb:g}, and nothing is left to remove"
         raise Stop(BLOCKED, text, "raise budget.disk_gb")
 
 
-def _beyond(policy: Policy) -> bool:
-    return policy.budget.disk_gb is not None and bytes_in(Path(policy.folder or "")) > policy.budget.disk_gb * _GB
+def _beyond(policy: Policy) -> float:
+    """Return how many bytes the policy's folder holds beyond its budget of disk; at most 0 where it is within, or has none."""
+    return 0 if policy.budget.disk_gb is None else bytes_in(Path(policy.folder or "")) - policy.budget.disk_gb * _GB
 
 
 def bytes_in(folder: Path) -> int:

@@ -13,8 +13,9 @@ import numpy as np
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.units import counted
-from holdfast.base_model.folder import ModelFacts, TensorEntry, broken_tensor, stored_tensors
+from holdfast.base_model.folder import ModelFacts, broken_tensor, stored_tensors
 from holdfast.base_model.module_pattern import refused
+from holdfast.base_model.tensor_header import TensorEntry
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS, KINDS, AdapterKind
 from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT

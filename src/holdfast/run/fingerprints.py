@@ -41,6 +41,11 @@ def read_fingerprints(run: RunFolder) -> list[Look]:
     return looks
 
 
+def compare_runs(run: RunFolder, beside: RunFolder) -> Json:
+    """Return what `compare_fingerprints` finds of two runs."""
+    return compare_fingerprints(read_fingerprints(run), read_fingerprints(beside))
+
+
 def compare_fingerprints(here: list[Look], there: list[Look]) -> Json:
     """Return {steps, weights_looked_at, departs}: steps that both looked at; departs: None where all is the same, else of the first
     look that is not {step, attempt, what, here, there, loaded}.

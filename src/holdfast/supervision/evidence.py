@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from holdfast.base.files import Json, is_full, read_json
-from holdfast.base.safe_open import open_regular
+from holdfast.base.safe_open import read_end
 from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
 from holdfast.machine.kernel_log import kernel_messages, oom_kills
@@ -81,13 +80,7 @@ def free_bytes(folder: Path) -> int:
 
 def last_text(log: Path) -> str:
     """Return the last 64 KiB of a log; empty where it cannot be read."""
-    try:
-        with open_regular(log) as handle:
-            size = handle.seek(0, os.SEEK_END)
-            handle.seek(max(0, size - _WINDOW_BYTES))
-            return handle.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return read_end(log, _WINDOW_BYTES)
 
 
 def tail(log: Path) -> tuple[str, ...]:

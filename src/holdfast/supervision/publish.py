@@ -10,8 +10,8 @@ from typing import BinaryIO
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import GAVE_UP, Stop
 from holdfast.base.files import fsync_folder, sha256
-from holdfast.base_model.folder import TensorEntry, read_model, stored_tensors, weight_files
-from holdfast.base_model.tensor_header import pack_header
+from holdfast.base_model.folder import read_model, stored_tensors, weight_files
+from holdfast.base_model.tensor_header import TensorEntry, pack_header
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.export.endings import write_companions
 from holdfast.run.artifact import CONFIGS, KINDS, WEIGHTS

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.base.errors import WRONG_VALUES, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
-from holdfast.base.safe_open import open_regular
+from holdfast.base.safe_open import read_end
 from holdfast.base.units import counted
 from holdfast.book import cards_of
 from holdfast.diagnosis.logs.curve import points
@@ -50,7 +49,7 @@ def held_out(run: RunFolder) -> list[tuple[int, float]]:
 
 def logged_losses(run: RunFolder) -> list[tuple[int, float]]:
     """Return losses that a watched command printed of late, numbered from 1: the command need not say their steps."""
-    text = _end_of(newest_log(run), _LOGGED_BYTES) if run.command_file.exists() else ""
+    text = read_end(newest_log(run), _LOGGED_BYTES) if run.command_file.exists() else ""
     return [(number, point.loss) for number, point in enumerate(points(clean_lines(text)), 1)]
 
 
@@ -182,15 +181,6 @@ def newest_log(run: RunFolder) -> Path:
 
 def output(run: RunFolder, scrubber: Scrubber) -> list[str]:
     """Return the last lines that the newest attempt printed, without secrets."""
-    text = _end_of(newest_log(run), _OUTPUT_BYTES)
+    text = read_end(newest_log(run), _OUTPUT_BYTES)
     lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").splitlines()]
     return [inert(line) for line in scrubber.secrets("\n".join(lines[-_OUTPUT_LINES:])).split("\n")] if lines else []
-
-
-def _end_of(log: Path, most: int) -> str:
-    try:
-        with open_regular(log) as handle:
-            handle.seek(max(0, os.fstat(handle.fileno()).st_size - most))
-            return handle.read(most).decode(errors="replace")
-    except FileNotFoundError:
-        return ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import mmap
-import os
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -16,7 +14,7 @@ import orjson
 
 from holdfast.base.files import Json
 from holdfast.base.safe_open import open_regular
-from holdfast.base_model.tensor_header import pack_header
+from holdfast.base_model.tensor_header import TensorEntry, pack_header, read_header
 
 Array = npt.NDArray[Any]
 _TYPES: dict[str, np.dtype[Any]] = {
@@ -55,37 +53,26 @@ def pack(arrays: Mapping[str, Array], facts: Json) -> bytes:
     return b"".join([header, *(arrays[name].tobytes() for name in in_file_order(kinds))])
 
 
-def read_header(handle: BinaryIO) -> tuple[Json, dict[str, Span]]:
+def read_facts(handle: BinaryIO) -> tuple[Json, dict[str, Span]]:
     """Read the facts, and where each array lies. Raises ValueError when this is no whole file of ours."""
-    size = handle.seek(0, os.SEEK_END)
-    handle.seek(0)
-    first = handle.read(8)
-    length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
-    if length > size - 8:
-        raise ValueError(f"{size:,} bytes cannot hold its header")
+    tensors, metadata = read_header(handle)
     try:
-        entries = orjson.loads(handle.read(length))
-        facts: Json = orjson.loads(entries.pop("__metadata__")["holdfast"])
-        spans = {name: _span(entry, 8 + length) for name, entry in entries.items()}
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        facts: Json = orjson.loads(metadata["holdfast"])
+        return facts, {name: _span(entry) for name, entry in tensors.items()}
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"its header is damaged ({error!r})") from None
-    end = max((span.end for span in spans.values()), default=8 + length)
-    if end != size:
-        raise ValueError(f"it has {size:,} bytes, its header describes {end:,}")
-    return facts, spans
 
 
-def _span(entry: Json, start: int) -> Span:
-    begin, end = entry["data_offsets"]
-    kind = _TYPES[entry["dtype"]]
-    if not 0 <= begin <= end or (end - begin) != entry["shape"][0] * kind.itemsize:
-        raise ValueError(f"offsets {begin} to {end}")
-    return Span(kind, start + begin, start + end)
+def _span(entry: TensorEntry) -> Span:
+    kind = _TYPES[entry.dtype]
+    if entry.end - entry.begin != entry.shape[0] * kind.itemsize:
+        raise ValueError(f"bytes {entry.begin} to {entry.end}")
+    return Span(kind, entry.begin, entry.end)
 
 
 def unpack(data: bytes) -> tuple[Json, dict[str, Array]]:
     """Unpack facts and arrays of a whole file that `pack` made. Raises ValueError when it is damaged."""
-    facts, spans = read_header(io.BytesIO(data))
+    facts, spans = read_facts(io.BytesIO(data))
     return facts, {name: np.frombuffer(data[span.begin : span.end], span.kind) for name, span in spans.items()}
 
 
@@ -93,7 +80,7 @@ def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
     """Map facts and arrays of a file, read-only. Raises FileNotFoundError, or ValueError when it is damaged."""
     with open_regular(path) as handle:
         try:
-            facts, spans = read_header(handle)
+            facts, spans = read_facts(handle)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         raw = np.frombuffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
@@ -103,6 +90,6 @@ def map_arrays(path: Path) -> tuple[Json, dict[str, Array]]:
 def read_array(path: Path, name: str) -> Array:
     """Read one array of a file into memory."""
     with open_regular(path) as handle:
-        span = read_header(handle)[1][name]
+        span = read_facts(handle)[1][name]
         handle.seek(span.begin)
         return np.frombuffer(handle.read(span.end - span.begin), span.kind)

@@ -27,7 +27,7 @@ from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_progress, summarise
 from holdfast.report.words import computed_again, shown
 from holdfast.run.command import Command
-from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
+from holdfast.run.fingerprints import compare_runs, in_words
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import of_last_losses, of_tracebacks
@@ -151,7 +151,7 @@ def _conclude(user: CommandRun, outcome: RunResult, terminal: Terminal, beside: 
 
 def _compared(run: RunFolder, beside: RunFolder) -> Json:
     """Return how the steps of this run compare with those of another: {with, steps, weights_looked_at, departs, says}."""
-    found = compare_fingerprints(read_fingerprints(run), read_fingerprints(beside))
+    found = compare_runs(run, beside)
     return {"with": str(beside.path), **found, "says": in_words(found, shown(beside.path))}
 
 

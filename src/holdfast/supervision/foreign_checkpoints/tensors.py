@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.base.safe_open import open_regular
-from holdfast.base_model.folder import NoTensors, TensorEntry, tensors_in
+from holdfast.base_model.tensor_header import NoTensors, TensorEntry, read_header
 
 _BLOCK = 1 << 24  # bytes looked at together
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
@@ -26,7 +26,7 @@ def prove_tensors(file: Path) -> frozenset[str]:
     """Return the names of a file's tensors. Raises NotWhole where the file is torn, or a value is not finite."""
     try:
         with open_regular(file) as handle:
-            tensors = tensors_in(handle)
+            tensors, _ = read_header(handle)
             for name, stored in tensors.items():
                 _prove(file, handle.fileno(), name, stored)
     except NoTensors as error:
