@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.trainer.common.libraries import without_bitsandbytes
+from holdfast.trainer.common.libraries import module_if_there, without_bitsandbytes
 
 _CHILD = """
 import contextlib, gc, json, sys
@@ -63,3 +64,18 @@ def test_bitsandbytes_is_hidden_unless_it_is_imported_and_what_is_remembered_of_
     with without_bitsandbytes():
         assert not is_bnb_available()
     assert "bitsandbytes" not in sys.modules and is_bnb_available()
+
+
+def test_a_module_is_none_where_a_version_lacks_it_or_what_it_imports_and_not_where_a_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PEFT 0.17 has no `peft.utils.transformers_weight_conversion`; that of 0.21 imports what transformers 4.57 has not."""
+    for name, text in {"__init__": "", "there": "", "newer": "import json.mapping", "alone": "import not_installed_anywhere"}.items():
+        (tmp_path / "library_of_a_version").mkdir(exist_ok=True)
+        (tmp_path / "library_of_a_version" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = {name: module_if_there(f"library_of_a_version.{name}") is not None for name in ("there", "newer", "absent")}
+    assert found == {"there": True, "newer": False, "absent": False}
+    for name in ("library_of_a_version.alone", "not_installed_anywhere"):
+        with pytest.raises(ModuleNotFoundError):
+            module_if_there(name)
