@@ -36,7 +36,7 @@ def test_what_was_trained_moves_the_logits_where_people_load_it(assets: SimpleNa
         done = holdfast("export", run, "--to", to, "--out", tmp_path / to)
         assert done.returncode == 0, done.stderr
 
-    card, half = (tmp_path / "adapter" / "README.md").read_text(), "AutoModelForCausalLM and AutoPeftModelForCausalLM load this"
+    card, half = (tmp_path / "adapter" / "README.md").read_text(), "AutoModelForCausalLM loads this"
     assert (half in card, half in said) == (kind == "qwen3_5",) * 2, "told before step 1 and in the card, where it is so"
 
     def load(folder: Path) -> Any:

@@ -35,7 +35,7 @@ from holdfast.export.learned import learned_of, lost
 from holdfast.export.merge import tied_embedding, write_merged
 from holdfast.export.subject import Subject, read_subject
 from holdfast.export.tensors import held_tensors, narrow, widen
-from holdfast.export.words import of_stops
+from holdfast.export.words import of_stops, of_token_ids
 from holdfast.planning.serving_limits import limits
 from support.rounding import assert_equal_but_for_rounding
 from support.shipped import make_adapter, make_family, measure_here
@@ -239,6 +239,7 @@ def of_rows(name: str, turn: Callable[[Any], Any]) -> Callable[[dict[str, Any]],
 LAYER = "model.layers.1."
 ATTENTION = LAYER + "self_attn."
 ROPE = {"rope_theta": 1_000_000.0, "rope_type": "default"}
+UNLOADABLE = {"extra_special_tokens": 5}
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "two projections swapped": (weights(swap(ATTENTION + "k_proj.weight", ATTENTION + "v_proj.weight")), "layer 1"),
     "gate and up swapped": (weights(swap(LAYER + "mlp.gate_proj.weight", LAYER + "mlp.up_proj.weight")), "layer 1"),
@@ -268,6 +269,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "a template without the generation prompt": (
         template(lambda text: text.replace("<|im_start|>assistant\n{% endif %}", "{% endif %}")), "conversation 1"),
     "a template that adds a system turn": (template(lambda text: "<|im_start|>system\nHi<|im_end|>\n" + text), "conversation 1"),
+    "a tokenizer that transformers cannot load": (settings("tokenizer_config.json", **UNLOADABLE), "cannot load the tokenizer of"),
     "two tokens changed places": (tokens_swapped, "conversation 1"),
     "a tokenizer without its last merges": (no_merges, "in training"),
 }  # fmt: skip
@@ -400,7 +402,7 @@ def as_the_card_loads(out: Path) -> dict[str, Any]:
     return found
 
 
-def with_settings(made: Any, tmp_path: Path, ids: dict[str, int | None], **tokens: str) -> tuple[Path, Path]:
+def with_settings(made: Any, tmp_path: Path, ids: dict[str, int | None], **tokens: Any) -> tuple[Path, Path]:
     """The family qwen2 with other special tokens by its files, and the adapter on it."""
     base, adapter = tmp_path / "base", tmp_path / "adapter"
     shutil.copytree(made("qwen2").base, base)
@@ -473,6 +475,21 @@ def test_changes_that_may_be_of_two_places_are_refused(made: Any) -> None:
     config = json.loads((family.adapter / "adapter_config.json").read_text())
     with pytest.raises(Stop, match="may be any of"):
         read_delta(family.adapter / "adapter_model.safetensors", config, shapes, None)
+
+
+def test_changes_of_layers_that_are_one_weight_in_the_files_are_refused(made: Any) -> None:
+    family = made("qwen2")
+    shapes = {name: shape for name, shape in read_model(str(family.base)).shapes.items() if "layers.1.mlp.down_proj" not in name}
+    config = json.loads((family.adapter / "adapter_config.json").read_text())
+    with pytest.raises(Stop, match=r"changes model.layers.0.mlp.down_proj.weight of the base model more than once"):
+        read_delta(family.adapter / "adapter_model.safetensors", config, shapes, None)
+
+
+def test_token_ids_are_not_called_equal_where_the_bases_own_tokenizer_cannot_be_loaded(made: Any, tmp_path: Path, here: None) -> None:
+    _, adapter = with_settings(made, tmp_path, {}, **UNLOADABLE)
+    answer = export(order_of(adapter, tmp_path / "out"))
+    assert of_token_ids(answer["checked"]).startswith("not compared: transformers cannot load this tokenizer, nor the base's (")
+    assert "not compared: transformers cannot load" in (tmp_path / "out" / "README.md").read_text()
 
 
 def whole_of(adapter: Path, model: Path) -> Subject:

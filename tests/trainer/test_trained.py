@@ -200,6 +200,19 @@ def test_an_adapter_that_peft_would_lose_is_refused_and_without_those_modules_it
     assert artifact_tensors(add_adapter(tiny("inkling2_text"), able))
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+def test_layers_that_are_one_weight_are_refused_and_without_them_an_adapter_is_made() -> None:
+    tree = {"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}}
+    with pytest.raises(Refusal, match=r"layers.2.shared_transf\S+ and model.layers.7.shared_transf\S+ are one weight") as refusal:
+        add_adapter(tiny("zamba"), Config.model_validate(tree))
+    targets = refusal.value.hint.partition("[")[2].partition("]")[0].split(", ")
+    assert artifact_tensors(add_adapter(tiny("zamba"), Config.model_validate(tree | {"adapter": {"r": 2, "targets": targets}})))
+    tied = Config.model_validate(tree | {"adapter": {"r": 2, "targets": ["embed_tokens", "q_proj"]}})
+    model = transformers.AutoModelForCausalLM.from_config(tiny_config("gemma3_text", 256))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert artifact_tensors(add_adapter(model, tied)), "a table that is the output layer, too, gets one of its own when it is merged"
+
+
 def test_all_linear_leaves_no_name_in_the_file_of_a_module_that_was_left_alone() -> None:
     config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}})
     made = add_adapter(tiny("llama4"), config)

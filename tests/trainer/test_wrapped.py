@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM, PeftModel
 
 from holdfast.base_model.folder import read_model
+from holdfast.base_model.types import for_auto_peft
 from holdfast.planning.memory.trained_size import trainable_parameters
 from support.stand import Stand
 from support.wrapped import KINDS, logits_of, wrapped_folder
@@ -35,6 +36,19 @@ def test_the_language_half_learns_and_moves_the_logits_of_the_class_in_config_js
     base = logits_of(on_its_class(folder))
     moved = logits_of(PeftModel.from_pretrained(on_its_class(folder), tmp_path)) - base
     assert float(moved.norm() / base.norm()) > 1e-2
+    by_peft = logits_of(AutoPeftModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)) - base
+    assert float((by_peft - moved).norm()) <= 1e-4 * float(moved.norm())
+
+
+def test_peft_is_told_the_class_of_a_wrapped_model_alone() -> None:
+    wrapped = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {}}
+    lora = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "auto_mapping": None}
+    told = for_auto_peft(lora, wrapped)
+    assert told["task_type"] is None and told["auto_mapping"]["base_model_class"] == "AutoModelForImageTextToText"
+    causal = [{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, wrapped | {"model_type": "gemma3"}]
+    assert all(for_auto_peft(lora, one) == lora for one in causal), "AutoModelForCausalLM is what training has"
+    for other in (lora | {"task_type": "SEQ_CLS"}, lora | {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 8}):
+        assert for_auto_peft(other, wrapped) == other
 
 
 @pytest.mark.parametrize("adapter", [{"type": "full"}, {"type": "layers", "layers": 1}], ids=["full", "layers"])

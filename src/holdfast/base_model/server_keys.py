@@ -28,8 +28,8 @@ TOWERS = (
 )
 EXPERTS = "vLLM and SGLang ignore an adapter's part in stacked experts (PEFT's target_parameters), without an error"
 HALF = (
-    "AutoModelForCausalLM and AutoPeftModelForCausalLM load this model's language half, where its weights have other names: an adapter"
-    f" changes nothing there, with a warning of PEFT alone; {WRAPPED} loads all of it"
+    "AutoModelForCausalLM loads this model's language half, where its weights have other names: an adapter that PeftModel puts on it"
+    f" changes nothing, with a warning of PEFT alone; AutoPeftModelForCausalLM and {WRAPPED} load all of it"
 )
 LANGUAGE = "vLLM finds no module for an adapter's names of the language half ({name}) in this wrapped model, and answers as the base"
 

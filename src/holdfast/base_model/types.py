@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.base.files import Json
 
 CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
+_HALF_WHOLE = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
 _TOWERS = (
     *("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel"),
     *("sam_model", "qwen2_model", "patch_merge"),  # as files of DeepSeek-OCR, Mistral Large 4 and MiniMax M3 name them
@@ -65,8 +66,20 @@ def names_encoder_decoder(config: Json) -> bool:
 def has_text_half(config: Json) -> bool:
     """True if AutoModelForCausalLM makes another class of it than training has: the language half, whose weights have other names there."""
     kind = str(config.get("model_type"))
-    half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(kind) for name in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"))
+    half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(kind) for name in _HALF_WHOLE)
     return loads_as(config) == WRAPPED and half is not None and half != whole
+
+
+def for_auto_peft(about: Json, config: Json) -> Json:
+    """Return an adapter_config.json from which PEFT's AutoPeftModel classes load the class training has; config: the model's config.json.
+
+    Beside a task_type they load AutoModelForCausalLM, where a language half has other names, or refuse the model.
+    """
+    half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(str(config.get("model_type"))) for name in _HALF_WHOLE)
+    prompt = "num_virtual_tokens" in about  # of which PEFT's class without a task computes nothing
+    if about.get("task_type") != "CAUSAL_LM" or prompt or loads_as(config) != WRAPPED or half == whole:
+        return about
+    return about | {"task_type": None, "auto_mapping": {"base_model_class": WRAPPED, "parent_library": "transformers"}}
 
 
 def adapts_stacks(model_type: object) -> bool:

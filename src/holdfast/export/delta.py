@@ -124,6 +124,9 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
         if place is None:
             lost.append(module)
             continue
+        if place in changes:
+            text = f"{file} changes {place} of the base model more than once, the last time at {module}: layers that are one weight there"
+            raise Stop(BLOCKED, text, "export it --to adapter")
         shape = base[tied if tied and place == HEAD and HEAD not in base else place]
         changes[place], of_bias = formula(module, found, config, shape)
         bias = place.removesuffix("weight") + "bias"

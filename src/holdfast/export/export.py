@@ -17,6 +17,7 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
 from holdfast.base_model.folder import stored_tensors, weight_files
 from holdfast.base_model.gguf_file import is_gguf
+from holdfast.base_model.types import for_auto_peft
 from holdfast.data.tokens.codec import Codec
 from holdfast.export import words
 from holdfast.export.ask import Questions, questions_of
@@ -112,7 +113,8 @@ def write_adapter(order: ExportRequest, codec: Codec, folder: Path) -> dict[str,
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
     base = order.subject.base_name
     loadable = str(order.subject.facts.folder) if is_gguf(base) else base  # PEFT loads no GGUF file; the folder it was widened into, yes
-    write_json(folder / ADAPTER_CONFIG, order.subject.config | {"base_model_name_or_path": loadable})
+    about = for_auto_peft(order.subject.config, order.subject.facts.config)
+    write_json(folder / ADAPTER_CONFIG, about | {"base_model_name_or_path": loadable})
     write_companions(codec, order.subject.facts, folder)
     return {}
 
@@ -177,14 +179,21 @@ def prove(order: ExportRequest, questions: Questions, folder: Path, work: Path) 
     exported: Json = {"name": "exported", **own, "pad": questions.pad, "logits": questions.places}
     exported |= {"prompts": questions.prompts, "ends": None, "longest": questions.longest}
     exported |= {"settings": str(folder), "chats": questions.chats, "texts": questions.texts, "tokenizer": str(folder)}
-    found = measure(work, questions.samples, [reference, base_part(subject, questions), exported], order.env, order.say)
+    base = base_part(subject, questions) | {"texts": []}  # whether its tokenizer can be loaded
+    found = measure(work, questions.samples, [reference, base, exported], order.env, order.say)
     theirs = found["exported"]
+    if unloadable := theirs.facts.get("unloadable"):
+        if "unloadable" not in found["base"].facts:
+            raise Stop(BLOCKED, f"transformers cannot load the tokenizer of the {order.kind} export: {unloadable}", "please report it")
+        questions = replace(questions, chats=[], chat_ids=[], texts=[], text_ids=[])
     answers = theirs.facts["answers"]
     side = Side(_logits(theirs), answers, theirs.facts["chats"], theirs.facts["texts"], *_ends(answers))
     engine = "peft" if order.kind == "adapter" else "transformers"
     compared = compare(reference_side(found, questions), side, engine, EXACT, questions.end, exact=True)
     if order.kind == "adapter" and compared.figures["stops"] and questions.end not in (None, *base_ends(subject.facts)):
         compared.figures["stops_words"] = words.of_own_settings(base_ends(subject.facts))
+    if unloadable:
+        compared.figures["token_ids_words"] = f"not compared: transformers cannot load this tokenizer, nor the base's ({unloadable})"
     if order.kind == "merged":
         compared.figures["type"] = "F32" if order.wide else subject.model.stored
     if compared.reasons:

@@ -40,7 +40,7 @@ def of_token_ids(checked: Json) -> str:
     """Say whether conversations became the tokens of training, and of how many that is known."""
     compared = checked.get("token_ids_compared")
     if compared == 0:
-        return "not compared"
+        return checked.get("token_ids_words") or "not compared"
     return _YES[checked["token_ids_equal"]] + (f", of {compared} conversations and texts" if compared else "")
 
 

@@ -110,8 +110,12 @@ def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
 
 
 def _tokenise(part: Json) -> Json:
-    """Tokenise conversations and texts by the tokenizer and template that lie with the model."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(part.get("tokenizer") or part["model"], local_files_only=True, trust_remote_code=False)
+    """Tokenise conversations and texts by the tokenizer and template that lie with the model; `unloadable`: why transformers cannot."""
+    folder = part.get("tokenizer") or part["model"]
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ImportError, *CODE) as error:
+        return {"chats": [], "texts": [], "unloadable": error_message(error)}
     chats = [
         tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
         for messages in part.get("chats") or []

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from peft import get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import folder_of, hub_name
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
+from holdfast.base_model.types import for_auto_peft
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
@@ -94,6 +96,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         text = text if len(text) <= _SHORT else text[:_SHORT] + " ..."
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
     _refuse_unsaved(wrapped, adapter)
+    _refuse_shared_weights(wrapped, adapter)
     if adapter.targets == "all-linear" and isinstance(found := getattr(wrapped.peft_config["default"], "target_modules", None), set):
         found &= _named_by(wrapped.targeted_module_names)
     trained: nn.Module = wrapped.train()
@@ -163,6 +166,27 @@ def _refuse_unsaved(model: nn.Module, adapter: Adapter) -> None:
         raise Refusal("launch_misconfigured", text, f"its modules: {', '.join(ends)[:_SHORT]}")
 
 
+def _refuse_shared_weights(wrapped: Any, adapter: Adapter) -> None:
+    """Raise Refusal where layers that are one weight would each learn a change of their own: no merged model can hold both."""
+    model = wrapped.get_base_model()
+    tables = {id(getattr(table, "weight", None)) for table in (model.get_input_embeddings(), model.get_output_embeddings())}
+    layers = {name: module.get_base_layer() for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+    first: dict[int, str] = {}
+    shared = {}
+    for name, layer in layers.items():
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, nn.Parameter) and id(weight) not in tables and first.setdefault(id(weight), name) != name:
+            shared[name] = first[id(weight)]
+    if not shared:
+        return
+    (second, one), ends = next(iter(shared.items())), {name.rpartition(".")[2] for name in shared}
+    text = f"adapter.targets is {adapter.targets!r}: {one} and {second} are one weight in this model ({len(shared)} such pairs),"
+    text += " and each would learn a change of its own, which no merged model can hold"
+    able = sorted({name.rpartition(".")[2] for name in layers} - ends)
+    hint = f"write adapter.targets: [{', '.join(able)}]" if able else "give another model"
+    raise Refusal("launch_misconfigured", text, f"{hint}, then start afresh with --run DIR")
+
+
 def widen_trained(model: nn.Module, values: bool = True) -> None:
     """Give trained weights fp32, and modules that were made to compute with narrower ones their own forward pass again.
 
@@ -192,7 +216,8 @@ def adapter_config(model: Any, base: str) -> Json:
     """Return what PEFT writes as adapter_config.json, sets sorted, so that the same run writes the same file."""
     name, revision = (str(folder_of(base)), None) if is_gguf(base) else hub_name(base)
     values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
-    return {name: _plain(value) for name, value in sorted(values.items())}
+    plain = {name: _plain(value) for name, value in sorted(values.items())}
+    return for_auto_peft(plain, model.get_base_model().config.to_dict())
 
 
 def _plain(value: Any) -> Any:
