@@ -198,7 +198,7 @@ def incidents(
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],
-                "evidence": _story(failure_report, next_state, start, lost, "" if exact else "at least "),
+                "evidence": _story(failure_report, next_state, start, lost, exact, began is not None),
                 "lost_steps": lost,
                 "seconds_to_recover": round(next_row["time"] - failure_report["died"], 3) if next_row else None,
                 "attempt": failure_report["attempt"],
@@ -219,17 +219,23 @@ def _ending_words(failure_report: Json) -> str:
     return words + (f" ({'; '.join(clues)})" if clues else "")
 
 
-def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, bound: str) -> str:
-    """Say how the attempt ended and what followed; that the next one went on, only where it was seen. bound: before what was lost."""
+def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, exact: bool, seen: bool) -> str:
+    """Say how the attempt ended and what followed; that the next one went on, only where it was seen.
+
+    exact: what was lost is no lower bound. seen: start is where the next was seen to begin, and not what it was given.
+    """
     story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
     if verdict := failure_report.get("verdict"):
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"
     if next_state is None:
         return story
     if start is None:
-        return f"{story}; the next was to go on from {next_state['state']}, and no step of it was seen"
-    again = "no committed step computed again" if not lost else f"{bound}{counted(lost, 'committed step')} computed again"
-    if start < (next_state["step"] or 0):
+        return f"{story}; the next was to go on from {next_state['state']}, and where it began is not known"
+    again = "no committed step computed again" if exact else "no step was seen to be computed again"
+    if lost:
+        again = f"{'' if exact else 'at least '}{counted(lost, 'committed step')} computed again"
+    anew = seen and not start and next_state["state"] not in ("the beginning", "the state in memory")
+    if start < (next_state["step"] or 0) or anew:
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
     if not start and next_state["state"] == "the beginning":
         return f"{story}; the next started from the beginning, {again}"
