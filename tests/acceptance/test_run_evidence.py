@@ -14,10 +14,16 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
-from holdfast.report.seen_progress import each_step_told
+from holdfast.processes.attempt import Attempt
+from holdfast.report.seen_progress import each_step_told, useful_seconds
 from holdfast.report.summarise import Journals, of_progress, summarise
+from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.saved import _interval
+from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
+from holdfast.supervision.supervise import View
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
 
@@ -353,3 +359,16 @@ def test_where_it_began_is_not_told_of_a_command_that_prints_each_tenth_step() -
     rows = [FIRST | {"first": 10, "step": 20}, FIRST | {"attempt": 2, "first": 10, "step": 30}]
     told = Journals(rows, [], [], {1: {}, 2: {"resumed_from": "ck/last.pt", "resumed_step": None}}, {1: {}, 2: {}})
     assert of_progress(told, {"argv": ["x"], "launcher": None}, 0)["began"][2] is None
+
+
+def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second, then an hour of silence: a hang, an evaluation, a queue at the end."""
+    place = RunFolder(tmp_path)
+    user = CommandRun(place, Command(("true",), str(tmp_path)), View(print, print, lambda: 0))
+    attempt = Attempt(1, place.made(place.attempt(1)), None)
+    signs = Signs(user.command, attempt.folder, 0.0)
+    for at, step in [(100.0, 1), (100.5, 2), (101.0, 3), (101.5, 4), (102.0, 5), (3702.0, 5)]:
+        monkeypatch.setattr("holdfast.machine.clock.now", lambda at=at: at)
+        seen = ProgressSigns(step, 9, "output", at < 3000, False, False, 1, None, None)
+        user._note(attempt, seen, signs, at_once=at > 3000)
+    assert useful_seconds(list(place.progress()), {1: {"started": 99.0}}) == 2.0

@@ -55,7 +55,14 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "reason": reason,
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
         "attempts": len(told.launches),
-        "incidents": incidents(told.rows, told.events, told.failure_reports, began, known.get("steps_computed_twice_exact") is not False),
+        "incidents": incidents(
+            told.rows,
+            told.events,
+            told.failure_reports,
+            began,
+            known.get("steps_computed_twice_exact") is not False,
+            known.get("total_steps"),
+        ),
         "quarantined": [],
         "goodput": round(min(1.0, useful / wall), 4) if wall and useful is not None else None,
         "wall_seconds": round(wall, 3) if wall else None,
@@ -172,11 +179,16 @@ def _evaluations(rows: list[Json]) -> Json | None:
 
 
 def incidents(
-    steps: list[Json], events: list[Json], failure_reports: list[Json], began: dict[int, int | None] | None = None, exact: bool = True
+    steps: list[Json],
+    events: list[Json],
+    failure_reports: list[Json],
+    began: dict[int, int | None] | None = None,
+    exact: bool = True,
+    total: int | None = None,
 ) -> list[Json]:
     """Return an entry for each attempt that ended early against the user's will. began: as in `summarise`; None: what was restored counts.
 
-    exact: each step was told, so that what was lost is no lower bound.
+    exact: each step was told, so that what was lost is no lower bound. total: the last step there is, where that is known.
     """
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
     found = []
@@ -192,9 +204,10 @@ def incidents(
         if next_state and began is not None:
             start = began.get(next_state["attempt"])
         lost = max(0, failure_report["committed_after"] - start) if start is not None else None
+        following_step = failure_report["committed_after"] + 1
         found.append(
             {
-                "step": failure_report["step"] if failure_report["step"] is not None else failure_report["committed_after"] + 1,
+                "step": failure_report["step"] if failure_report["step"] is not None else min(following_step, total or following_step),
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],
