@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
-from holdfast.report.seen_progress import each_step_told
+from holdfast.processes.attempt import Attempt
+from holdfast.report.seen_progress import each_step_told, useful_seconds
+from holdfast.report.summarise import Journals, of_progress, summarise
+from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.saved import _interval
+from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
+from holdfast.supervision.supervise import View
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
 
@@ -45,7 +52,7 @@ def test_a_script_that_was_told_to_go_on_and_begins_anew_is_told_so(tmp_path: Pa
 
 def test_one_that_goes_on_is_told_so_once_a_step_was_seen(tmp_path: Path) -> None:
     summary = run(tmp_path, words=trainer("kill:7:1"))
-    assert "went on from out/checkpoint-6, 1 committed step computed again" in summary["incidents"][0]["evidence"]
+    assert "went on from out/checkpoint-6, at least 1 committed step computed again" in summary["incidents"][0]["evidence"]
     assert summary["doubt"] is None and summary["incomplete"] is False and summary["steps_computed_twice"] == 1
     (tmp_path / "run").rename(tmp_path / "first")
     words = [
@@ -55,7 +62,7 @@ def test_one_that_goes_on_is_told_so_once_a_step_was_seen(tmp_path: Path) -> Non
         f"{shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} --output_dir out2 --faults kill:5:1; exit 9",
     ]
     (tmp_path / "calls.txt").unlink()
-    assert "no step of it was seen" in run(tmp_path, words=words)["incidents"][0]["evidence"]
+    assert "where it began is not known" in run(tmp_path, words=words)["incidents"][0]["evidence"]
 
 
 @pytest.mark.parametrize(
@@ -319,3 +326,49 @@ def test_steps_computed_twice_are_a_lower_bound_where_nobody_told_each_of_them(t
     rows = [{"attempt": 1, "step": 7, "source": "callback", "total": 9}, {"attempt": 2, "step": 9, "source": "output", "total": 9}]
     assert each_step_told(rows, {1: {}, 2: {}}) is True and each_step_told(rows[:1], {1: {}}) is None
     assert each_step_told([rows[0] | {"source": "output"}], {1: {}, 2: {}}) is False
+
+
+FIRST = {"attempt": 1, "step": 9, "first": 1, "time": 1.0, "total": 12, "source": "output"}
+
+
+@pytest.mark.parametrize(
+    ("first", "begun", "says", "twice", "doubted"),
+    [
+        (7, 6, "went on from ck/last.pt, at least 3 committed steps computed again", 3, False),
+        (1, 0, "was told to go on from ck/last.pt, and began anew, at least 9 committed steps computed again", 9, True),
+        (10, 9, "went on from ck/last.pt, no step was seen to be computed again", 0, False),
+        (None, None, "was to go on from ck/last.pt, and where it began is not known", 0, False),
+    ],
+)
+def test_a_checkpoint_whose_name_tells_no_step_is_judged_by_the_first_step_that_follows(
+    first: int | None, begun: int | None, says: str, twice: int, doubted: bool
+) -> None:
+    rows = [FIRST, *([FIRST | {"attempt": 2, "first": first, "step": 12, "time": 9.0}] if first else [])]
+    launches = {1: {"started": 0.0}, 2: {"started": 5.0, "resumed_from": "ck/last.pt", "resumed_step": None}}
+    report = {"attempt": 1, "step": 9, "committed_after": 9, "died": 4.0, "samples": [], "words": "killed by SIGKILL"}
+    report |= {"diagnosis": {"cause": "unknown", "clues": []}, "decision": {"remedy": "resume"}}
+    events = [{"event": "restored", "attempt": 2, "step": 0, "state": "ck/last.pt"}]
+    told = Journals(rows, events, [report], launches, {1: {"ended": 4.0}, 2: {"ended": 9.0}})
+    known = of_progress(told, {"argv": ["x"], "launcher": None}, 0)
+    assert known["began"][2] == begun and known["steps_computed_twice"] == twice and bool(known["doubts"]) == doubted
+    assert says in summarise("finished", None, told, known)["incidents"][0]["evidence"]
+
+
+def test_where_it_began_is_not_told_of_a_command_that_prints_each_tenth_step() -> None:
+    """Both attempts show 10 first: the second may have begun at 0 or at 5."""
+    rows = [FIRST | {"first": 10, "step": 20}, FIRST | {"attempt": 2, "first": 10, "step": 30}]
+    told = Journals(rows, [], [], {1: {}, 2: {"resumed_from": "ck/last.pt", "resumed_step": None}}, {1: {}, 2: {}})
+    assert of_progress(told, {"argv": ["x"], "launcher": None}, 0)["began"][2] is None
+
+
+def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second, then an hour of silence: a hang, an evaluation, a queue at the end."""
+    place = RunFolder(tmp_path)
+    user = CommandRun(place, Command(("true",), str(tmp_path)), View(print, print, lambda: 0))
+    attempt = Attempt(1, place.made(place.attempt(1)), None)
+    signs = Signs(user.command, attempt.folder, 0.0)
+    for at, step in [(100.0, 1), (100.5, 2), (101.0, 3), (101.5, 4), (102.0, 5), (3702.0, 5)]:
+        monkeypatch.setattr("holdfast.machine.clock.now", lambda at=at: at)
+        seen = ProgressSigns(step, 9, "output", at < 3000, False, False, 1, None, None)
+        user._note(attempt, seen, signs, at_once=at > 3000)
+    assert useful_seconds(list(place.progress()), {1: {"started": 99.0}}) == 2.0

@@ -23,7 +23,7 @@ from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.run.types import Diagnosis, Ending, FailureReport
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import newest_whole
+from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
@@ -163,6 +163,55 @@ def test_a_folder_of_any_program_holds_what_its_elder_of_that_name_holds(tmp_pat
     (tmp_path / "best").mkdir()
     (tmp_path / "best/README.md").touch()
     prove(tmp_path / "best", "files", elder)
+
+
+def saved_by_accelerate(place: Path, name: str, ranks: int = 2) -> Path:
+    """What `Accelerator.save_state` leaves: the random states of each process last, and no trainer_state.json."""
+    folder = place / name
+    folder.mkdir()
+    save_file({"a": np.ones((4, 3), np.float32)}, folder / "model.safetensors")
+    for file in ("optimizer.bin", "scheduler.bin", *(f"random_states_{rank}.pkl" for rank in range(ranks))):
+        archive(folder / file)
+    return folder
+
+
+@pytest.mark.parametrize("names", [("step_9", "step_12"), ("checkpoint-9", "checkpoint-12"), ("checkpoint_9", "checkpoint_12")])
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: None, None),
+        (lambda folder: (folder / "random_states_1.pkl").unlink(), "random_states_1.pkl is missing"),
+        (lambda folder: cut(folder / "random_states_0.pkl", 2000), "random_states_0.pkl is torn"),
+        (lambda folder: (folder / "optimizer.bin").unlink(), "optimizer.bin is missing"),
+    ],
+)
+def test_a_state_of_accelerate_is_a_checkpoint_and_is_whole_with_the_files_of_each_process(
+    tmp_path: Path, names: tuple[str, str], damage: Any, says: str | None
+) -> None:
+    elder, newer = (saved_by_accelerate(tmp_path, name) for name in names)
+    damage(newer)
+    found = newest_whole(tmp_path, "trainer", {})
+    assert (found.path, found.step) == ((newer, 12) if says is None else (elder, 9))
+    assert [why for _, why in found.aside] == [] if says is None else says in found.aside[0][1]
+
+
+def test_a_state_of_accelerate_that_was_cut_off_before_its_last_files_is_passed_over(tmp_path: Path) -> None:
+    elder, newer = (saved_by_accelerate(tmp_path, name) for name in ("step_9", "step_12"))
+    for file in newer.glob("random_states_*"):
+        file.unlink()
+    assert newest_whole(tmp_path, "trainer", {}).path == elder
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("step_40", 40), ("epoch=3-step=400.ckpt", 400), ("iter-000800-ckpt.pth", 800), ("model-7.pt", 7),
+        ("epoch_3", None), ("epoch=3.ckpt", None), ("model-epoch03-val_loss0.25.ckpt", None), ("last.pt", None),
+    ],
+)  # fmt: skip
+def test_a_number_in_the_name_of_a_checkpoint_is_its_step_where_it_is_none_of_an_epoch(tmp_path: Path, name: str, step: int | None) -> None:
+    (tmp_path / name).mkdir() if "." not in name else archive(tmp_path / name)
+    assert candidates(tmp_path, "files") == [(step, tmp_path / name)]
 
 
 def test_names_of_an_earlier_time_are_kept_when_another_is_set_aside(tmp_path: Path) -> None:

@@ -37,20 +37,34 @@ def _by_attempt(progress: list[Json]) -> dict[int, list[Json]]:
 def began_at(rows: list[Json], launch: Json) -> int:
     """Return the step an attempt went on from: that of its checkpoint, or 0 where what it showed or wrote says that it began anew.
 
-    A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
+    Where the checkpoint's name tells no step (last.pt, epoch_3), it is the one before the first that was shown or written: it began there
+    or earlier. A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
     """
     resumed = int(launch.get("resumed_step") or 0)
     shown = [row.get("first") or row["step"] for row in rows]
     wrote = [row["wrote"][0] for row in rows if row.get("wrote")]
+    if _of_no_step(launch):
+        return min((step for step in (*shown, *wrote) if step > 0), default=1) - 1
     last = rows[-1].get("total") if rows else None  # one that has nothing left to do may write its last checkpoint again
     anew = any(0 < step < resumed for step in shown) or any(0 < step < resumed or step == resumed != last for step in wrote)
     return 0 if anew else resumed
 
 
+def _of_no_step(launch: Json) -> bool:
+    """True if an attempt was told to go on from a checkpoint whose name tells no step."""
+    return bool(launch.get("resumed_from")) and launch.get("resumed_step") is None
+
+
 def begin_of(progress: list[Json], launches: dict[int, Json], number: int) -> int | None:
-    """Return the step an attempt was seen to begin after; None where no step of it was seen."""
-    rows = _by_attempt(progress).get(number, [])
-    return began_at(rows, launches[number]) if any(row["step"] for row in rows) else None
+    """Return the step an attempt was seen to begin after; None where no step of it was seen, or none that tells where it began.
+
+    One that was told to go on from a checkpoint without a step number has gone on where its first step is later than the first attempt's.
+    """
+    rows, first = _by_attempt(progress).get(number, []), _by_attempt(progress).get(min(launches), [])
+    if not any(row["step"] for row in rows):
+        return None
+    begin = began_at(rows, launches[number])
+    return None if _of_no_step(launches[number]) and (not first or 0 < begin <= began_at(first, {"resumed_from": "?"})) else begin
 
 
 def stands_at(progress: list[Json], launches: dict[int, Json]) -> int | None:
@@ -69,7 +83,9 @@ def disobeyed(progress: list[Json], launches: dict[int, Json]) -> list[str]:
         f"attempt {number} was told to go on from {launch.get('resumed_from') or 'step ' + str(launch['resumed_step'])}"
         f" and began anew: its way to go on has no effect"
         for number, launch in sorted(launches.items())
-        if launch.get("resumed_step") and number in seen and not began_at(seen[number], launch)
+        if (launch.get("resumed_step") or (_of_no_step(launch) and begin_of(progress, launches, number) == 0))
+        and number in seen
+        and not began_at(seen[number], launch)
     ]
 
 
@@ -87,7 +103,7 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
         rows = seen.get(earlier, [])
         if not rows and not progress:
             return None
-        if rows:
+        if rows and (later in seen or not _of_no_step(launches[later])):
             begin = began_at(seen.get(later, []), launches[later])
             total += max(0, max(rows[-1]["step"], furthest(rows[-1:]) or 0) - begin)
     return total

@@ -55,7 +55,14 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "reason": reason,
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
         "attempts": len(told.launches),
-        "incidents": incidents(told.rows, told.events, told.failure_reports, began, known.get("steps_computed_twice_exact") is not False),
+        "incidents": incidents(
+            told.rows,
+            told.events,
+            told.failure_reports,
+            began,
+            known.get("steps_computed_twice_exact") is not False,
+            known.get("total_steps"),
+        ),
         "quarantined": [],
         "goodput": round(min(1.0, useful / wall), 4) if wall and useful is not None else None,
         "wall_seconds": round(wall, 3) if wall else None,
@@ -172,11 +179,16 @@ def _evaluations(rows: list[Json]) -> Json | None:
 
 
 def incidents(
-    steps: list[Json], events: list[Json], failure_reports: list[Json], began: dict[int, int | None] | None = None, exact: bool = True
+    steps: list[Json],
+    events: list[Json],
+    failure_reports: list[Json],
+    began: dict[int, int | None] | None = None,
+    exact: bool = True,
+    total: int | None = None,
 ) -> list[Json]:
     """Return an entry for each attempt that ended early against the user's will. began: as in `summarise`; None: what was restored counts.
 
-    exact: each step was told, so that what was lost is no lower bound.
+    exact: each step was told, so that what was lost is no lower bound. total: the last step there is, where that is known.
     """
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
     found = []
@@ -192,13 +204,14 @@ def incidents(
         if next_state and began is not None:
             start = began.get(next_state["attempt"])
         lost = max(0, failure_report["committed_after"] - start) if start is not None else None
+        following_step = failure_report["committed_after"] + 1
         found.append(
             {
-                "step": failure_report["step"] if failure_report["step"] is not None else failure_report["committed_after"] + 1,
+                "step": failure_report["step"] if failure_report["step"] is not None else min(following_step, total or following_step),
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],
-                "evidence": _story(failure_report, next_state, start, lost, "" if exact else "at least "),
+                "evidence": _story(failure_report, next_state, start, lost, exact, began is not None),
                 "lost_steps": lost,
                 "seconds_to_recover": round(next_row["time"] - failure_report["died"], 3) if next_row else None,
                 "attempt": failure_report["attempt"],
@@ -219,17 +232,23 @@ def _ending_words(failure_report: Json) -> str:
     return words + (f" ({'; '.join(clues)})" if clues else "")
 
 
-def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, bound: str) -> str:
-    """Say how the attempt ended and what followed; that the next one went on, only where it was seen. bound: before what was lost."""
+def _story(failure_report: Json, next_state: Json | None, start: int | None, lost: int | None, exact: bool, seen: bool) -> str:
+    """Say how the attempt ended and what followed; that the next one went on, only where it was seen.
+
+    exact: what was lost is no lower bound. seen: start is where the next was seen to begin, and not what it was given.
+    """
     story = f"attempt {failure_report['attempt']}: {_ending_words(failure_report)}"
     if verdict := failure_report.get("verdict"):
         story += f"; {verdict['trials']} trials: {verdict['evidence']}; {failure_report['decision']['reason']}"
     if next_state is None:
         return story
     if start is None:
-        return f"{story}; the next was to go on from {next_state['state']}, and no step of it was seen"
-    again = "no committed step computed again" if not lost else f"{bound}{counted(lost, 'committed step')} computed again"
-    if start < (next_state["step"] or 0):
+        return f"{story}; the next was to go on from {next_state['state']}, and where it began is not known"
+    again = "no committed step computed again" if exact else "no step was seen to be computed again"
+    if lost:
+        again = f"{'' if exact else 'at least '}{counted(lost, 'committed step')} computed again"
+    anew = seen and not start and next_state["state"] not in ("the beginning", "the state in memory")
+    if start < (next_state["step"] or 0) or anew:
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
     if not start and next_state["state"] == "the beginning":
         return f"{story}; the next started from the beginning, {again}"

@@ -62,7 +62,7 @@ class CommandRun:
         self.seen: ProgressSigns | None = None
         self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
         self.left = ""  # what a command that ended well left running, in words
-        self._row = 0.0
+        self._row = self._stepped = 0.0  # when the last row was written, and when its step was first seen
         self._hangs = 0
 
     def adopt(self) -> Attempt | None:
@@ -117,7 +117,7 @@ class CommandRun:
         signs = Signs(self.command, attempt.folder, orders.started or 0.0)
         first_s = 0.0 if self.command.hang_s != Command.hang_s else FIRST_S  # its user's own word counts from the start
         timeout = HangTimeout(self.command.hang_s, first_s, _LONGEST_TIMES, longer=2.0**self._hangs)
-        self.seen, self._row = None, 0.0
+        self.seen, self._row, self._stepped = None, 0.0, 0.0
 
         def tick(seen: ProgressSigns) -> int:
             self.seen = seen
@@ -143,13 +143,20 @@ class CommandRun:
             self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
 
     def _note(self, attempt: Attempt, seen: ProgressSigns, signs: Signs, at_once: bool = False) -> None:
-        """Write a row to progress.jsonl where there is a new step, at most one a second."""
+        """Write a row to progress.jsonl where there is a new step, at most one a second. Its time is when that step was first seen."""
         now = clock.now()
+        self._stepped = now if seen.stepped else self._stepped
         if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
             return
         self._row = now
         pulse = signs.pulse() or {}
-        row: Json = {"time": round(now, 3), "attempt": attempt.number, "step": seen.step, "total": seen.total, "source": seen.source}
+        row: Json = {
+            "time": round(self._stepped or now, 3),
+            "attempt": attempt.number,
+            "step": seen.step,
+            "total": seen.total,
+            "source": seen.source,
+        }
         row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
         self.run.append(self.run.progress_file, row, durable=not self.states.has_stepped)  # the first says whose checkpoints are there
         self.states.reached(seen.step)

@@ -11,11 +11,14 @@ from pathlib import Path
 from holdfast.base.files import read_python_json
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.run.command import Command
-from holdfast.supervision.foreign_checkpoints.proof import prove
+from holdfast.supervision.foreign_checkpoints.proof import of_accelerate, prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 
 ASIDE = "set-aside-"  # a Trainer counts and deletes what begins with "checkpoint-"
 _TRAINER = re.compile(r"checkpoint-(\d+)")
+_ACCELERATE = re.compile(r"(?:checkpoint|step|epoch)[-_](\d+)")  # as its examples, transformers' and diffusers' scripts name them
+_STEP = re.compile(r"(?:step|iter(?:ation)?)s?[-_=]?(\d+)", re.I)
+_NO_STEP = re.compile(r"(?:epochs?|ep)[-_=]?(\d+)", re.I)
 _ANY = re.compile(r"(\d+)(?=\D*$)")
 
 
@@ -34,19 +37,30 @@ def form_of(command: Command, card: LauncherCard | None) -> str:
 
 
 def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
-    """Return what is named like a checkpoint, newest first."""
-    found: list[tuple[int | None, Path]] = []
+    """Return (step, path) of what is named like a checkpoint, newest first. step: None where the name tells none, as that of an epoch."""
+    found: list[tuple[int | None, int | None, Path]] = []
     with contextlib.suppress(OSError):
         for entry in place.iterdir():
             if entry.name.startswith((ASIDE, ".")) or _is_another_name(entry):
                 continue
             if whole == "trainer":
-                if (entry.is_dir() or entry.is_symlink()) and (named := _TRAINER.fullmatch(entry.name)):
-                    found.append((int(named[1]), entry))
+                named = _TRAINER.fullmatch(entry.name) or (_ACCELERATE.fullmatch(entry.name) and of_accelerate(entry))
+                if named and (entry.is_dir() or entry.is_symlink()):
+                    found.append((*_numbers(entry.name), entry))
             elif entry.is_dir() or entry.is_symlink() or entry.suffix in (".pt", ".pth", ".ckpt", ".safetensors", ".bin"):
-                number = _ANY.search(entry.name)
-                found.append((int(number[1]) if number else None, entry))
-    return sorted(found, key=lambda one: (-1 if one[0] is None else one[0], changed(one[1])), reverse=True)
+                found.append((*_numbers(entry.name), entry))
+    found.sort(key=lambda one: (-1 if one[0] is None else one[0], changed(one[2])), reverse=True)
+    return [(step, entry) for _, step, entry in found]
+
+
+def _numbers(name: str) -> tuple[int | None, int | None]:
+    """Return (number that orders checkpoints of this name, step it tells of): an epoch's tells of no step. None: there is none."""
+    if step := _STEP.search(name):
+        return int(step[1]), int(step[1])
+    if epoch := _NO_STEP.search(name):
+        return int(epoch[1]), None
+    number = _ANY.search(name)
+    return (int(number[1]), int(number[1])) if number else (None, None)
 
 
 def _is_another_name(entry: Path) -> bool:

@@ -30,7 +30,9 @@ def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
     if not place.is_dir():
         _prove_file(place)
         return
-    if whole == "trainer":
+    if of_accelerate(place):
+        _prove_accelerate(place, elder)
+    elif whole == "trainer":
         _prove_trainer(place, elder)
     elif elder is not None and _alike(elder, place) and (missing := sorted(_kinds(elder) - _kinds(place))):
         raise NotWhole(f"{missing[0]} is missing, which {elder.name} has")
@@ -41,6 +43,23 @@ def _prove_all(place: Path, whole: str, elder: Path | None) -> None:
         _prove_shards(index)
     for file in files:
         _prove_file(file)
+
+
+def of_accelerate(place: Path) -> bool:
+    """True if a folder is one of accelerate's `save_state`, which writes the random states last, one file a process."""
+    return not (place / "trainer_state.json").exists() and any(place.glob("random_states_*.pkl"))
+
+
+def _prove_accelerate(place: Path, elder: Path | None) -> None:
+    if elder is not None and (missing := sorted(_saved_by_accelerate(elder) - _saved_by_accelerate(place))):
+        raise NotWhole(f"{missing[0]} is missing, which {elder.name} has")
+    for file in place.glob("random_states_*.pkl"):
+        prove_archive(file)
+
+
+def _saved_by_accelerate(place: Path) -> set[str]:
+    """Return the names of what accelerate writes of models, optimizers, schedulers and each process; none of another's folder."""
+    return {file.name for file in place.iterdir() if file.suffix in (".safetensors", ".bin", ".pkl")} if of_accelerate(place) else set()
 
 
 def _alike(elder: Path, place: Path) -> bool:
