@@ -1,4 +1,4 @@
-"""Write the tables of docs/reference/training.md from the records of kinds; tests/config/test_kinds.py says when."""
+"""Write the tables of docs/reference/training.md from the records of kinds and the first settings; tests/config/test_kinds.py says when."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from holdfast.config.adapter_kinds import KINDS, AdapterKind
 from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.config.choices.optimizers import OPTIMIZERS, OptimizerKind
 from holdfast.config.objectives import OBJECTIVES
+from holdfast.planning.advice import advise, usual_lr
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "training.md"
 MARK = re.compile(r"(<!-- (\w+): written by scripts/kind_tables.py -->\n).*?(<!-- end -->)", re.S)
 ROWS = {"answers": "answers", "pairs": "pairs", "marks": "marked answers"}
+SIZES = {"30 million": 30_000_000, "135 million": 135_000_000, "0.5 billion": 500_000_000} | {
+    f"{size} billion": size * 1_000_000_000 for size in (3, 8, 13, 32, 70)
+}
+ROWS_TRAINED = (200, 1_000, 3_000, 10_000, 100_000)
 MOMENTS = {"own": "each weight's own, in fp32", "blocks": "in blocks, by bitsandbytes", "whole": "of a form of its own"}
 
 
@@ -30,7 +35,17 @@ def tables() -> dict[str, str]:
             ("optimizer", "bytes a trained weight", "moments", "`offload: optimizer`, `fsdp` of all weights", "`weights: bf16`"),
             map(of_optimizer, OPTIMIZERS.values()),
         ),
+        "rates": table(
+            ("parameters", "`lora` and its kin, `sft`", "`full`, `layers`, `sft`"),
+            ((size, f"{usual_lr(params, 'lora'):g}", f"{usual_lr(params, 'full'):g}") for size, params in SIZES.items()),
+        ),
+        "starts": table(("rows", "epochs of `sft`", "`effective_batch`", "`adapter.r`", "`adapter.alpha`"), map(of_rows, ROWS_TRAINED)),
     }
+
+
+def of_rows(rows: int) -> tuple[str, ...]:
+    chosen = {one.key: one.value for one in advise(None, rows)}
+    return f"{rows:,}", *(f"{chosen[key]}" for key in ("train.epochs", "train.effective_batch", "adapter.r", "adapter.alpha"))
 
 
 def of_adapter(kind: AdapterKind) -> tuple[str, ...]:

@@ -186,16 +186,26 @@ def events_page() -> str:
     return text + table(("event", "what happened", "facts"), rows)
 
 
+HANDED_ON = {  # facts that a writer is handed as one mapping
+    "attempt_ended": {"diagnosis", "decision", "verdict"},
+    "best_checkpoint_lost": {"checkpoint", "reason"},
+    "checkpoint_passed_over": {"checkpoint", "reason"},
+    "length_bias": {"longer", "pairs", "times"},
+    "restored": {"attention", "frozen_bytes_held", "frozen_sha256", "loss", "network"},
+    "rows_lost": {"from", "to"},
+}
+
+
 @functools.cache
 def events() -> dict[str, set[str]]:
     """Every kind of event that the code writes, with the names of the facts that are written down with it."""
-    found: dict[str, set[str]] = {}
+    found = {kind: set(facts) for kind, facts in HANDED_ON.items()}
     for file in sorted(Path(holdfast.__file__).parent.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         tells = _passes_on(tree)
         for node in ast.walk(tree):
             for kind, facts in _event(node, tells):
-                found.setdefault(kind, set()).update(facts)
+                found.setdefault(kind, set()).update(facts | ({"text"} if file.parent.name == "callback" else set()))
     return found
 
 

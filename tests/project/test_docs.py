@@ -7,6 +7,7 @@ checks, no more. Blocks of `yaml` anywhere are checked as part of a config, but 
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import re
@@ -168,6 +169,21 @@ def headings(page: Path) -> set[str]:
     """The anchors GitHub gives the headings of a page."""
     found = re.findall(r"^#+ (.+)$", prose(page), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def _printed_texts() -> str:
+    """Return all texts of the package's code that are no docstrings, one a line, without the parts that are computed."""
+    nodes = [node for file in (ROOT / "src" / "holdfast").rglob("*.py") for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def test_messages_that_a_page_explains_are_printed_somewhere() -> None:
+    rows = re.findall(r"^\| ((?!---|It says).+?) \| .+ \|$", (DOCS / "how-to" / "troubleshoot.md").read_text(encoding="utf-8"), re.M)
+    quoted = {part.strip() for row in rows for text in re.findall(r"`(.+?)`", row) for part in text.split("...")} - {"!"}
+    told = _printed_texts()
+    assert len(quoted) > 30 and {text for text in quoted if text not in told} == set()
 
 
 def test_every_target_named_in_the_readme_is_in_the_makefile() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import typing
@@ -20,6 +21,8 @@ from holdfast.base import errors
 from holdfast.cli.main import VERBS
 from holdfast.config.config import Config
 from holdfast.report.notices import _WORDS
+
+RUNS = ROOT / "tests" / "fixtures" / "runs"
 
 
 def keys() -> set[str]:
@@ -63,6 +66,12 @@ def test_every_option_stands_on_its_commands_page_with_a_meaning() -> None:
 def test_events_are_found_wherever_they_are_written(kind: str) -> None:
     """By the run, the writer, a task's remarks, over several lines, by the callback, by the guard."""
     assert kind in events()
+
+
+def test_facts_of_events_that_runs_have_written_stand_there() -> None:
+    known, told = events(), [json.loads(line) for file in RUNS.rglob("events.jsonl") for line in file.read_text().splitlines()]
+    assert len(told) > 100
+    assert {(one["event"], fact) for one in told for fact in one.keys() - {"event", "time", "attempt"} - known[one["event"]]} == set()
 
 
 def test_every_event_has_its_sentence() -> None:
