@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
@@ -189,6 +190,8 @@ def _unpacked(file: Path, tensors: dict[str, TensorEntry], wide: str | None) -> 
         with open_regular(file) as handle:
             return unpacked_shapes(handle, tensors)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError):
+            of_the_file(error)
         hint = "take the model in 16 bits, or download it again" if wide else "download it again"
         raise Stop(BLOCKED, f"{file} {'cannot be widened' if wide else 'is damaged'}: {error}", hint) from None
 
@@ -210,7 +213,7 @@ def stored_tensors(file: Path) -> dict[str, TensorEntry]:
     try:
         opened = open_regular(file)
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", "download it again") from None
+        raise Stop(BLOCKED, f"{file} cannot be read: {of_the_file(error).strerror}", "download it again") from None
     with opened as handle:
         try:
             return tensors_in(handle)
