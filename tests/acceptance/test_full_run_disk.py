@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,3 +162,29 @@ def test_an_error_of_a_full_disk_names_the_file(small_disk: Path, durable: bool)
     with pytest.raises(OSError, match="No space left") as line:
         append_line(journal, {"text": "x"}, durable)
     assert line.value.filename == str(journal)
+
+
+def onto_full_disk(*words: object, stream: str = "stdout") -> tuple[int, str]:
+    """Run a command with an output on a disk without room; its exit code and what it said on the other."""
+    command = [sys.executable, "-m", "holdfast", *map(str, words)]
+    with Path("/dev/full").open("wb") as full:
+        outputs: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, check=False, **outputs)
+    return done.returncode, done.stderr if stream == "stdout" else done.stdout
+
+
+@pytest.mark.parametrize("words", [("models",), ("models", "--json"), ("schema",)])
+def test_an_answer_that_no_disk_takes_is_told(words: tuple[str, ...]) -> None:
+    code, said = onto_full_disk(*words)
+    assert code == 1 and "no room on the disk of standard output" in said and "->" in said and "Traceback" not in said
+
+
+def test_a_log_on_a_full_disk_ends_no_run(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    config = config_of("run", train={"steps": 3}, run={"standby": False})
+    code, said = onto_full_disk("train", config, "--run", tmp_path / "one")
+    assert code == 1 and "what it did is done" in said
+    code, said = onto_full_disk("train", config, "--run", tmp_path / "two", "--json", stream="stderr")
+    assert code == 0 and json.loads(said)["status"] == "finished"
+    assert [json.loads((tmp_path / name / "summary.json").read_text())["status"] for name in ("one", "two")] == ["finished"] * 2
+    code, said = onto_full_disk("export", tmp_path / "one", "--to", "adapter", "--out", tmp_path / "out")
+    assert code == 1 and "what it did is done" in said and (tmp_path / "out" / "adapter_model.safetensors").exists()

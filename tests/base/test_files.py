@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
-from holdfast.base.files import Tail, append_line, cut_torn_line, last_line, read_lines, write_bytes
+from holdfast.base.disk import flush_tree
+from holdfast.base.files import Tail, append_line, cut_torn_line, fsync_folder, last_line, read_lines, sha256, write_bytes
+from holdfast.base.safe_open import read_small
 
 
 def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
@@ -107,3 +110,24 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
         assert done.returncode == 1 and f"{place} cannot be written: is a device, pipe or socket" in done.stderr, done.stderr
         assert place.lstat().st_ino == before and not stat.S_ISREG(place.lstat().st_mode)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["rows.jsonl", *(place.name for place in places)])
+
+
+def test_an_error_in_the_middle_of_reading_names_the_file() -> None:
+    """The kernel refuses to read address 0 of a process's memory (EIO); the file was opened well."""
+    memory = Path("/proc/self/mem")
+    for read in (read_small, sha256, lambda file: [*read_lines(file)]):
+        with pytest.raises(OSError, match="Input/output") as failed:
+            read(memory)
+        assert failed.value.filename == str(memory)
+
+
+def test_an_error_of_a_flush_names_what_was_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    (tmp_path / "file").touch()
+    for flush, place in ((fsync_folder, tmp_path), (flush_tree, tmp_path / "file")):
+        with pytest.raises(OSError, match="Input/output") as failed:
+            flush(tmp_path)
+        assert failed.value.filename == str(place)

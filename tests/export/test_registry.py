@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.base.errors import Stop
+from holdfast.base.files import read_lines
 from holdfast.cli.commands.models import _show
 from holdfast.cli.main import main
+from holdfast.export import registry
 from holdfast.export.registry import name_of, promote, read_registry, record_export, record_verdict, rollback, withdraw
 from holdfast.export.subject import read_subject, settings_of
 from support.shipped import make_adapter
@@ -108,7 +112,7 @@ def test_the_same_weights_with_another_scaling_inherit_no_verdict(assets: Any, t
     with pytest.raises(Stop, match="not found better than ops 1"):
         promote(file, "ops", 2, None)
     assert record_verdict(file, "ops", copy, name_of(measured), "better") == 2
-    assert promote(file, "ops", 2, None).promoted
+    assert promote(file, "ops", 2, None).in_place["ops"][-1] == 2
 
 
 def test_entries_from_before_settings_counted_are_known_by_their_run(tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ def test_a_version_that_is_worse_on_general_rows_is_promoted_for_a_reason_alone(
     with pytest.raises(Stop, match="better than ops 1 on the rows of its task, and worse"):
         promote(file, "ops", 2, None)
     record_verdict(file, "ops", hashes("two"), name_of(hashes("one")), "better", "cannot_tell")
-    assert promote(file, "ops", 2, None).promoted
+    assert promote(file, "ops", 2, None).in_place["ops"][-1] == 2
 
 
 def test_a_withdrawn_version_is_neither_in_place_nor_comes_back(tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_a_withdrawn_version_is_neither_in_place_nor_comes_back(tmp_path: Path) 
     assert [m["promoted"] for m in read_registry(file).listed()] == [False, False, True]
     with pytest.raises(Stop, match="no verify was asked"):
         promote(file, "ops", 2, None)
-    assert rollback(file, "ops").facts["version"] == 1
+    assert rollback(file, "ops").in_place["ops"] == [1]
     withdraw(file, "ops", ["/runs/one"])
     assert read_registry(file).current("ops") is None
 
@@ -182,3 +186,27 @@ def test_bad_input_is_answered_with_a_sentence(
     record_export(tmp_path / "models.jsonl", "ops", hashes("one"), EXPORT)
     assert main(["models", *words]) in (1, 2)
     assert told in capsys.readouterr().err
+
+
+def test_what_is_in_place_is_answered_without_another_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that fails to read behind the entry does not make a promotion look undone."""
+    file = tmp_path / "models.jsonl"
+    for name in ("one", "two"):
+        record_export(file, "ops", hashes(name), EXPORT)
+    monkeypatch.setenv("HOLDFAST_MODELS", str(file))
+    asked = 0
+
+    def once(path: Path) -> Iterator[dict[str, Any]]:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_lines(path)
+
+    monkeypatch.setattr(registry, "read_lines", once)
+    for words, place in ((("promote", "ops", "1"), [1]), (("promote", "ops", "2"), [2]), (("rollback", "ops"), [1])):
+        asked = 0
+        assert main(["models", *words, "--json", *(["--force", "why"] if words[0] == "promote" else [])]) == 0
+        assert [one["version"] for one in json.loads(capsys.readouterr().out)["models"] if one["promoted"]] == place

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.base.errors import Stop
+from holdfast.base.files import write_json
 from holdfast.export import registry
+from holdfast.learn import training
 from holdfast.learn.judge_rows import JudgedRows
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
+from holdfast.run.attempt import close
 
 
 def learner(folder: Path, **wanted: float) -> Learner:
@@ -74,3 +79,35 @@ def test_a_version_in_place_without_a_run_gives_no_round_to_start_from(tmp_path:
     in_place(tmp_path / "here.jsonl", None)
     with pytest.raises(Stop, match="no run is known of it"):
         learner(tmp_path).next_round()
+
+
+@pytest.mark.parametrize(
+    ("told", "written", "ended", "of_its_steps"),
+    [
+        ("loss is NaN", "loss is NaN", {"kind": "nonfinite"}, True),
+        ("the disk is full", "the disk is full", {"kind": "disk_full"}, False),
+        ("a signal", "a signal", {"kind": "killed", "disk_free_bytes": 0}, False),
+        ("no GPU", "no GPU", {"kind": "device_gone"}, False),
+        ("the disk of RUN is full after step 3", None, None, False),
+        ("the disk of RUN is full after step 3", "loss is NaN", {"kind": "nonfinite"}, False),  # of an earlier command
+    ],
+)
+def test_a_round_is_not_refused_for_a_full_disk_or_a_lost_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, written: str | None, ended: dict[str, Any] | None, of_its_steps: bool
+) -> None:
+    """Its rows are kept for the same command; a run that was given up for its own steps refuses them."""
+    (tmp_path / "run").mkdir()
+    if written:
+        write_json(tmp_path / "run" / "summary.json", {"status": "gave_up", "reason": written})
+    if ended:
+        (tmp_path / "run" / "attempts" / "001").mkdir(parents=True)
+        facts = {"attempt": 1, "ending": {"kind": ended["kind"]}, "disk_free_bytes": ended.get("disk_free_bytes")}
+        close(tmp_path / "run" / "attempts" / "001", facts)
+    answer = {"status": "gave_up", "reason": told}
+    monkeypatch.setattr(training, "_run", lambda command, log: (3, json.dumps(answer).encode()))
+    if of_its_steps:
+        assert training.train("c.yaml", [], tmp_path / "run") == answer
+    else:
+        with pytest.raises(Stop, match="the round goes on") as stopped:
+            training.train("c.yaml", [], tmp_path / "run")
+        assert stopped.value.code == 3 and told in stopped.value.message

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from holdfast.base.files import fsync_folder, is_full
+from holdfast.base.safe_open import naming
 
 MOST_S = 300.0  # that is waited for room
 _LOOK_S = 0.25
@@ -85,6 +86,7 @@ def _regular_below(folder: Path) -> Iterator[Path]:
 def _flush(file: Path) -> None:
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        os.fsync(descriptor)
+        with naming(file):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

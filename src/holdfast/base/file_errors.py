@@ -36,6 +36,25 @@ _TABLE = {  # errno: (the fact, what to do)
 }
 
 
+_NO_SUCH_FILE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ELOOP,
+    errno.EFBIG,
+    errno.ENXIO,
+    errno.ENAMETOOLONG,
+)
+
+
+def of_the_file(error: OSError) -> OSError:
+    """Return an error that says that no file to read has the name. Raises any other: behind it the file may be whole."""
+    if error.errno in _NO_SUCH_FILE:
+        return error
+    raise error
+
+
 def file_error(error: OSError) -> Stop | None:
     """Return Stop(1) in the words of the table; None for an error that is none of the file system's."""
     if error.errno not in _TABLE:

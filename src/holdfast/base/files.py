@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.base.errors import DamagedFile, damaged
-from holdfast.base.safe_open import LARGEST_JSON, journal_descriptor, open_regular
+from holdfast.base.safe_open import LARGEST_JSON, journal_descriptor, naming, open_regular
 
 Json = dict[str, Any]
 DamagedLine = Callable[[int, str], Json | None]  # what stands for a damaged line, given its number and what is wrong with it
@@ -48,15 +48,14 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     refuse_what_is_no_file(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
-        with temporary.open("xb") as handle:
-            yield handle
-            handle.flush()
-            if durable:
-                os.fsync(handle.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            _named(error, path)
+        with naming(path):
+            with temporary.open("xb") as handle:
+                yield handle
+                handle.flush()
+                if durable:
+                    os.fsync(handle.fileno())
+            temporary.replace(path)
+    except BaseException:
         with contextlib.suppress(OSError):  # a file system that has become read-only
             temporary.unlink(missing_ok=True)
         raise
@@ -122,18 +121,16 @@ def append_line(path: Path, value: Json, durable: bool = False) -> int:
     line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
     descriptor = journal_descriptor(path)
     try:
-        torn = 0 if _ends_whole(descriptor) else _heal(descriptor)
-        written = os.write(descriptor, line)
-        if written != len(line):
-            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(path))
-        if durable:
-            _reach_the_disk(descriptor, line)
-            if os.fstat(descriptor).st_size == len(line):  # perhaps made by this: its name is flushed, too
-                fsync_folder(path.parent)
-    except OSError as error:
-        _named(error, path)
-        raise
+        with naming(path):
+            torn = 0 if _ends_whole(descriptor) else _heal(descriptor)
+            written = os.write(descriptor, line)
+            if written != len(line):
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written", str(path))
+            if durable:
+                _reach_the_disk(descriptor, line)
+                if os.fstat(descriptor).st_size == len(line):  # perhaps made by this: its name is flushed, too
+                    fsync_folder(path.parent)
     finally:
         os.close(descriptor)
     return torn
@@ -149,12 +146,6 @@ def _reach_the_disk(descriptor: int, line: bytes) -> None:
             if os.pread(descriptor, len(line), before) == line:
                 os.ftruncate(descriptor, before)
         raise
-
-
-def _named(error: OSError, path: Path) -> None:
-    """Let an error of a descriptor say which file's it is: it names none."""
-    if error.filename is None:
-        error.filename = str(path)
 
 
 def _ends_whole(descriptor: int) -> bool:
@@ -328,8 +319,10 @@ def sha256(path: Path) -> str:
 
 
 def fsync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 LARGEST_TEXT = 1 << 24  # bytes of a config, a template, a card
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
@@ -56,12 +59,39 @@ def open_own(path: Path, flags: int) -> int:
     raise PermissionError(errno.EPERM, "is not this user's own file", str(path))
 
 
+class _FileToRead(io.FileIO):
+    """A file to read, whose errors say which it is; the system's name none."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        super().__init__(descriptor, "rb")
+        self._path = path
+
+    def readinto(self, buffer: Any, /) -> int:
+        with naming(self._path):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with naming(self._path):
+            return super().readall()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError that names no file, as those of descriptors do, name this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def open_regular(path: Path, most_bytes: int = 1 << 62) -> BinaryIO:
     """Open a regular file for reading. Raises OSError where it is none (a pipe, a device, a folder) or larger than that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     facts = os.fstat(descriptor)
     if stat.S_ISREG(facts.st_mode) and facts.st_size <= most_bytes:
-        return os.fdopen(descriptor, "rb")
+        return io.BufferedReader(_FileToRead(descriptor, path))
     os.close(descriptor)
     if stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EFBIG, f"has {facts.st_size:,} bytes, {most_bytes:,} at most are read", str(path))

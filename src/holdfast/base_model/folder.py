@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
@@ -174,6 +175,8 @@ def _unpacked(file: Path, tensors: dict[str, TensorEntry], wide: str | None) -> 
         with open_regular(file) as handle:
             return unpacked_shapes(handle, tensors)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError):
+            of_the_file(error)
         hint = "take the model in 16 bits, or download it again" if wide else "download it again"
         raise Stop(BLOCKED, f"{file} {'cannot be widened' if wide else 'is damaged'}: {error}", hint) from None
 
@@ -195,7 +198,7 @@ def stored_tensors(file: Path) -> dict[str, TensorEntry]:
     try:
         opened = open_regular(file)
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", "download it again") from None
+        raise Stop(BLOCKED, f"{file} cannot be read: {of_the_file(error).strerror}", "download it again") from None
     with opened as handle:
         try:
             return read_header(handle)[0]

@@ -17,6 +17,7 @@ from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import own_verbs
 from holdfast.base.versions import __version__
+from holdfast.cli.outputs import code_of_output, guard_outputs
 from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
 
@@ -108,4 +109,5 @@ def _untold(code: int, error: str, hint: str) -> Json:
 
 def entry() -> None:
     """Run `main` for the console script."""
-    raise SystemExit(main())
+    guard_outputs()
+    raise SystemExit(code_of_output(main()))

@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from holdfast.base.disk import make_folders
 from holdfast.base.errors import BLOCKED, USAGE, Stop, damaged
+from holdfast.base.file_errors import file_error
 from holdfast.base.files import Json, append_line, cut_torn_line, read_lines
 from holdfast.base.locks import hold
 
@@ -157,7 +159,7 @@ def _place(registry: Registry, name: str, number: int, event: str) -> None:
 @contextmanager
 def _held(file: Path) -> Iterator[Registry]:
     """Lock the registry against other writers within the context, and yield it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(file.parent)
     with hold(file.with_name(f".{file.name}.lock"), wait=True):
         cut_torn_line(file)
         yield read_registry(file)
@@ -168,7 +170,7 @@ def remember(write: Callable[[], int], tell: Callable[[str], None]) -> None:
     try:
         write()
     except (OSError, Stop) as error:
-        tell(f"! not written to the list of models: {error}")
+        tell(f"! not written to the list of models: {(file_error(error) if isinstance(error, OSError) else None) or error}")
 
 
 def record_export(file: Path, name: str, hashes: Json, answer: Json) -> int:
@@ -208,8 +210,11 @@ def _is_of(version: Json, hashes: Json) -> bool:
     return bool(version["adapter_sha256"] == hashes["adapter_sha256"] and version["run"] == hashes.get("run"))
 
 
-def promote(file: Path, name: str, number: int, reason: str | None) -> Version:
-    """Put a version in place. Raises Stop(1) where no verdict says that it is better than what is there, unless a reason is given."""
+def promote(file: Path, name: str, number: int, reason: str | None) -> Registry:
+    """Put a version in place; the list as it is then, which need not be read again.
+
+    Raises Stop(1) where no verdict says that it is better than what is there, unless a reason is given.
+    """
     with _held(file) as registry:
         version = _version(registry, name, number)
         before = registry.current(name)
@@ -220,7 +225,7 @@ def promote(file: Path, name: str, number: int, reason: str | None) -> Version:
         entry: Json = {"event": "promoted", "name": name, "version": number, "reason": reason}
         append_line(file, {"time": round(time.time(), 3), **entry}, durable=True)
         _take(registry, entry)
-        return version
+        return registry
 
 
 def _gate(name: str, number: int, version: Version, before: Version | None) -> None:
@@ -238,8 +243,8 @@ def _gate(name: str, number: int, version: Version, before: Version | None) -> N
     raise Stop(BLOCKED, f"{name} {number} was not found better than {other}: {said}", f"{command}; or promote it with --force REASON")
 
 
-def rollback(file: Path, name: str) -> Version:
-    """Put the version back in place that was there before. Raises Stop(1) where there was none."""
+def rollback(file: Path, name: str) -> Registry:
+    """Put the version back in place that was there before; the list as it is then. Raises Stop(1) where there was none."""
     with _held(file) as registry:
         numbers = registry.in_place.get(name)
         if not numbers:
@@ -249,9 +254,7 @@ def rollback(file: Path, name: str) -> Version:
         entry: Json = {"event": "rolled_back", "name": name, "version": numbers[-1]}
         append_line(file, {"time": round(time.time(), 3), **entry}, durable=True)
         _take(registry, entry)
-        found = registry.current(name)
-        assert found is not None
-        return found
+        return registry
 
 
 def withdraw(file: Path, name: str, runs: list[str]) -> None:

@@ -11,17 +11,20 @@ import orjson
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import DONE, GAVE_UP, INTERRUPTED, OUR_BUG, Stop
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json
 from holdfast.base.locks import taken
+from holdfast.run.attempt import closed_attempts
 from holdfast.run.folder import RunFolder
 
 _LOOK_S = 0.2
+_OF_THE_MACHINE = ("disk_full", "device_gone", "peer_lost", "stuck")  # endings that say nothing of the rows
 
 
 def train(config: str, settings: list[str], folder: Path) -> Json:
-    """Train to the end, or go on with what a killed call left; summary.json. A run that was given up is an answer, too.
+    """Train to the end, or go on with what a killed call left; summary.json. A run that was given up for its steps is an answer, too.
 
-    Raises Stop where it cannot begin (exit codes 1, 2) and where the user stopped it (130): the same call goes on.
+    Raises Stop where it cannot begin (exit codes 1, 2), where the user stopped it (130) and where a disk or a device ended it (3): the
+    same call goes on.
     """
     lock = RunFolder(folder).supervisor_lock
     while lock.exists() and taken(lock):  # of a call that was killed, its supervisor may live
@@ -36,7 +39,19 @@ def train(config: str, settings: list[str], folder: Path) -> Json:
         raise Stop(INTERRUPTED, "interrupted while the round was training; what was trained is saved", "the same command goes on")
     if code not in (DONE, GAVE_UP):
         raise Stop(code, f"the round's training cannot begin: {answer.get('error')}", answer.get("hint") or "")
+    if code == GAVE_UP and not _is_of_its_steps(RunFolder(folder), answer):
+        text = f"the round's training did not come to its end: {answer.get('reason') or answer.get('error')}"
+        raise Stop(GAVE_UP, text, "put that right, then repeat the command: the round goes on")
     return answer
+
+
+def _is_of_its_steps(run: RunFolder, answer: Json) -> bool:
+    """True if a run was given up for what its steps did, as its summary says; False where a disk or a device stood in its way."""
+    if answer.get("reason") != (read_json(run.summary_file) or {}).get("reason"):  # nothing could be decided, or written down
+        return False
+    reports = [one.failure_report for _, one in closed_attempts(run)]
+    last = reports[-1] if reports else None
+    return last is None or not (last.disk_is_full or last.ending.kind in _OF_THE_MACHINE)
 
 
 def _run(command: list[str], log: Path) -> tuple[int, bytes]:

@@ -14,6 +14,7 @@ import yaml
 
 from holdfast.base.disk import flush_files, flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import (
     DamagedLine,
     Json,
@@ -216,10 +217,12 @@ class RunFolder:
         return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
 
     def config(self) -> Config:
-        """Read the run's config as resolved. Raises Stop(1) where its file is damaged."""
+        """Read the run's config as resolved. Raises Stop(1) where its file is damaged, OSError where it may be whole."""
         try:
             return Config.model_validate(value_of(read_small(self.config_file).decode()))
         except (yaml.YAMLError, ValueError, OSError) as error:
+            if isinstance(error, OSError):
+                of_the_file(error)
             hint = f"put its own config back there, or {self.anew()}"
             raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
 

@@ -37,10 +37,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if action == "promote":
         if not given[1].isdigit():
             raise Stop(USAGE, f"{given[1]} is not a version: versions are whole numbers", "holdfast models lists them")
-        promote(file, given[0], int(given[1]), arguments.force)
+        registry = promote(file, given[0], int(given[1]), arguments.force)
     elif action == "rollback":
-        rollback(file, given[0])
-    models = read_registry(file).listed()
+        registry = rollback(file, given[0])
+    else:
+        registry = read_registry(file)
+    models = registry.listed()
     if not arguments.json:
         _show(models, file)
     return DONE, {"models": models, "file": str(file)}

@@ -1,0 +1,51 @@
+"""Standard output and standard error of a command: a full disk below one of them ends nothing."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+from holdfast.base.errors import BLOCKED, DONE, Stop
+from holdfast.base.file_errors import fact_of
+from holdfast.base.files import takes_nothing
+
+
+class _Output(io.FileIO):
+    """What a disk does not take is lost, and the writer goes on. refused: why the newest write was, if it was."""
+
+    refused: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        try:
+            written, self.refused = super().write(data), None
+        except OSError as error:
+            if self.isatty() or not takes_nothing(error):  # a terminal that is gone is dealt with by who writes to it
+                raise
+            written, self.refused = memoryview(data).nbytes, error
+        return written
+
+
+def guard_outputs() -> None:
+    """Let no disk that takes nothing end what the command does by an error of sys.stdout or sys.stderr."""
+    for name in ("stdout", "stderr"):
+        old = getattr(sys, name)
+        if isinstance(old, io.TextIOWrapper):  # None where it is closed
+            old.flush()
+            below = io.BufferedWriter(_Output(old.fileno(), "wb", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(below, old.encoding, old.errors, None, old.line_buffering, old.write_through))
+
+
+def code_of_output(code: int) -> int:
+    """Return the exit code, 1 in place of 0 where the end of standard output was not taken; that is told on standard error."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, _Output):
+        return code
+    sys.stdout.flush()
+    if raw.refused is None:
+        return code
+    done = "what it said is lost, what it did is done" if code == DONE else "what it said is lost"
+    hint = "send it to a place with room; `holdfast status` tells of runs"
+    told = Stop(BLOCKED, f"{fact_of(raw.refused, 'standard output')}: {done}", hint)
+    print(f"holdfast: {told}", file=sys.stderr)
+    return code or BLOCKED
