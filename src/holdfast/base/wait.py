@@ -1,4 +1,4 @@
-"""Sleep until a process ends. Standard library only, because the shim uses it too."""
+"""Sleep until a process ends; note in words what is waited for. Standard library only, because the shim uses it too."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _POLL_S = 0.02
+_noted: list[list[str]] = []  # a list each, so that one is found again by what it is and not by its words
 
 
 def wait_for_end(pids: Iterable[int], timeout_s: float, bell: socket.socket | None = None) -> bool:
@@ -32,3 +33,19 @@ def wait_for_end(pids: Iterable[int], timeout_s: float, bell: socket.socket | No
         if bell is not None:
             poll.register(bell, select.POLLIN)
         return any(bell is None or descriptor != bell.fileno() for descriptor, _ in poll.poll(timeout_s * 1000))
+
+
+@contextlib.contextmanager
+def doing(words: str) -> Iterator[None]:
+    """Note what is done while the block runs, for who tells it meanwhile; inside another block it is a part of that."""
+    note = [words]
+    _noted.append(note)
+    try:
+        yield
+    finally:
+        _noted[:] = [other for other in _noted if other is not note]
+
+
+def what_is_done() -> str:
+    """Return all that is noted, "overfit (3 of 7): a course of 24 steps"; empty where nothing is."""
+    return ": ".join(words for note in _noted for words in note)

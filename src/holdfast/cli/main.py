@@ -20,6 +20,7 @@ from holdfast.base.versions import __version__
 from holdfast.cli.outputs import code_of_output, guard_outputs
 from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
+from holdfast.terminal.working import working
 
 VERBS = {
     "init": "write a first config, from a few questions or from another trainer's config, command line or script",
@@ -71,7 +72,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)
-        code, answer = arguments.verb_module.run(arguments)
+        work = getattr(arguments.verb_module, "WORK", "")  # of commands that say nothing of their own while they work
+        with working(work, as_json) if work else contextlib.nullcontext():
+            code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
         print(inert(f"holdfast: {stop}"), file=sys.stderr)
         told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}

@@ -43,7 +43,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], root: yaml.Node 
     for problem in problems[:_MOST_TOLD]:
         place = _place(problem)
         path = ".".join(map(str, place))
-        told, at = _told(problem, path, place, model), "" if _given(path, given) else _line_in(root, place)
+        told, at = _told(problem, path, place, model), "" if _given(path, given, problem["type"]) else _line_in(root, place)
         if path in lines and (other := told.partition(_SHOULD)[2]) and _SHOULD in lines[path]:  # of the kinds of values it may be
             lines[path] = f"{lines[path].removesuffix(at).partition(_WRITE)[0]} or {other}{at}"
         else:
@@ -52,8 +52,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], root: yaml.Node 
     return [*dict.fromkeys(lines.values()), *rest]
 
 
-def _given(path: str, keys: Sequence[str]) -> bool:
-    return any(f"{path}.".startswith(f"{key}.") for key in keys)
+def _given(path: str, keys: Sequence[str], kind: str) -> bool:
+    return any(f"{path}.".startswith(f"{key}.") or (kind == _UNKNOWN and f"{key}.".startswith(f"{path}.")) for key in keys)
 
 
 def where_to_look(error: ValidationError) -> str:
@@ -69,8 +69,8 @@ def _place(problem: ErrorDetails) -> list[int | str]:
 def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[BaseModel]) -> str:
     kind, value = problem["type"], problem["input"]
     if kind == _UNKNOWN:
-        turned = _turned(place, model)
-        near = "train.frozen: nf4" if place[-1] == "kind" and value == "qlora" else _nearest(place, model)
+        turned = _turned(place, model) or _without_slips(place, value, model)
+        near = turned or ("train.frozen: nf4" if place[-1] == "kind" and value == "qlora" else _nearest(place, model))
         why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
         more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
         return f"{path}: unknown key (value {_short(value)}){more}"
@@ -139,6 +139,17 @@ def _turned(place: list[Any], model: type[BaseModel]) -> str:
     section, word = _section(place[:-1], model), str(place[-1])
     swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
     return next((".".join([*map(str, place[:-1]), name]) for name in (section.model_fields if section else ()) if name in swapped), "")
+
+
+def _without_slips(place: list[Any], value: Any, model: type[BaseModel]) -> str:
+    """Find the key that a path means whose sections are parted by too many dots, or by other signs; empty where there is none."""
+    parts = [*map(str, place)]
+    while isinstance(value, dict) and len(value) == 1:
+        ((name, value),) = value.items()
+        parts.append(str(name))
+    words = [word.lower() for part in parts for word in re.split(r"[\s.:/,>-]+", part) if word]
+    known = paths_of(model)
+    return next((".".join(words[:end]) for end in range(len(words), 0, -1) if words != parts and ".".join(words[:end]) in known), "")
 
 
 def key_named(option: str) -> str:

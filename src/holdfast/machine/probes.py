@@ -13,6 +13,7 @@ import orjson
 from holdfast.base.cache import cache_folder
 from holdfast.base.child import trainer_command
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.wait import doing
 
 _DEADLINE_S = 60  # of one probe; the child as a whole has several times that
 _CHILD_DEADLINE_S = 300
@@ -25,7 +26,8 @@ def read_probes(facts: Json, folder: Path) -> Json:
     kept = _kept(facts, folder)
     answer = read_json(kept) if kept else None
     if answer is None:
-        answer = _run(folder)
+        with doing(f"trying out what this machine computes, each probe {_DEADLINE_S} s at most"):
+            answer = _run(folder)
         if kept and all(probe.get("outcome") in ("ok", "absent") for probe in answer.values()):
             with contextlib.suppress(OSError):  # no home, or a full one: measured again the next time
                 kept.parent.mkdir(parents=True, exist_ok=True)

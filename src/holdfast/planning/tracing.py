@@ -22,6 +22,8 @@ from holdfast.base.cache import cache_folder
 from holdfast.base.child import trainer_command, with_env
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.units import counted
+from holdfast.base.wait import doing
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
@@ -43,10 +45,12 @@ class Tracer:
     def __init__(self, kept: Path | None) -> None:
         self._kept = kept
         self._child: subprocess.Popen[bytes] | None = None
+        self._steps = 0  # asked for
 
     def shapes(self, config: Config, model: ModelFacts) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all weights of the model that its config describes. Raises Stop(1) where there is no such model."""
-        answer = self._known({"config": _plain(config), "model": _about(model), "shapes": True})
+        with doing("reading the model's shapes"):
+            answer = self._known({"config": _plain(config), "model": _about(model), "shapes": True})
         return {name: tuple(shape) for name, shape in answer["shapes"].items()}
 
     def unlike(self, config: Config, model: ModelFacts) -> tuple[str, str] | None:
@@ -57,7 +61,9 @@ class Tracer:
     def demand(self, config: Config, model: ModelFacts, settings: Settings, lengths: list[int], labels: int, how: Json) -> Demand:
         """Trace the demand of a step of these rows. how: {layers: keep only so many, curve, plain_attention}. Raises Stop(1)."""
         case = {"settings": settings.as_json(), "lengths": lengths, "labels": labels}
-        return Demand.model_validate(self._known({"config": _plain(config), "model": _about(model)} | case | how))
+        self._steps += 1
+        with doing(f"computing step {self._steps} without weights, {counted(len(lengths), 'row')} of {max(lengths):,} tokens"):
+            return Demand.model_validate(self._known({"config": _plain(config), "model": _about(model)} | case | how))
 
     def end(self) -> None:
         if self._child is not None:

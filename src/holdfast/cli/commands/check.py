@@ -29,6 +29,7 @@ from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast check examples/quickstart.yaml --only start,overfit"
+WORK = "preparing the run"
 _MARKS = {"passed": "ok", "failed": "FAILED", "unknown": "?"}
 
 

@@ -29,6 +29,7 @@ from holdfast.run.types import Finding
 from holdfast.supervision.preparation.types import preparation_of
 
 EXAMPLE = "holdfast doctor my-run.yaml train.max_tokens=2048 --save-env machine.env"
+WORK = "looking at the machine"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

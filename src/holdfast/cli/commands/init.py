@@ -24,6 +24,7 @@ from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
 from holdfast.report.words import between
 from holdfast.run.plan import Plan
+from holdfast.terminal.working import working
 
 EXAMPLE = "holdfast init --model ../models/Qwen2.5-0.5B --data rows.jsonl --goal 'answer like our support' --out my-run.yaml"
 _QUESTIONS = (
@@ -65,10 +66,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     fields = asked_fields(arguments.field)
     tell: Callable[[str], None] = (lambda text: None) if arguments.json else say
     tell(f"looking at {arguments.source or 'the rows of ' + ', '.join(data)}")
-    if arguments.source:
-        made = from_file(arguments.source, data, arguments.model, arguments.goal, fields)
-    else:
-        made = from_answers(arguments.model, data, arguments.goal, fields)
+    with working("checking the rows", arguments.json):
+        if arguments.source:
+            made = from_file(arguments.source, data, arguments.model, arguments.goal, fields)
+        else:
+            made = from_answers(arguments.model, data, arguments.goal, fields)
     answer = _account(made, out)
     if made.refused:
         _tell_keys(made, arguments.json)
@@ -89,7 +91,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         tell(f"fields: {', '.join(f'{ours} is {theirs}' for ours, theirs in made.fields)} (--field)")
     write_in_folder(out, made.text(), "choose another place with --out")
     tell("looking at the machine, and planning the run: some seconds, a minute or more for a large model")
-    plan, why = _plan(out, card, config.task)
+    with working("planning the run", arguments.json):
+        plan, why = _plan(out, card, config.task)
     if plan:
         write_json(out.with_suffix(".plan.json"), plan.model_dump(mode="json"))
     _tell_keys(made, arguments.json)

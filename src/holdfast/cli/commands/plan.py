@@ -27,6 +27,7 @@ from holdfast.report.plan.page import plan_page
 from holdfast.run.plan import Seconds
 
 EXAMPLE = "holdfast plan my-run.yaml --card 'RTX 4090' adapter.r=32"
+WORK = "planning the run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

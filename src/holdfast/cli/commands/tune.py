@@ -35,6 +35,7 @@ from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast tune examples/quickstart.yaml"
+WORK = "preparing the run"
 _START_S = 300.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.base.tasks import kind_of
+from holdfast.base.wait import doing
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.bits import order, resume
 from holdfast.experiments.check.first import first
@@ -22,15 +23,25 @@ ITEMS: dict[str, Callable[[Bench], Item]] = {
     "resume": resume,
     "speed": speed,
 }
+_DOES = {
+    "start": "building the model, proving its fast paths",
+    "first": "ten steps, a minute at most",
+    "overfit": "ten rows by heart, four minutes at most",
+    "precision": "the hardest shapes in three number formats",
+    "order": "one step three times",
+    "resume": "one step in a fresh process",
+    "speed": "the fullest step, a minute at most",
+}
 _OF_TEXT = ("precision",)  # a network on tables computes in fp32 alone
 
 
 def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:
     """Yield the items asked for, each as soon as it is known. What the start refuses leaves the others unknown."""
-    begun = start(bench)
+    with doing(f"start{f' (1 of {len(only)})' if 'start' in only else ''}: {_DOES['start']}"):
+        begun = start(bench)
     if "start" in only:
         yield begun
-    for name in only:
+    for number, name in enumerate(only, 1):
         if name == "start":
             continue
         if not bench.facts:
@@ -46,4 +57,6 @@ def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:
         elif name in _OF_TEXT and not kind_of(bench.config).base_model:
             yield Item(name, "unknown", {}, "a network on tables computes in fp32 alone")
         else:
-            yield ITEMS[name](bench)
+            with doing(f"{name} ({number} of {len(only)}): {_DOES[name]}"):
+                found = ITEMS[name](bench)
+            yield found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
+from holdfast.base.wait import doing
 from holdfast.book.kinds.rung import RungCard
 from holdfast.config.settings import PartialSettings
 from holdfast.experiments.check.bench import Bench
@@ -155,7 +156,8 @@ class Climb:
         patience = max(60.0, _PATIENCE * took) if took else None
         keep = {name: value for name, value in self.base.items() if name in ("device", "threads", "micro_batch_tokens", "frozen")}
         known = keep | settings
-        return self.bench.lab.ask("course", settings=known, deterministic=True, env=env, most_s=patience, **request)
+        with doing(f"a course of {request['steps']} steps"):
+            return self.bench.lab.ask("course", settings=known, deterministic=True, env=env, most_s=patience, **request)
 
     def _failure(self, outcome: Json) -> str:
         if not finished(outcome):
@@ -174,7 +176,11 @@ def _went(outcome: Json) -> bool:
 def climb(bench: Bench, base: Json, cards: Iterable[RungCard], device: str, tell: Callable[[Rung], None]) -> Climb:
     """Try all rungs in order, as far as each holds."""
     way = Climb(bench, base, tell)
-    if way.begin():
-        for card in sorted(cards, key=lambda card: card.order):
-            way.up(card, device)
+    with doing("reference"):
+        holds = way.begin()
+    if holds:
+        ordered = sorted(cards, key=lambda card: card.order)
+        for number, card in enumerate(ordered, 1):
+            with doing(f"{card.id} (rung {number} of {len(ordered)})"):
+                way.up(card, device)
     return way
