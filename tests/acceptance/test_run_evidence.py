@@ -20,6 +20,7 @@ from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.run_to_end import after_words
 from holdfast.supervision.command.saved import _interval
 from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
@@ -372,3 +373,16 @@ def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: 
         seen = ProgressSigns(step, 9, "output", at < 3000, False, False, 1, None, None)
         user._note(attempt, seen, signs, at_once=at > 3000)
     assert useful_seconds(list(place.progress()), {1: {"started": 99.0}}) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("ending", "evidence", "says"),
+    [
+        ("killed by SIGKILL", "killed by SIGKILL", "the command was killed by SIGKILL"),
+        ("killed by SIGTERM", None, "the command was killed by SIGTERM"),
+        ("ended with exit code 1", "line 9: HTTPError", "the command ended with exit code 1: line 9: HTTPError"),
+    ],
+)
+def test_how_a_command_ended_behind_its_last_step_is_said_once(ending: str, evidence: str | None, says: str) -> None:
+    told = after_words({"result": "out/checkpoint-8", "ending": ending, "cause": "unknown", "evidence": evidence})
+    assert told == f"the training is complete, its result is out/checkpoint-8; behind its last step {says}"

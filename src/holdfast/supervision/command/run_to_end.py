@@ -160,8 +160,9 @@ def after_words(after: Json | None) -> str:
     if after is None:
         return ""
     cause = f" ({after['cause']})" if after["cause"] not in ("unknown", "hang") else ""
-    evidence = f": {after['evidence']}" if after["evidence"] else ""
-    return f"the training is complete, its result is {after['result']}; behind its last step the command {after['ending']}{cause}{evidence}"
+    evidence = f": {after['evidence']}" if after["evidence"] not in (None, after["ending"]) else ""
+    ending = f"{'was ' if after['ending'].startswith('killed') else ''}{after['ending']}{cause}{evidence}"
+    return f"the training is complete, its result is {after['result']}; behind its last step the command {ending}"
 
 
 def _report(run: RunFolder, terminal: Terminal) -> None:
