@@ -11,7 +11,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "features.md"
 HEAD = f"""# Features of minute bars
 
 What `holdfast data bars` writes for each bar ([the command](commands/data.md#bars)). Made by `python
-scripts/features_page.py` from the functions in `src/holdfast/rows/bars/features/`, one a feature.
+scripts/features_page.py` from the functions in `src/holdfast/tables/bars/features/`, one a feature.
 
 A bar's features are known at its end: they use the bar itself, bars before it, and the VIX of days before its local day. O, H, L, C, V:
 open, high, low, close, volume; t counts bars, not minutes. A window that does not lie wholly in the file gives no value (an empty field),

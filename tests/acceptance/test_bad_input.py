@@ -134,7 +134,7 @@ gradient_accumulation_steps: 4
                 "per_device_train_batch_size x gradient_accumulation_steps -> train.effective_batch: 16",
                 "learning_rate: 0.0001 -> train.lr",
                 "stage: train.objective: sft, dpo",
-                "template: the chat template is the model's own",
+                "template: the chat template is the model's own; data.chat_template gives another",
                 "do_train: `holdfast train` trains",
             ],
         ),

@@ -60,6 +60,12 @@ def test_the_rows_of_the_quick_start_stay_as_they_are(call: Call, tmp_path: Path
     assert hashlib.sha256((tmp_path / "rows.jsonl").read_bytes()).hexdigest().startswith("7de89a1e3901527b")
 
 
+def test_made_rows_hold_no_field_that_the_doctor_would_warn_of(call: Call, tmp_path: Path) -> None:
+    call("make", "--rows", 24, "--out", tmp_path / "rows.jsonl", "--held-out", tmp_path / "held.jsonl")
+    for file in ("rows.jsonl", "held.jsonl"):
+        assert call("check", tmp_path / file)["unused_fields"]["telling"] == {}
+
+
 def test_quotas_are_met_to_the_row(tmp_path: Path) -> None:
     recipe = load_recipe(recipe_in(tmp_path))
     assert Counter(row["category"] for row in make_rows(recipe, 40, 3)) == {"services": 10, "errors": 30}

@@ -171,6 +171,24 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
+def test_paths_that_docstrings_and_pages_name_exist() -> None:
+    """Of folders of ours: a name that is gone sends the reader nowhere. Pages of the book quote other people's paths."""
+    source = ROOT / "src" / "holdfast"
+    ours = {folder.name for folder in source.rglob("*") if folder.is_dir()} | {"core", "ui", "rows"}
+    gone = []
+    pages = [page for page in (*DOCS.rglob("*.md"), ROOT / "README.md") if DOCS / "book" not in page.parents]
+    for file in (*pages, *source.rglob("*.py"), *(ROOT / "scripts").glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".py":
+            nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+            text = "\n".join(ast.get_docstring(node) or "" for node in nodes)
+        for path in re.findall(r"(?<![\w/.~$<>{}-])((?:[a-z_]+/)+[a-z_0-9]+\.py|(?:[a-z_]+/){2,})(?![\w{<*/])", text):
+            places = (ROOT, ROOT / "src", ROOT / "tests", source, *file.parents)
+            if path.split("/")[0] in {*ours, "src", "scripts", "tests"} and not any((place / path).exists() for place in places):
+                gone.append((str(file.relative_to(ROOT)), path))
+    assert gone == []
+
+
 def _printed_texts() -> str:
     """Return all texts of the package's code that are no docstrings, one a line, without the parts that are computed."""
     nodes = [node for file in (ROOT / "src" / "holdfast").rglob("*.py") for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]

@@ -15,6 +15,7 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import assistant_pages
+import rooms_table
 from reference_pages import CODES, FOLDER, MORE, SENTENCES, events, pages
 
 from holdfast.base import errors
@@ -82,6 +83,12 @@ def test_every_event_has_its_sentence() -> None:
 
 def test_every_exit_code_stands_there() -> None:
     assert {name for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)} == set(CODES)
+
+
+def test_the_table_of_rooms_is_what_their_packages_say() -> None:
+    assert all(rooms_table.rooms().values())
+    page = rooms_table.PAGE.read_text(encoding="utf-8")
+    assert rooms_table.written(page) == page, "python scripts/rooms_table.py"
 
 
 def test_pages_for_assistants_are_what_the_help_and_the_docs_say() -> None:

@@ -1,4 +1,4 @@
-"""The book: cards by kind, one folder each. A folder is a shelf when its package names the KIND of its cards. Imports core alone."""
+"""The book: cards by kind, one file each, a folder a kind (a package that names the KIND of its cards)."""
 
 from __future__ import annotations
 

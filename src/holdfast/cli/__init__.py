@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: its parser, and one file a command."""
 
 import sys
 

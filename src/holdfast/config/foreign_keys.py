@@ -47,7 +47,7 @@ _HELD_AGAINST = (*objectives_of("pairs"), *objectives_of("marks"))
 _NO_KEY = {  # why some have none of ours
     f"train.objective: {either(list(OBJECTIVES))}": "stage sft rlhf rl",
     "`holdfast train` trains; evaluate.every evaluates on the way": ("do_train do_eval do_predict do_test predict_with_generate"),
-    "the chat template is the model's own": "template conversation default_system",
+    "the chat template is the model's own; data.chat_template gives another": "template conversation default_system",
     "the device is chosen by itself, the first GPU, else the CPU; CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES hides others": (
         "device devices device_map use_cpu no_cuda cuda gpu gpus"
     ),

@@ -67,20 +67,20 @@ class Train(Section):
     optimizer: OptimizerName = Field(
         "adamw",
         description="adamw8bit and paged (the same in memory that may move to the host): bitsandbytes; schedule_free: the mean of all "
-        "steps is the result, lr stays after the warm-up; muon: matrices, the rest by adamw",
+        "steps is the result, lr stays after the warm-up; muon for matrices, AdamW for the rest",
     )
     effective_batch: int = Field(32, ge=1, le=10_000_000, description="samples per optimizer step")
     lr: float = Field(2e-4, gt=0, le=1000, description="peak learning rate")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
     warmup: float = Field(0.03, ge=0, le=1_000_000_000, description="below 1: share of all steps; from 1 on: steps")
     weight_decay: float = Field(0.0, ge=0, le=1_000_000, description="decoupled decay: a step takes lr times this share off each weight")
-    beta1: float = Field(0.9, ge=0, lt=1, description="share of the mean gradient that a step keeps; sgd: momentum")
-    beta2: float = Field(0.999, ge=0, lt=1, description="share of the mean squared gradient that a step keeps; lion: of its moment")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's beta1, the decay of the mean gradient; sgd: momentum")
+    beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's beta2, the decay of the mean squared gradient; lion: of its moment")
     epsilon: float = Field(1e-8, gt=0, le=1000, description="added to the root of AdamW's mean squared gradient before dividing by it")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="of the frozen matrices and their products; auto: bf16 where the device is fast at it, fp16 on cards that are "
+        description="dtype of frozen weights and matrix products; auto: bf16 where the device is fast at it, fp16 on cards that are "
         "fast at that alone, fp32 for tiny models; fp16 has a loss scale",
     )
     frozen: Frozen = Field(

@@ -1,1 +1,1 @@
-"""Rows: files, checks, chat template, tokens. No torch."""
+"""Rows: files, checks, chat templates, tokens, repetitions; making, cleaning and collecting them. No torch."""

@@ -1,1 +1,1 @@
-"""A run on paper: its folder, journals, plan, timeline. Starts no process."""
+"""A run on paper: its folder, journals, plan, timeline, snapshots and checkpoints. Starts no process."""

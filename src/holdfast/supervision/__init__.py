@@ -1,1 +1,1 @@
-"""A run from its config to its report: prepared, launched, supervised, finished. Touches no torch."""
+"""A run from its config to its report, and other people's commands: prepared, launched, supervised, finished. Touches no torch."""

@@ -1,6 +1,6 @@
 """The optimizers, one record each: what they keep and what they go with. Reads no file, needs no torch.
 
-The update itself is a class in trainer/optimizers/, in its table under the same name.
+The update itself is a class, in the table of trainer/optim/choose.py under the same name.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ _WHY = {
     ),
     "code of a model's own is never run": "trust_remote_code trust_remote_code_* dataset_*trust*",
     "products in fp32 keep all their digits; train.precision says what is computed in 16 bits": "tf32",
-    "the chat template is the model's own": "template chat_template* conversation default_system *_template get_chat_template jinja*",
+    "the chat template is the model's own; data.chat_template gives another": (
+        "template chat_template* conversation default_system *_template get_chat_template jinja*"
+    ),
     "another optimizer's or method's own key; train.optimizer and adapter.type name those that are here": (
         "use_galore galore_* use_badam badam_* use_apollo apollo_* use_adam_mini use_muon optim_config* oft_* "
         "use_llama_pro num_expand lisa_* relora* jagged_* use_dft* use_asft* asft_* use_eaft* eaft_* pissa_iter "
