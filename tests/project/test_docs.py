@@ -176,7 +176,7 @@ def test_paths_that_docstrings_and_pages_name_exist() -> None:
     source = ROOT / "src" / "holdfast"
     ours = {folder.name for folder in source.rglob("*") if folder.is_dir()} | {"core", "ui", "rows"}
     gone = []
-    pages = [page for page in (*DOCS.rglob("*.md"), ROOT / "README.md") if DOCS / "book" not in page.parents]
+    pages = [page for page in (*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md") if DOCS / "book" not in page.parents]
     for file in (*pages, *source.rglob("*.py"), *(ROOT / "scripts").glob("*.py")):
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
