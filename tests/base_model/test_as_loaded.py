@@ -52,6 +52,8 @@ def scaled_low(base: float, factor: float, size: int = 32) -> list[float]:
         ({"rope_parameters": {"full": {"rope_theta": 1e6}, "sliding": {"rope_theta": 1e4}}}, [turned(5e5)], "base is 1,000,000"),
         ({"rope_parameters": {"full": {"rope_theta": 1e6}, "sliding": {"rope_theta": 1e4}}}, [turned(1e4)], None),  # of one kind of layer
         ({"rope_theta": 1e6, "rope_local_base_freq": 1e4}, [turned(1e6), turned(1e4)], None),
+        ({"rope_theta": 1e6, "rope_local_base_freq": 1e4}, [turned(1e4)], None),  # no layer of the other kind
+        ({"rope_theta": 1e6, "rope_local_base_freq": 1e4}, [turned(5e5)], "base is 1,000,000"),
         ({"rope_theta": 5e6}, [[5e6 ** (-2 * at / 5) for at in range(3)]], None),  # of an odd number of dimensions
         ({"rope_theta": 1e6, "rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, [turned(1e4)], None),  # a form not known
         ({"rope_theta": 1e6}, [], None),  # positions of another kind

@@ -349,10 +349,10 @@ def _load(library: str) -> None:
                 importlib.import_module(found.name)
         for name in ("auto", "qwen2"):
             importlib.import_module(f"transformers.models.{name}.modeling_{name}")
-        from transformers import conversion_mapping
+        with contextlib.suppress(ImportError):  # transformers 4 has none
+            from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-        if hasattr(conversion_mapping, "get_checkpoint_conversion_mapping"):  # 900 regular expressions, compiled once
-            conversion_mapping.get_checkpoint_conversion_mapping("qwen2")
+            get_checkpoint_conversion_mapping("qwen2")  # 900 regular expressions, compiled once
         for shelf in shelves():  # 2,000 regular expressions of its cards
             cards_of(shelf)
     libraries._read_models_once = lambda: None

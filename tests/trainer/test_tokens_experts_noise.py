@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from peft import PeftModel
+from peft.tuners.trainable_tokens import TrainableTokensLayer
 
 from holdfast.config.config import Config
 from holdfast.trainer.common.refuse import Refusal
@@ -66,6 +67,17 @@ def test_a_state_is_all_that_later_steps_need_and_peft_loads_what_is_left(models
     narrow = load_plain(str(models[name]), str(tmp_path), torch.device("cpu"))
     with torch.no_grad():
         assert_equal_but_for_rounding(narrow(input_ids=batch.ids).logits, own(input_ids=batch.ids).logits, TERMS)
+
+
+def test_a_peft_that_leaves_a_tables_scale_out_is_refused(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PEFT 0.17 does it."""
+    for one in TrainableTokensLayer.__mro__:
+        if "_get_embed_scale" in vars(one):
+            monkeypatch.delattr(one, "_get_embed_scale")
+    stand = Stand(models["llama"], adapter=KINDS["tokens"][1])
+    assert stand.task.prove() == ({}, "")
+    with pytest.raises(Refusal, match="does not scale this model"):
+        Stand(models["gemma3"], adapter=KINDS["tokens"][1])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

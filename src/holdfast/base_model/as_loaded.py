@@ -49,7 +49,8 @@ def _ropes(written: Json) -> list[Json]:
     if not isinstance(told, dict):
         return []
     by_layer = [one for one in told.values() if isinstance(one, dict)]
-    return [{"rope_theta": written.get("rope_theta"), **one} for one in by_layer or [told]]
+    local = written.get("rope_local_base_freq")  # Gemma 3's second, of layers that see a window, as transformers 4 wrote it
+    return [{"rope_theta": written.get("rope_theta"), **one} for one in by_layer or [told]] + ([{"rope_theta": local}] if local else [])
 
 
 def _unlike_ropes(ropes: list[Json], frequencies: list[list[float]]) -> list[str]:

@@ -35,10 +35,12 @@ def loadable_names(model: Any, saved: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _checkpoint_names(model: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return the name that each of `names` has where transformers writes the model's checkpoint."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming
-
+    """Return the name that each of `names` has where transformers writes the model's checkpoint; nothing where it renames none."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming
+    except ModuleNotFoundError:
+        return {}
     reversed_order = [one.reverse_transform() for one in get_model_conversion_mapping(model.get_base_model(), add_legacy=False)[::-1]]
     renamings = [one for one in reversed_order if isinstance(one, WeightRenaming)]
     found = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import peft
 import torch
 from peft.tuners.trainable_tokens import TrainableTokensLayer
 from torch import Tensor, nn
@@ -36,9 +37,15 @@ def token_numbers(config: Config, base: Any) -> list[int]:
 
 
 def use_lean_tokens(model: nn.Module) -> None:
-    """Look trained rows up beside the frozen table, and beside a tied output layer's product, in place of PEFT's copies of the table."""
+    """Look trained rows up beside the frozen table, and beside a tied output layer's product, in place of PEFT's copies of the table.
+
+    Raises Refusal for a table whose rows are scaled, as Gemma's are, where PEFT is older than 0.18: it leaves the scale out of each row.
+    """
     for layer in model.modules():
         if isinstance(layer, TrainableTokensLayer):
+            if hasattr(layer.base_layer, "embed_scale") and not hasattr(layer, "_get_embed_scale"):
+                text = f"adapter.trainable_token_indices: PEFT {peft.__version__} does not scale this model's embeddings beside them"
+                raise Refusal("package_conflict", text, "pip install -U 'peft>=0.18'; then rerun the same command to resume")
             layer.forward = partial(_forward, layer)
 
 
@@ -52,7 +59,7 @@ def _forward(layer: Any, x: Tensor) -> Tensor:
     if isinstance(base, nn.Linear):
         return out.index_copy(-1, index, (x.to(rows.dtype) @ rows.t()).to(out.dtype))
     place = torch.searchsorted(index, x).clamp_max(len(numbers) - 1)
-    scale = layer._get_embed_scale()
+    scale = layer._get_embed_scale() if hasattr(base, "embed_scale") else None
     trained = rows.index_select(0, place.flatten()).view(*x.shape, -1)
     trained = trained if scale is None else trained * scale.to(trained.dtype)
     return torch.where((index[place] == x)[..., None], trained.to(out.dtype), out)
