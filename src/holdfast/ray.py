@@ -154,7 +154,7 @@ def _report(news: Json, run: RunFolder, first: bool) -> None:
         summary = read_json(run.summary_file) or {}
         kept = {name: summary.get(name) for name in ("status", "steps", "loss", "attempts", "goodput", "artifact_sha256")}
         metrics |= kept | {"exit_code": news["code"], "says": news["says"], "run": str(run.path)}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         checkpoint = _copy(news, run, Path(folder) / "state", metrics) if first else None
         ray_train.report(metrics, checkpoint=checkpoint)
 
@@ -209,7 +209,7 @@ def _config_file(config: str | Json) -> Iterator[Path]:
     if isinstance(config, str):
         yield Path(config)
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "ray.yaml"
         file.write_text(yaml.safe_dump(config), encoding="utf-8")
         yield file

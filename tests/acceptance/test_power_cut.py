@@ -5,6 +5,7 @@ On a small ext4 image mounted by loop, copied as the kernel has written it (supp
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import sys
@@ -145,6 +146,24 @@ def test_what_other_verbs_called_done_is_on_the_disk(disk: Disk, config_of: Call
         disk.cut()
         lost = [str(file) for file, data in before.items() if not file.is_file() or file.read_bytes() != data]
         assert not lost, f"{name}: {lost}"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the package xllamacpp is not installed")
+def test_a_gguf_and_what_was_promoted_are_on_the_disk(disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """The list of models lies in a folder that did not exist before."""
+    run, out = tmp_path / "done", disk.folder / "gguf"
+    env = {"HOLDFAST_MODELS": str(disk.folder / "shipped" / "models.jsonl")}
+    for verb in (("train", config_of("done", train={"steps": 2}), "--run", run), ("export", run, "--to", "gguf", "--out", out)):
+        done = holdfast(*verb, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    disk.cut()
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    promoted = holdfast("models", "promote", "done", "1", "--force", "a trial", "--json", env=env)
+    assert promoted.returncode == 0, promoted.stderr
+    disk.cut()
+    listed = json.loads(holdfast("models", "--json", env=env).stdout)
+    assert listed == json.loads(promoted.stdout) and listed["models"][0]["promoted"]
 
 
 def test_a_commands_run_goes_on_from_its_own_checkpoint(disk: Disk) -> None:

@@ -16,6 +16,7 @@ from conftest import holdfast
 from holdfast.base.disk import flush_tree
 from holdfast.base.files import Tail, append_line, cut_torn_line, fsync_folder, last_line, read_lines, sha256, write_bytes
 from holdfast.base.safe_open import read_small
+from holdfast.run.folder import RunFolder
 
 
 def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
@@ -131,3 +132,30 @@ def test_an_error_of_a_flush_names_what_was_flushed(tmp_path: Path, monkeypatch:
         with pytest.raises(OSError, match="Input/output") as failed:
             flush(tmp_path)
         assert failed.value.filename == str(place)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "told"),
+    [("EIO", "finished", True), ("ENOSPC", "finished", True), ("EIO", "gave_up", False), ("EACCES", "finished", False)],
+)
+def test_one_file_that_a_disk_does_not_take_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: str, told: bool
+) -> None:
+    """A run is not called finished when its disk has lost a file; a file that may not be read is no loss."""
+    flushed: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if name == "b":
+            raise OSError(getattr(errno, kind), "told by the disk")
+        flushed.append(name)
+
+    for name in "abc":
+        (tmp_path / name).touch()
+    monkeypatch.setattr(os, "fsync", fsync)
+    if told:
+        with pytest.raises(OSError, match="told by the disk"):
+            RunFolder(tmp_path).flush_all(status)
+    else:
+        RunFolder(tmp_path).flush_all(status)
+    assert sorted(flushed) == sorted(["a", "c", tmp_path.name, tmp_path.parent.name])

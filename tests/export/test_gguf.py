@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,8 +56,6 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def order_of(adapter: Path, out: Path, kind: str = "gguf") -> ExportRequest:
-    import os
-
     return ExportRequest(read_subject(adapter), kind, out, dict(os.environ), lambda _: None)
 
 
@@ -260,7 +260,8 @@ def test_bad_input_is_answered_with_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
-    assert main(["export", str(made("qwen2")), "--to", "gguf", "--out", "out", *given]) == 2
+    out = [] if "--out" in given else ["--out", "out"]
+    assert main(["export", str(made("qwen2")), "--to", "gguf", *out, *given]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -278,3 +279,16 @@ def test_llama_quantize_is_found_in_a_checkout(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert quantiser(["q4_k_m"], tmp_path) == program
+
+
+def test_a_disk_that_fails_when_the_export_is_there_takes_nothing_back(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = os.rmdir
+
+    def fail(path: Any, **more: Any) -> None:
+        if str(path).rpartition("/")[2].startswith(".holdfast-") and (tmp_path / "out").exists():
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        removed(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", fail)
+    answer = export_gguf(order_of(made("llama"), tmp_path / "out"), ["f16"], Tools())
+    assert [Path(file["path"]).exists() for file in answer["files"]] == [True] * len(answer["files"])

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.cli.commands import learn as command
 from holdfast.learn.page import losses_in_place, rounds_page
+from holdfast.learn.policy import Policy
+from holdfast.learn.rounds import PHASES, Round
 
 Group = dict[str, Any]
 
@@ -47,3 +54,21 @@ def test_what_was_refused_is_no_part_of_the_course() -> None:
 
 def test_rounds_that_trained_nothing_have_a_page_too() -> None:
     assert "No round of 1 was promoted" in rounds_page("helper", ROUNDS[-1:], 0.02)
+
+
+def test_a_round_that_was_over_when_its_command_failed_stands_on_the_page_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk failed behind the last phase, before the page."""
+    a_round = Round(tmp_path / "rounds" / "0001")
+    a_round.path.mkdir(parents=True)
+    counts = {"in": 1, "kept": 1, "rejected": 0, "replayed": 0}
+    for phase in PHASES:
+        a_round.done(phase, {"time": 1.0, "rows": counts, "by_reason": {}, "promoted": False, "verdict": "cannot_tell", "why": "few"})
+    tree = {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": {"rows": "x"}, "folder": str(tmp_path)}
+    monkeypatch.setattr(command, "load_policy", lambda file: Policy.model_validate(tree))
+    monkeypatch.setattr(command, "refuse_unusable", lambda policy: None)
+    monkeypatch.setattr(command.Learner, "next_round", lambda self: (None, {"rows": 0, "needed": 1, "rejected": 0}))
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    assert command.run(Namespace(policy=Path("p.yaml"), rounds=None, follow=False, forget=None, yes=False, json=True))[0] == 0
+    assert (tmp_path / "report.html").exists()

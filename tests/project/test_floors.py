@@ -262,3 +262,15 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     tests = Path(__file__).parents[1]
     names = Counter(file.name for file in tests.rglob("test_*.py") if not (file.parent / "__init__.py").exists())
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_result_is_lost_for_a_temporary_folder_that_cannot_be_removed() -> None:
+    """A disk that fails there would turn a written export or a verdict into an error; what lies inside of a result is removed or fails."""
+    strict = [
+        f"{name}:{node.lineno}"
+        for name in NAMES
+        for node in ast.walk(ast.parse((SOURCE / name).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "TemporaryDirectory"
+        if "ignore_cleanup_errors" not in [word.arg for word in node.keywords] and name != "export/merge.py"
+    ]
+    assert not strict

@@ -109,7 +109,7 @@ def _judged(text: str, code: int, said: collections.deque[str], fine: tuple[int,
 @contextlib.contextmanager
 def file_of(tree: Mapping[str, Any], name: str) -> Iterator[Path]:
     """Write a mapping to a file of this name, which is there for as long as it is needed."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+    with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as folder:
         file = Path(folder) / name
         if file.suffix == ".json":
             file.write_text(json.dumps(tree), encoding="utf-8")

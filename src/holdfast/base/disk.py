@@ -57,14 +57,27 @@ def flush_files(files: Iterable[Path]) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Wait until all that a folder holds is on the disk, the folder itself and its name too. Links are not followed. Raises OSError."""
-    for file in _regular_below(folder):
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            _flush(file)
-    for place, _, _ in os.walk(folder, topdown=False):
-        with contextlib.suppress(FileNotFoundError):
-            fsync_folder(Path(place))
-    fsync_folder(folder.parent)
+    """Wait until all that a folder holds is on the disk, the folder itself and its name too. Links are not followed.
+
+    Raises the first OSError of flushing, once everything else is flushed.
+    """
+    refused: list[OSError] = []
+    for flush, place in _to_flush(folder):
+        try:
+            flush(place)
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except OSError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+
+
+def _to_flush(folder: Path) -> Iterator[tuple[Callable[[Path], None], Path]]:
+    """Yield files first, then the folders from within, then the one above: a name is flushed behind what it names."""
+    yield from ((_flush, file) for file in _regular_below(folder))
+    yield from ((fsync_folder, Path(place)) for place, _, _ in os.walk(folder, topdown=False))
+    yield fsync_folder, folder.parent
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:

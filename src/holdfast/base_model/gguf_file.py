@@ -54,7 +54,7 @@ def widened_folder(file: Path) -> Path:
 
 def _widen(file: Path, folder: Path) -> None:
     print(f"{file.name} is widened, once, into {folder}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix=".widening-", dir=folder.parent) as place:
+    with tempfile.TemporaryDirectory(prefix=".widening-", dir=folder.parent, ignore_cleanup_errors=True) as place:
         made = Path(place) / "model"
         made.mkdir()
         ended = subprocess.run(trainer_command("widen", file, made), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

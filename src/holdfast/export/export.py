@@ -55,7 +55,7 @@ def export(order: ExportRequest) -> Json:
     refuse_broken(order.subject)
     refuse_place(order.out, needed_bytes(order))
     codec = subject_codec(order.subject)
-    with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix="holdfast-export-") as work:
+    with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix="holdfast-export-", ignore_cleanup_errors=True) as work:
         order.say(f"writing {order.kind}: {order.out}")
         known = write_merged_files(order, codec, folder) if order.kind == "merged" else write_adapter(order, codec, folder)
         questions = questions_of(order.subject, codec)

@@ -87,7 +87,7 @@ def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> d
     left = [number for number, reason in enumerate(reasons) if not reason]
     if not left:
         return {}
-    with tempfile.TemporaryDirectory(prefix="holdfast-learn-") as work:
+    with tempfile.TemporaryDirectory(prefix="holdfast-learn-", ignore_cleanup_errors=True) as work:
         rows, out, rejects, mended = (Path(work, name) for name in ("rows.jsonl", "clean.jsonl", "rejects.jsonl", "mended.jsonl"))
         append(rows, [came[number].row or {} for number in left])
         with Copies(codec, rules, 1, clean_block) as crew:

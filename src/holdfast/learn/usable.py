@@ -29,7 +29,7 @@ def refuse_unusable(policy: Policy) -> None:
     if policy.replay.general and policy.replay.general_rows and not Path(policy.replay.general_rows).read_bytes().strip():
         raise Stop(USAGE, f"{policy.replay.general_rows} has no row", "give replay.general_rows general rows, or leave it out")
     model = read_model(config.model)
-    with tempfile.TemporaryDirectory(prefix="holdfast-learn-") as work:
+    with tempfile.TemporaryDirectory(prefix="holdfast-learn-", ignore_cleanup_errors=True) as work:
         file = Path(work, "gate.jsonl")
         write_bytes(file, b"".join(json_line(row) for _, row in held))
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from holdfast.base.files import (
     append_line,
     cut_torn_line,
     fsync_folder,
+    is_full,
     last_line,
     newest_lines,
     read_json,
@@ -272,10 +273,13 @@ class RunFolder:
         """Wait until the disk has what a checkpoint needs to be gone on from: the rows so far, timeline, plan and names. Raises OSError."""
         flush_files((self.steps_file, self.evaluations_file, self.timeline_file, self.plan_file, self.config_file, self.path / "run.json"))
 
-    def flush_all(self) -> None:
-        """Wait until all of the run is on the disk, before an end of it is told. What a failing disk does not take is told elsewhere."""
-        with contextlib.suppress(OSError):
+    def flush_all(self, status: str) -> None:
+        """Wait until all of the run is on the disk, before its status is told. Raises OSError where a finished one lost a file."""
+        try:
             flush_tree(self.path)
+        except OSError as error:
+            if status == "finished" and (is_full(error) or error.errno in (errno.EIO, errno.ESTALE)):
+                raise
 
     def heal_journals(self, tell: Callable[[str], None]) -> None:
         """Cut what follows the last whole line of each journal, and tell of that and of lines of the events that cannot be read."""

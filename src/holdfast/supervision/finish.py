@@ -228,7 +228,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
 def write_summary(run: RunFolder, status: str, reason: str | None, artifact: Checkpoint | None = None) -> Json:
     """Write summary.json and report.html from what lies in the run folder; `artifact` is what RUN/adapter was made of."""
     summary = summary_of(run, status, reason, artifact)
-    run.flush_all()
+    run.flush_all(status)
     write_json(run.summary_file, summary)
     write_report(run, run.path / "report.html")
     return summary

@@ -66,12 +66,12 @@ def verify(request: Request) -> Json:
         part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
         part |= {"pad": codec.pad, "losses": True, "alone": min(_ALONE, len(task))}
         parts.append(part | {"prompts": [prompt for prompt, _, _ in asked], "ends": ends, "longest": request.longest})
-    with tempfile.TemporaryDirectory(prefix="holdfast-suite-") as work:
+    with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
         suite = _suite(request, parts, Path(work))
     kind = task.kind.replace("_", "-")
     measured = f"measuring the loss on {counted(len(task), f'{kind} row')}"
     request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
-    with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as work:
+    with tempfile.TemporaryDirectory(prefix="holdfast-verify-", ignore_cleanup_errors=True) as work:
         found = measure(Path(work), task.with_(general), parts, request.env, request.say)
         return _answer(request, codec, task, general, asked, found, suite)
 

@@ -171,7 +171,7 @@ def parses(command: str, shell: str) -> bool:
     if not command or "\0" in command:
         return False
     given = [shell, "-n"] if shell == "sh" else [shell, "--noprofile", "--norc", "-n"]
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         try:
             done = subprocess.run(
                 given,

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     signals = StopSignals()  # SIGTERM ends the experiments, as Ctrl-C does
     signals.standing = "nothing was trained"
     found: list[Item] = []
-    with tempfile.TemporaryDirectory(prefix="holdfast-check-") as place:
+    with tempfile.TemporaryDirectory(prefix="holdfast-check-", ignore_cleanup_errors=True) as place:
         begun = _checked(arguments, config, Path(place).resolve() / "run", only, found, terminal)
     answer: Json = {"items": [item.as_json() for item in found], "start": begun}
     if arguments.html:

@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             done += 1
             tell(_line(one.answer()))
         new = untold(learner.folder)
+        if len(new) > done:  # rounds of a command that a failing disk ended behind their last phase
+            learner.write_page()
         answer: Json = {"rounds": [one.answer() for one in new], "all": [one.answer() for one in rounds_of(learner.folder)]}
         answer |= {
             "waiting": waiting or None,

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    with tempfile.TemporaryDirectory(prefix="holdfast-serve-") as work:
+    with tempfile.TemporaryDirectory(prefix="holdfast-serve-", ignore_cleanup_errors=True) as work:
 
         def make(subject: Subject, name: str) -> ServedModel:
             return _served(arguments, subject, name, Path(tempfile.mkdtemp(dir=work)))

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     sweep(SHARED_MEMORY)
     StopSignals().standing = "nothing was trained, and no proof was kept"
-    with tempfile.TemporaryDirectory(prefix="holdfast-tune-") as place:
+    with tempfile.TemporaryDirectory(prefix="holdfast-tune-", ignore_cleanup_errors=True) as place:
         answer = _climbed(arguments, config, Path(place).resolve() / "run", terminal)
     if arguments.html:
         heads = ("rung", "verdict", "tokens/s", "peak bytes", "gradient within", "why")

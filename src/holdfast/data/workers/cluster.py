@@ -208,7 +208,7 @@ def _arrived(place: Any) -> tuple[Make, Rules, Codec]:
     """Load the setting as this worker process uses it."""
     setting: _Setting = ray.get(place)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for name, data in setting.files.items():
             (Path(folder) / name).write_bytes(data)
         codec = load_codec(Path(folder), setting.given)

@@ -53,7 +53,10 @@ def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
     refuse_broken(subject)
     refuse_place(order.out, _estimate_bytes(order, kinds, tools))
     codec = subject_codec(order.subject)
-    with staged(order.out) as folder, tempfile.TemporaryDirectory(prefix=".holdfast-", dir=order.out.parent) as place:
+    with (
+        staged(order.out) as folder,
+        tempfile.TemporaryDirectory(prefix=".holdfast-", dir=order.out.parent, ignore_cleanup_errors=True) as place,
+    ):
         work = Path(place)
         questions = questions_of(subject, codec)
         order.say(f"computing {subject.told} on {len(questions.samples)} {questions.samples.kind} rows")

@@ -228,7 +228,7 @@ def _write_summary(
         doubts += [user.left]
     known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})
-    run.flush_all()
+    run.flush_all(status)
     write_json(run.summary_file, summary)
     return summary
 

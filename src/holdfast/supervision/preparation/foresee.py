@@ -80,7 +80,7 @@ def _as_trained(config: Config, model: ModelFacts) -> Iterator[Finding]:
         yield Finding("rows", "info", text, command)
         return
     heard = _Heard()
-    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as place:
+    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-", ignore_cleanup_errors=True) as place:
         run = RunFolder(Path(place).resolve())
         try:
             divide(run, config, check_data(run, config, model, heard)[0])

@@ -34,7 +34,7 @@ def look_again(model: str, files: list[str], rules: Rules) -> tuple[SecondLook, 
     """Return what was found, and examples by reason. Raises Stop(1) where the model cannot read the rows."""
     facts = read_model(model)
     rules = Rules(rules.layout, min(rules.max_tokens, facts.positions or NO_LIMIT), rules.fields, "cut", rules.redact)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = Path(place)
         request: Json = {"model": model, "files": files, "rules": asdict(rules), "threads": usable_threads()}
         request |= {name: str(folder / f"{name}.{kind}") for name, kind in (("out", "npy"), ("error", "json"))}

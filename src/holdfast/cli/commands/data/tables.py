@@ -101,7 +101,7 @@ def _looked(
         text = f"{files[0]} is a table of numbers, and {', '.join(given)} is for rows of text"
         raise Stop(USAGE, text, "leave it out; or say which layout of text the rows have: --format LAYOUT")
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="holdfast-table-") as folder:
+    with tempfile.TemporaryDirectory(prefix="holdfast-table-", ignore_cleanup_errors=True) as folder:
         answer = look_at(files, config, Path(folder) / "columns", reject, keep)
     seconds = time.perf_counter() - began
     return answer | {

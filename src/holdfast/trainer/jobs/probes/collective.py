@@ -63,7 +63,7 @@ def sum_over_ranks(backend: str, ranks: int, patience_s: int = _DEADLINE_S) -> d
 
     Asked in a process that has computed nothing yet: threads of its own would be missing in the ranks it forks.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         children = {rank: _start(backend, rank, ranks, Path(folder) / "store", patience_s) for rank in range(ranks)}
         ended = {rank: os.waitpid(pid, 0)[1] for rank, pid in children.items()}
     return {rank: _describe_end(status, patience_s) for rank, status in ended.items() if status != 0}

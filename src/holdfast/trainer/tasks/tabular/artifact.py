@@ -141,7 +141,7 @@ def _run_program(data: bytes, numbers: Tensor, codes: Tensor) -> Tensor:
 def _onnx(predictor: nn.Module, numbers: Tensor, codes: Tensor) -> bytes:
     if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
         raise _Absent(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
-    with _quiet(), contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+    with _quiet(), contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         program = torch.onnx.export(
             predictor, (numbers, codes), dynamo=True, dynamic_shapes=_shapes(), input_names=["numbers", "codes"], output_names=["predicted"]
         )
