@@ -68,3 +68,16 @@ def test_one_that_has_nothing_to_do_is_not_ended(child: Child, monkeypatch: pyte
     wait_until(began.is_set)
     monkeypatch.setattr(engines, "_SILENT_S", 5.0)
     assert ask(child) == b"hello\n" and child.process.pid == first
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("loading\nholdfast: the adapter lacks a part\n  -> give its base model\n", ("the adapter lacks a part", "give its base model")),
+        ("holdfast: the adapter lacks a part\n", ("the adapter lacks a part", "try the other --engine")),
+        ("Traceback\n  -> odd\nRuntimeError: no\n", ("RuntimeError: no", "try the other --engine")),
+        ("", ("it printed nothing", "try the other --engine")),
+    ],
+)
+def test_an_engine_that_ends_before_it_answers_is_told_by_its_own_sentence(log: str, told: tuple[str, str]) -> None:
+    assert engines._why_ended(log) == told

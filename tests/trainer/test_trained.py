@@ -14,6 +14,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from conftest import ROOT
+from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.adapters import adapter_config, add_adapter, artifact_tensors
@@ -218,3 +219,9 @@ def test_all_linear_leaves_no_name_in_the_file_of_a_module_that_was_left_alone()
     made = add_adapter(tiny("llama4"), config)
     named = adapter_config(made, "tiny")["target_modules"]
     assert "q_proj" in named and "router" not in named, "AutoModelForCausalLM has it under another path, where nothing leaves it out"
+
+
+def test_the_output_layer_of_mistrals_own_files_is_no_layer_an_adapter_sits_on(tmp_path: Path) -> None:
+    names = ("output", "tok_embeddings", "layers.0.attention.output", "layers.0.attention.wq")
+    facts = ModelFacts(tmp_path, {}, {f"{name}.weight": (64, 32) for name in names}, 0)
+    assert {*facts.linear()} == {"layers.0.attention.output", "layers.0.attention.wq"}

@@ -10,10 +10,15 @@ import pytest
 import torch
 import transformers
 from peft import AutoPeftModelForCausalLM, PeftModel
+from safetensors.torch import load_file, save_file
 
+from holdfast.base.files import sha256
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.types import for_auto_peft
 from holdfast.planning.memory.trained_size import trainable_parameters
+from holdfast.run.adapter_folder import check_start, read_start, settled
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.refuse import Refusal, put_in
 from support.stand import Stand
 from support.wrapped import KINDS, logits_of, wrapped_folder
 
@@ -36,6 +41,14 @@ def test_the_language_half_learns_and_moves_the_logits_of_the_class_in_config_js
     base = logits_of(on_its_class(folder))
     moved = logits_of(PeftModel.from_pretrained(on_its_class(folder), tmp_path)) - base
     assert float(moved.norm() / base.norm()) > 1e-2
+    start = read_start(tmp_path)
+    check_start(start, settled(stand.config.adapter, start.facts()), read_model(str(folder)))  # it can be trained further
+    other = tmp_path / "of-the-language-half.safetensors"
+    begun = {"path": str(tmp_path), "sha256": sha256(start.file)}
+    put_in(TensorImage(stand.task.artifact), start.file, begun)
+    save_file({name.replace("language_model.", ""): tensor for name, tensor in load_file(start.file).items()}, other)
+    with pytest.raises(Refusal, match="cannot be used"):
+        put_in(TensorImage(stand.task.artifact), other, begun | {"sha256": sha256(other)})
     by_peft = logits_of(AutoPeftModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)) - base
     assert float((by_peft - moved).norm()) <= 1e-4 * float(moved.norm())
 

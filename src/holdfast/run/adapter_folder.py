@@ -23,9 +23,9 @@ from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 _LORA = re.compile(r"^base_model\.model\.(.+)\.lora_(?:embedding_)?[AB](?:\.|$)")
 _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters", "layer_replication")
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
-_PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here
+_PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here; modules are compared
     *("bias", "lora_bias", "rank_pattern", "alpha_pattern", "layers_to_transform"),
-    *("exclude_modules", "target_parameters", "trainable_token_indices", "layer_replication"),
+    *("target_parameters", "trainable_token_indices", "layer_replication"),
 )
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
 _MAGNITUDE = "lora_magnitude_vector"
@@ -207,7 +207,7 @@ def _ends(name: str) -> set[str]:
 
 def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> None:
     """Raise Stop(1) with every difference when the adapter does not fit the base model, or holds values that are not finite."""
-    plain = adapter.kind.peft == "LORA" and not adapter.modules_to_save
+    plain = adapter.kind.peft == "LORA" and not adapter.modules_to_save and "text_config" not in model.config  # its files have other names
     problems = _misfits(start, adapter, model) if plain else []  # the trainer compares the others with what it has made
     if problems:
         more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []

@@ -239,8 +239,16 @@ def _ready(child: subprocess.Popen[bytes], log: Path) -> Json:
         found: Json = orjson.loads(line)
         return found
     code = child.wait()
-    last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-    raise Stop(BLOCKED, f"the model's process ended with exit code {code}: {last[:300]}", "try the other --engine")
+    why, hint = _why_ended(log.read_text(errors="replace"))
+    raise Stop(BLOCKED, f"the model's process ended with exit code {code}: {why[:300]}", hint)
+
+
+def _why_ended(log: str) -> tuple[str, str]:
+    """Return the reason an engine's log ends with, and what to do: the child's own sentence and hint where it ended with these."""
+    lines = log.strip().splitlines() or ["it printed nothing"]
+    at = max((at for at, line in enumerate(lines) if line.startswith("holdfast: ")), default=-1)
+    hint = next((line for line in lines[at:] if at >= 0 and line.startswith("  -> ")), "try the other --engine")
+    return lines[at].removeprefix("holdfast: "), hint.removeprefix("  -> ")
 
 
 def _end(child: subprocess.Popen[bytes], log: object) -> None:
