@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 
 import holdfast
 from conftest import make_rows, wait_until, write_rows
+from holdfast.api.command import _judged
 from holdfast.api.notebook import StatusLine
 from holdfast.run.folder import RunFolder
 
@@ -114,6 +116,39 @@ def test_the_doctor_judges_a_machine_that_is_given_in_a_thread(tmp_path: Path) -
     assert any(finding.severity == "block" and "peft" in finding.message for finding in checkup.findings)
     with pytest.raises(AttributeError):
         checkup.verdict = "ready"
+
+
+@pytest.mark.parametrize(
+    ("said", "in_words"),
+    [
+        ("stopped after step 7; rerun the same command to resume", "stopped after step 7; the same call resumes it"),
+        ("stopped; resume with: holdfast train a.yaml --run runs/a --quiet --json", "stopped; the same call resumes it"),
+        ("holdfast stop runs/a, then rerun the same command", "holdfast stop runs/a, then make the same call again"),
+        ("give another folder: --run DIR", "give another folder: folder=DIR"),
+    ],
+)
+def test_what_a_command_says_of_resuming_is_said_as_python_has_it(said: str, in_words: str) -> None:
+    with pytest.raises(holdfast.Stop) as caught:
+        _judged(json.dumps({"error": said, "hint": said, "code": 130}), 130, deque(), (0,))
+    assert (caught.value.message, caught.value.hint) == (in_words, in_words)
+
+
+def test_ctrl_c_while_a_run_is_followed_stops_it_and_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    run = RunFolder(tmp_path / "runs/first")
+    run.path.mkdir(parents=True)
+    run.supervisor_lock.touch()
+
+    def pressed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.api.train.taken", lambda _: True)
+    monkeypatch.setattr("holdfast.api.train.ask", lambda words, **_: asked.append(words))
+    monkeypatch.setattr("holdfast.api.train.time.sleep", pressed)
+    with pytest.raises(holdfast.Stop) as caught:
+        holdfast.train(CONFIG, folder=run.path, quiet=True)
+    assert (caught.value.code, caught.value.hint) == (130, "the same call resumes it")
+    assert asked == [["stop", str(run.path)]]
 
 
 def shown(cell: Any) -> list[str]:

@@ -185,6 +185,23 @@ def test_story_the_override_on_an_mi50() -> None:
     assert finding.fix.startswith("unset HSA_OVERRIDE_GFX_VERSION")
 
 
+@pytest.mark.parametrize(
+    ("torch", "arch", "claimed", "packages"),
+    [
+        ("2.9.1+rocm6.4", "gfx1100", "10.3.0", {}),  # no fused attention for gfx1030
+        ("2.9.1+rocm6.4", "gfx1100", "9.0.6", {"bitsandbytes": "0.49.1"}),  # no kernels for gfx906
+        ("2.13.0+rocm7.2", "gfx1100", "9.0.0", {"triton": "3.7.0"}),  # does not compile for gfx900
+        ("2.9.1+rocm6.4", "gfx1030", "9.4.2", {}),
+    ],
+)
+def test_what_follows_from_an_override_that_blocks_is_no_second_finding(
+    torch: str, arch: str, claimed: str, packages: dict[str, str]
+) -> None:
+    plain = {finding.id for finding in examine(machine(torch, arch, packages=packages))}
+    found = {finding.id for finding in examine(machine(torch, arch, packages=packages, env={"HSA_OVERRIDE_GFX_VERSION": claimed}))}
+    assert found - plain == {"gfx-override"}
+
+
 def test_story_python_3_13_without_a_wheel() -> None:
     found = machine("2.5.1+rocm6.2", "gfx1100", python="3.13.1")
     assert "3.12" in told(found, "python-wheel").message

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from holdfast.data.duplicates.similar import Near, key_of, signatures
 from holdfast.data.survey.languages import strays
 from holdfast.data.survey.lengths import Lengths
 from holdfast.report.data.lines import facts, wrapped
+from holdfast.report.svg import WIDTH, histogram
 
 Call = Callable[..., Json]
 GOOD = {"instruction": "Name a tree", "output": "birch"}
@@ -281,9 +284,26 @@ def test_lengths_are_those_of_all_rows_however_they_come(tokens: list[int], at_o
     rows = np.array(tokens, np.int32)
     found = lengths_of(rows, rows, at_once)
     assert list(found.spread().values()) == [sum(tokens), *map(int, np.percentile(rows, [0, 50, 90, 99, 100]))]
-    assert found.histogram()["counts"] == np.histogram(rows, bins=min(40, max(tokens) + 1))[0].tolist()
+    shape = found.histogram()
+    grow = shape["edges"][-1] - shape["edges"][-2] > 2 * (shape["edges"][1] - shape["edges"][0])
+    assert grow == (max(tokens) > 8 * sorted(tokens)[math.ceil(0.9 * len(tokens)) - 1])
+    assert shape["counts"] == np.histogram(rows, bins=shape["edges"] if grow else min(40, max(tokens) + 1))[0].tolist()
     padded = sum(max(tokens[at : at + 8]) * len(tokens[at : at + 8]) for at in range(0, len(tokens), 8))
     assert found.outlook()["padding"] == round(1 - sum(tokens) / padded, 4)
+
+
+@pytest.mark.parametrize("tail", [[15_817] * 3, [4_000], [100_000, 2_000_000]])
+def test_a_few_long_rows_leave_the_others_their_bars(tail: list[int]) -> None:
+    found = Lengths()
+    body = np.arange(13, 166, dtype=np.int32)
+    rows = np.concatenate([body, np.array(tail, np.int32)])
+    found.add(rows, rows)
+    shape = found.histogram()
+    assert sum(shape["counts"]) == len(rows)
+    assert sum(count > 0 for count in shape["counts"]) >= 9
+    bars = histogram(shape["edges"], shape["counts"], "tokens")
+    left, wide = ([float(x) for x in re.findall(rf'<rect class="bar"[^>]* {name}="([\d.]+)"', bars)] for name in ("x", "width"))
+    assert max(wide) - min(wide) < 0.3 and max(left) < WIDTH
 
 
 def test_scripts_and_categories_are_counted(call: Call, tmp_path: Path) -> None:

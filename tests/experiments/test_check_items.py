@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from conftest import holdfast, write_rows
+from holdfast.cli.commands.check import _counted
 from holdfast.config.load import load_config
+from holdfast.experiments.check.bench import Bench
+from holdfast.experiments.check.everything import items
 from holdfast.experiments.compare import _likely, changed
 from holdfast.planning.ladder import Proof, ladder_entry, proof_file, read_proof
 from holdfast.run.timeline import Settings
@@ -57,6 +60,24 @@ def test_what_is_in_the_way_of_learning_is_named(config_of: Callable[..., Path],
     (item,) = asked("check", config_of(**tree), "--only", "overfit", code=1)["items"]
     assert item["verdict"] == "failed" and item["numbers"]["cause"] == cause, item
     assert item["next"]
+
+
+class _RefusedAtStart:
+    """A laboratory whose children refuse to build the run."""
+
+    def ask(self, _: str, **__: Any) -> dict[str, Any]:
+        return {"ending": "error, exit code 2", "log": ["adapter.targets matches nothing"]}
+
+
+@pytest.mark.parametrize("only", [["start", "first", "overfit", "speed"], ["first"]])
+def test_what_was_not_tried_repeats_no_remedy(only: list[str]) -> None:
+    parts: Any = (_RefusedAtStart(), None, None)
+    found = list(items(Bench(*parts, "my-run.yaml", {}), only))
+    assert [item.verdict for item in found] == ["failed" if item.id == "start" else "unknown" for item in found]
+    assert len([item.next for item in found if item.next]) == 1 and found[0].next
+    left_out = f"unknown: {', '.join(name for name in only if name != 'start')}"
+    failed = "failed: start; " if "start" in only else ""
+    assert _counted(found) == f"0 of {len(only)} item{'s' if len(only) > 1 else ''} passed; {failed}{left_out}"
 
 
 def test_rows_that_contradict_each_other_are_named(config_of: Callable[..., Path], tmp_path: Path) -> None:

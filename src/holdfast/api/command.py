@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import json
+import re
 import signal
 import subprocess
 import tempfile
@@ -25,6 +26,7 @@ Given = str | Path | Mapping[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 _LOOK_S = 0.2
+_RESUMES = "the same call resumes it"
 _PATHS = (("data", "files"), ("data", "held_out_files"), ("data", "weights"), ("adapter", "start"), ("", "model"))
 _KEPT = 40  # last lines of what it said, for an error that it could not name
 
@@ -89,6 +91,17 @@ def _read(stream: Any, *listeners: Callable[[str], Any] | None) -> None:
             listener(line)
 
 
+def interrupted(answer: Json | None = None) -> Stop:
+    """Return the error of a run that was stopped and can go on."""
+    return Stop(INTERRUPTED, "interrupted; what was trained is saved", _RESUMES, answer)
+
+
+def in_python(text: str) -> str:
+    """Return what a command says with the ways to resume a run as Python has them: nobody types a command there."""
+    text = re.sub(r"(rerun the same command to resume|resume with: holdfast .*)", _RESUMES, text)
+    return text.replace("rerun the same command", "make the same call again").replace("--run DIR", "folder=DIR")
+
+
 def _judged(text: str, code: int, said: collections.deque[str], fine: tuple[int, ...]) -> Json:
     """Return the answer of a command that has ended. Raises Stop where it is an error."""
     try:
@@ -97,9 +110,9 @@ def _judged(text: str, code: int, said: collections.deque[str], fine: tuple[int,
         text = "".join(said).strip() or f"holdfast ended with exit code {code} and no answer"
         raise Stop(OUR_BUG, text, "this is a bug in holdfast, not in your run; please report it with these lines") from None
     if "error" in answer:
-        raise Stop(answer["code"], answer["error"], answer["hint"], answer)
+        raise Stop(answer["code"], in_python(answer["error"]), in_python(answer["hint"]), answer)
     if code == INTERRUPTED:
-        raise Stop(INTERRUPTED, "interrupted; what was trained is saved", "the same call resumes it", answer)
+        raise interrupted(answer)
     if code not in fine:
         why = f"{answer.get('status')} after step {answer.get('steps')}: {answer.get('reason')}"
         raise Stop(code, why, "its best state is kept; the run folder's report.html tells all", answer)

@@ -7,6 +7,7 @@ import time
 from importlib import import_module
 from typing import Any
 
+from holdfast.api.command import in_python
 from holdfast.base.files import read_json
 from holdfast.base.units import span
 from holdfast.report.data.rows_told import rows_line
@@ -38,7 +39,7 @@ class StatusLine:
     def told(self, line: str) -> None:
         """Print what the command says went wrong; an error it ends with is raised, and its summary is the run's own."""
         if line.startswith("! "):
-            print(line.rstrip())
+            print(in_python(line.rstrip()))
 
     def end(self) -> None:
         """Show the last state, and the rejected rows; what else is lost was told on the way."""

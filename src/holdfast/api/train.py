@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.api.command import Given, as_settings, ask, plainly, write_tree
+from holdfast.api.command import Given, as_settings, ask, interrupted, plainly, write_tree
 from holdfast.api.notebook import StatusLine, in_notebook
 from holdfast.api.run import Run
 from holdfast.base.locks import taken
@@ -82,5 +82,5 @@ def _wait_for_another(run: RunFolder, line: StatusLine | None) -> None:
                 line.look()
             time.sleep(_LOOK_S)
         except KeyboardInterrupt:
-            ask(["stop", str(run.path)])
-            raise
+            ask(["stop", str(run.path)], told=lambda _: None)  # it would say which command resumes it
+            raise interrupted() from None

@@ -163,13 +163,27 @@ def target_of(override: str) -> str | None:
     return f"gfx{int(parts[1])}{int(parts[2]):x}{int(parts[3]):x}" if parts else None
 
 
-def running_as(gpu: Gpu, env: Mapping[str, str]) -> str:
-    """Return the architecture whose code a GPU is given: its own, or the one that an override claims for it or for a node of its kind."""
+def claimed_for(gpu: Gpu, env: Mapping[str, str]) -> str:
+    """Return the architecture that an override claims for a GPU, or for a node of its kind; its own where none does."""
     for name, value in env.items():
         target = target_of(value) if gpu.vendor == "amd" and name.startswith(_OVERRIDE) else None
         if target and (name == _OVERRIDE or (sibling(gpu.arch or "") or {}).get("runs_as") == target):
             return target
     return gpu.arch or ""
+
+
+def running_as(gpu: Gpu, env: Mapping[str, str]) -> str:
+    """Return the architecture whose code a GPU runs: its own, or the one claimed for it.
+
+    A claim of another instruction set is to be unset (the check gfx-override blocks), so it is left out: what follows from it is no news.
+    """
+    claimed = claimed_for(gpu, env)
+    return claimed if gpu.arch and family(claimed) == family(gpu.arch) else gpu.arch or claimed
+
+
+def family(arch: str) -> str:
+    """Return the group of instruction sets close enough to be mistaken for each other: gfx103x, gfx11xx, gfx120x, gfx90x, gfx94x."""
+    return "gfx11" if arch.startswith("gfx11") else arch[:-1]
 
 
 def torch_for(cards: Sequence[Gpu]) -> str:

@@ -34,6 +34,22 @@ class _Scale:
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return self.first + share * (self.last - self.first)
 
+    def ticks(self, wanted: int) -> list[float]:
+        return _ticks(self.low, self.high, wanted)
+
+
+class _LogScale(_Scale):
+    """A scale on which each factor takes the same room; low is above 0."""
+
+    def __call__(self, value: float) -> float:
+        share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return self.first + share * (self.last - self.first)
+
+    def ticks(self, wanted: int) -> list[float]:
+        tens = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        found = [factor * 10.0**power for power in tens for factor in (1, 2, 5) if self.low <= factor * 10.0**power <= self.high]
+        return found[:: max(1, round(len(found) / wanted))]
+
 
 def line_chart(
     xs: Sequence[float], ys: Sequence[float], unit: str, markers: Sequence[Marker] = (), smooth: bool = False, over: str = "steps"
@@ -60,10 +76,11 @@ def line_chart(
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, cap: float | None = None) -> str:
-    """Draw bars of `counts` between `edges`; `cap` draws a limit in."""
+    """Draw bars of `counts` between `edges`, on a scale of factors where these grow; `cap` draws a limit in."""
     if not counts:
         return '<p class="quiet">no data</p>'
-    x_scale = _Scale(edges[0], max(edges[-1], cap or 0), _LEFT, WIDTH - _RIGHT)
+    grow = edges[0] > 0 and len(edges) > 2 and edges[-1] - edges[-2] > 2 * (edges[1] - edges[0])
+    x_scale = (_LogScale if grow else _Scale)(edges[0], max(edges[-1], cap or 0), _LEFT, WIDTH - _RIGHT)
     y_scale = _Scale(0, max(counts), HEIGHT - _BOTTOM, _TOP)
     parts = [_axes(x_scale, y_scale, unit)]
     for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
@@ -99,11 +116,11 @@ def _limits(finite: Sequence[float]) -> tuple[float, float]:
 
 def _axes(x_scale: _Scale, y_scale: _Scale, unit: str) -> str:
     parts = []
-    for value in _ticks(y_scale.low, y_scale.high, 4):
+    for value in y_scale.ticks(4):
         y = y_scale(value)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
-    for value in _ticks(x_scale.low, x_scale.high, 6):
+    for value in x_scale.ticks(6):
         parts.append(f'<text class="tick" x="{x_scale(value):.1f}" y="{HEIGHT - 10}" text-anchor="middle">{_number(value)}</text>')
     base = HEIGHT - _BOTTOM
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')

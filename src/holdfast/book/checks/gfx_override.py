@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.kinds.check import Case, Check, block, info, warn
-from holdfast.book.knowledge import has_code, known_archs, sibling, target_of, wheel_advice
+from holdfast.book.knowledge import family, has_code, known_archs, sibling, target_of, wheel_advice
 from holdfast.machine.facts import Gpu
 from holdfast.run.types import Finding
 
@@ -38,7 +38,7 @@ def _one(case: Case, gpu: Gpu, value: str, target: str) -> Iterator[Finding]:
     archs = known_archs(case.machine.torch)[0] if case.machine.torch else None
     if gpu.arch == target:
         yield info(f"{_NAME}={value} changes nothing: {gpu.words()} is {target} already", _UNSET, _NO_OP, "refuted")
-    elif _family(gpu.arch or "") != _family(target):
+    elif family(gpu.arch or "") != family(target):
         message = (
             f"{_NAME}={value} makes {gpu.words()} pass for {target}, which has another instruction set: kernels fault or give wrong numbers"
         )
@@ -56,11 +56,6 @@ def _one(case: Case, gpu: Gpu, value: str, target: str) -> Iterator[Finding]:
     else:
         message = f"{_NAME}={value} makes {gpu.words()} pass for {target}, which nobody is known to have made work reliably"
         yield warn(message, f"{_UNSET}, and install {wheel_advice(gpu.arch or '')}", _NATIVE, "reported")
-
-
-def _family(arch: str) -> str:
-    """Return the group of instruction sets close enough to be mistaken for each other: gfx103x, gfx11xx, gfx120x, gfx90x, gfx94x."""
-    return "gfx11" if arch.startswith("gfx11") else arch[:-1]
 
 
 _FORMAT = "https://github.com/ROCm/ROCR-Runtime/blob/rocm-6.4.3/libhsakmt/src/topology.c"

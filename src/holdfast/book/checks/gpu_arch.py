@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.kinds.check import Case, Check, block, warn
-from holdfast.book.knowledge import has_code, known_archs, running_as, runs_as_sibling, sibling, wheel_advice
+from holdfast.book.knowledge import claimed_for, has_code, known_archs, runs_as_sibling, sibling, wheel_advice
 from holdfast.machine.facts import Gpu
 from holdfast.run.types import Finding
 
@@ -16,7 +16,7 @@ def look(case: Case) -> Iterator[Finding]:
     cards = [gpu for gpu in case.cards if gpu.arch]
     if not archs or not cards:
         return
-    lacking = [gpu for gpu in cards if not has_code(running_as(gpu, case.machine.env), archs)]
+    lacking = [gpu for gpu in cards if not has_code(claimed_for(gpu, case.machine.env), archs)]
     listed = f"the official wheel of this name has {', '.join(archs)}" if source else f"it has {', '.join(archs)}"
     for gpu in {gpu.arch: gpu for gpu in lacking}.values():
         message = f"torch {torch.version} has no code for {gpu.words()}: {listed}"

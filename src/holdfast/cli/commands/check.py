@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.base.units import counted
 from holdfast.base_model.parts import PARTS
 from holdfast.cli.laboratory import laboratory_of
 from holdfast.config.config import Config
@@ -56,9 +57,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.html:
         write_page(arguments.html, check_page(arguments.config.name, answer), answer)
     failed = [item.id for item in found if item.verdict == "failed"]
-    terminal.say(
-        f"{len(found) - len(failed)} of {len(found)} items without a failure" + (f"; failed: {', '.join(failed)}" if failed else "")
-    )
+    terminal.say(_counted(found))
     return (BLOCKED if failed else DONE), answer
 
 
@@ -100,7 +99,7 @@ def nothing_known() -> Json:
 
 def _refused(stop: Stop, only: list[str], found: list[Item], terminal: Terminal) -> None:
     found.append(Item("start", "failed", {}, stop.message, stop.hint))
-    found += [Item(name, "unknown", {}, "not tried: the run does not start", stop.hint) for name in only if name != "start"]
+    found += [Item(name, "unknown", {}, "not tried: the run does not start") for name in only if name != "start"]
     for item in found:
         _tell(item, terminal)
 
@@ -108,6 +107,13 @@ def _refused(stop: Stop, only: list[str], found: list[Item], terminal: Terminal)
 def _tell(item: Item, terminal: Terminal) -> None:
     line = f"{item.id:9} {_MARKS[item.verdict]:6} {item.why}" + (f"\n{'':17}-> {item.next}" if item.next else "")
     (terminal.tell if item.verdict == "failed" else terminal.say)(line)
+
+
+def _counted(found: list[Item]) -> str:
+    """Return how many items passed, and which did not."""
+    names = {mark: [item.id for item in found if item.verdict == mark] for mark in ("passed", "failed", "unknown")}
+    rest = [f"{words}: {', '.join(names[mark])}" for mark, words in (("failed", "failed"), ("unknown", "unknown")) if names[mark]]
+    return "; ".join([f"{len(names['passed'])} of {counted(len(found), 'item')} passed", *rest])
 
 
 def _last_run(config: Config, file: Path) -> Json | None:

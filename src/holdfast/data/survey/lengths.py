@@ -15,6 +15,7 @@ from holdfast.base.files import Json
 
 _BATCH = 8  # rows that are padded together where rows are not packed
 _BINS = 40
+_TAIL = 8  # times the length that nine rows of ten do not exceed: beyond it equal bins would hold the body in a few
 _DENSE = 1 << 16  # tokens up to which each length has its place in an array
 _PERCENTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 Counts = npt.NDArray[np.int64]
@@ -74,11 +75,14 @@ class Lengths:
         return {"total": int((values * counts).sum())} | {name: between(share) for name, share in _PERCENTILES.items()}
 
     def histogram(self) -> Json:
-        """Count whole rows between edges, in tokens."""
+        """Count whole rows between edges, in tokens; edges grow by a factor where a few rows are far longer than the others."""
         values, counts = self._whole.counted()
         if not len(values):
             return {"counts": [], "edges": []}
-        found, edges = np.histogram(values, bins=min(_BINS, int(values[-1]) + 1), weights=counts)
+        usual = int(values[np.searchsorted(np.cumsum(counts), 0.9 * counts.sum())])
+        tail = values[-1] > _TAIL * usual and values[0] > 0
+        bins = np.geomspace(values[0], values[-1], _BINS + 1).round(2) if tail else min(_BINS, int(values[-1]) + 1)
+        found, edges = np.histogram(values, bins=bins, weights=counts)
         return {"counts": found.astype(np.int64).tolist(), "edges": [round(float(edge), 2) for edge in edges]}
 
     def outlook(self) -> Json:

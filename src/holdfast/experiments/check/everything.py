@@ -45,14 +45,15 @@ def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:
         if name == "start":
             continue
         if not bench.facts:
-            yield Item(name, "unknown", {}, "not tried: the run does not start", bench.command("check", "--only start"))
+            told = "" if "start" in only else bench.command("check", "--only start")  # which says why
+            yield Item(name, "unknown", {}, "not tried: the run does not start", told)
         elif not bench.facts["trainable"]:
             yield Item(
                 name,
                 "failed" if name == "overfit" else "unknown",
                 {"trainable": 0, "cause": "nothing_trained"},
                 "nothing learns: no parameter is trained",
-                begun.next,
+                "" if "start" in only else begun.next,
             )
         elif name in _OF_TEXT and not kind_of(bench.config).base_model:
             yield Item(name, "unknown", {}, "a network on tables computes in fp32 alone")
