@@ -23,6 +23,7 @@ from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.run_to_end import after_words
 from holdfast.supervision.command.saved import _interval
 from holdfast.supervision.command.signs import ProgressSigns, Signs
+from holdfast.supervision.command.states import States
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
 from holdfast.supervision.supervise import View
 
@@ -386,3 +387,17 @@ def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: 
 def test_how_a_command_ended_behind_its_last_step_is_said_once(ending: str, evidence: str | None, says: str) -> None:
     told = after_words({"result": "out/checkpoint-8", "ending": ending, "cause": "unknown", "evidence": evidence})
     assert told == f"the training is complete, its result is out/checkpoint-8; behind its last step {says}"
+
+
+@pytest.mark.parametrize(("elder", "says"), [(True, "the newest whole one is checkpoint-2"), (False, "there is no other")])
+def test_which_checkpoint_there_is_beside_a_torn_one_is_told(tmp_path: Path, elder: bool, says: str) -> None:
+    for step in (2, 4) if elder else (4,):
+        folder = tmp_path / f"out/checkpoint-{step}"
+        folder.mkdir(parents=True)
+        (folder / "optimizer.pt").touch() if step == 4 else (folder / "trainer_state.json").write_text('{"global_step": 2}')
+    told: list[str] = []
+    states = States(
+        RunFolder(tmp_path), Command(("true",), str(tmp_path), checkpoints=str(tmp_path / "out"), callback=True), None, told.append
+    )
+    assert (states.to_go_on_from() is not None) == elder
+    assert told == [f"{tmp_path}/out/set-aside-checkpoint-4 is not whole: trainer_state.json is missing; renamed; {says}"]

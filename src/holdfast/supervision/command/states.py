@@ -107,7 +107,8 @@ class States:
         for path, why in found.aside:
             moved = path.name.startswith("set-aside-")
             self.run.event("checkpoint_set_aside", now=str(path), reason=why)
-            self.tell(f"{short(path)} is not whole: {why}" + ("; renamed, the one before it is used" if moved else "; it is not used"))
+            other = f"the newest whole one is {found.path.name}" if found.path else "there is no other"
+            self.tell(f"{short(path)} is not whole: {why}; {'renamed; ' if moved else ''}{other}")
         return found
 
     def doubt(self) -> str:
