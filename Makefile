@@ -8,7 +8,7 @@ JOBS ?= 3
 # those that kill, stop, adopt and restart processes
 PROCESSES := tests/acceptance tests/callback
 
-.PHONY: setup demo demo-real real-models test test-long test-cpus test-exec explore lint docs clean
+.PHONY: setup demo demo-real real-models test test-long test-cpus test-versions test-exec explore lint docs clean
 .DEFAULT_GOAL := demo
 
 # what pip and the like say goes into build/setup.log, and is shown where they fail
@@ -58,6 +58,9 @@ SECONDS_TO_EXPLORE ?= 3600
 explore: $(VENV)/.ready ## an hour of new examples for the property tests; what it finds is mended, and becomes an @example
 	@until=$$(($$(date +%s) + $(SECONDS_TO_EXPLORE))); while [ $$(date +%s) -lt $$until ]; do seed=$$(date +%s%N); echo "seed $$seed"; \
 	HOLDFAST_TESTS_EXPLORE=1 HOLDFAST_TESTS_ALL=1 $(BIN)/python -m pytest -n $(JOBS) -m "hypothesis" --hypothesis-seed=$$seed || exit 1; done
+
+test-versions: $(VENV)/.ready ## chosen tests under the oldest transformers and PEFT we claim, a middle and the newest; needs a package index
+	@$(BIN)/python scripts/library_versions.py $(SETS)
 
 test-exec: $(VENV)/.ready ## the tests of processes with each started as a user's is, not forked
 	HOLDFAST_TESTS_EXEC=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PROCESSES)
