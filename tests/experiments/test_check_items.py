@@ -28,7 +28,7 @@ PLANTED: dict[str, tuple[dict[str, Any], str]] = {
     "a rate of nothing": ({"train": {"lr": 1e-9}}, "rate_too_low"),
     "a rate beyond all": ({"train": {"lr": 50.0}}, "rate_too_high"),
     "an adapter scaled to nothing": ({"adapter": {"alpha": 1e-6}}, "adapter.alpha"),
-    "an epsilon above all gradients": ({"train": {"epsilon": 1e4}}, "train.epsilon"),
+    "an epsilon above all gradients": ({"train": {"epsilon": 1000.0}}, "train.epsilon"),
     "noise on the embeddings": ({"train": {"neftune": 3000}}, "train.neftune"),
     "decay as large as the weights": ({"train": {"weight_decay": 400.0}}, "train.weight_decay"),
     "a loss that counts no token": ({"faults": [{"effect": "zero_loss"}]}, "masks"),

@@ -102,6 +102,9 @@ def test_a_sentence_is_broken_at_words_and_a_command_never(width: int) -> None:
 def test_a_line_about_an_incident_is_cut_between_clauses() -> None:
     whole = "attempt 2: " + "; ".join(f"clause {number} of it" for number in range(30))
     short = brief(whole)
+    begin, _, last = short.partition(" …; ")
+    assert len(short) <= MOST_CHARS and last == "clause 29 of it" and begin.endswith("of it") and whole.startswith(begin)
+    short = brief(f"{whole}; {'what is done, at length, ' * 9}")
     assert len(short) <= MOST_CHARS and short.endswith("of it …") and whole.startswith(short[:-2])
     assert len(brief("x" * 300)) <= MOST_CHARS and brief("as it is; whole") == "as it is; whole"
 

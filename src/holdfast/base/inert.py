@@ -38,12 +38,17 @@ def hanging(text: str, width: int, indent: int, begins_at: int = 0) -> str:
 
 
 def brief(text: str) -> str:
-    """Cut a text to a line of at most MOST_CHARS characters, between two of its clauses where there is room for half of it."""
+    """Cut a text to a line of at most MOST_CHARS characters, between two of its clauses where that is possible.
+
+    The last clause, which says what is done, stays where it has room.
+    """
     if len(text) <= MOST_CHARS:
         return text
-    cut = text[: MOST_CHARS - 2]
-    clause = max(cut.rfind(end, MOST_CHARS // 2) for end in ("; ", ", ", ": "))
-    return (cut[:clause] if clause > 0 else cut.rstrip()) + " …"
+    _, parted, last = text.rpartition("; ")
+    end = f" …; {last}" if parted and len(last) <= MOST_CHARS // 2 else " …"
+    cut = text[: MOST_CHARS - len(end)]
+    clause = max(cut.rfind(mark, len(cut) // 2) for mark in ("; ", ", ", ": "))
+    return (cut[:clause] if clause > 0 else cut.rstrip()) + end
 
 
 def say(text: str) -> None:

@@ -16,11 +16,15 @@ class _Output(io.FileIO):
 
     refused: OSError | None = None
 
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._of_terminal = self.isatty()  # one that is gone says no
+
     def write(self, data: Any, /) -> int:
         try:
             written, self.refused = super().write(data), None
         except OSError as error:
-            if self.isatty() or not takes_nothing(error):  # a terminal that is gone is dealt with by who writes to it
+            if self._of_terminal or not takes_nothing(error):  # a terminal that is gone is dealt with by who writes to it
                 raise
             written, self.refused = memoryview(data).nbytes, error
         return written
@@ -32,7 +36,7 @@ def guard_outputs() -> None:
         old = getattr(sys, name)
         if isinstance(old, io.TextIOWrapper):  # None where it is closed
             old.flush()
-            below = io.BufferedWriter(_Output(old.fileno(), "wb", closefd=False))
+            below = io.BufferedWriter(_Output(old.fileno()))
             setattr(sys, name, io.TextIOWrapper(below, old.encoding, old.errors, None, old.line_buffering, old.write_through))
 
 

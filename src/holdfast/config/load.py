@@ -105,7 +105,7 @@ def read_yaml(file: Path, allow_list: bool = False, keys: str = EVERY_KEY) -> di
 
 
 def _root_of(file: Path) -> yaml.Node | None:
-    return root_of(read_small(file).decode("utf-8-sig"))[0]
+    return root_of(read_small(file).decode("utf-8-sig"), slowly=True)[0]
 
 
 def _about_folder(folder: Path) -> tuple[str, str]:

@@ -56,6 +56,7 @@ class Server(ThreadingHTTPServer):
     """So many connections at once as a person and their programs need; those beyond are told 503."""
 
     daemon_threads = True
+    request_queue_size = 2 * _CONNECTIONS  # that wait to be accepted while an engine keeps the process busy; the library takes 5
 
     def __init__(self, *arguments: Any) -> None:
         self._room = threading.BoundedSemaphore(_CONNECTIONS)

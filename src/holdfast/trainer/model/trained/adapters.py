@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from peft import get_peft_model
+from peft.tuners.trainable_tokens import TrainableTokensLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
@@ -170,7 +171,11 @@ def _refuse_shared_weights(wrapped: Any, adapter: Adapter) -> None:
     """Raise Refusal where layers that are one weight would each learn a change of their own: no merged model can hold both."""
     model = wrapped.get_base_model()
     tables = {id(getattr(table, "weight", None)) for table in (model.get_input_embeddings(), model.get_output_embeddings())}
-    layers = {name: module.get_base_layer() for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+    layers = {
+        name: module.get_base_layer()
+        for name, module in model.named_modules()
+        if isinstance(module, BaseTunerLayer) and not isinstance(module, TrainableTokensLayer)
+    }
     first: dict[int, str] = {}
     shared = {}
     for name, layer in layers.items():
