@@ -60,10 +60,10 @@ ask() {  # ask FOLDER MINUTES STAGE...
   (cd "$WORK/tree" && python3 benchmarks/gpu/confidence.py --out "$out" --carried "$SITE" --minutes "$minutes" --only "$@" 2>&1 | grep -v '^|' | tee -a "$WORK/said.txt")
 }
 
-at_once() {  # at_once MINUTES STAGE...: stages that time nothing, eight at a time, each in a folder of its own
+at_once() {  # at_once MINUTES STAGE...: stages that time nothing, AT_ONCE at a time, each in a folder of its own
   local minutes=$1; shift
   export -f ask; export WORK SITE
-  printf '%s\n' "$@" | xargs -P 8 -I{} bash -c 'ask {} '"$minutes"' {}'
+  printf '%s\n' "$@" | xargs -P "${AT_ONCE:-4}" -I{} bash -c 'ask {} '"$minutes"' {}'
 }
 
 if [ "${1:-}" = pack ]; then pack "${2:?a folder}"; exit; fi
