@@ -10,7 +10,6 @@ from pathlib import Path
 from holdfast.base.files import Json
 
 CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
-_HALF_WHOLE = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
 _TOWERS = (
     *("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel"),
     *("sam_model", "qwen2_model", "patch_merge"),  # as files of DeepSeek-OCR, Mistral Large 4 and MiniMax M3 name them
@@ -63,10 +62,16 @@ def names_encoder_decoder(config: Json) -> bool:
     return named[0] in both.values() and named[0] != causal.get(kind)
 
 
+def _half_and_whole(config: Json) -> tuple[object, object]:
+    """Return the classes that AutoModelForCausalLM and AutoModelForImageTextToText make of a model; None for one that makes none."""
+    kind = str(config.get("model_type"))
+    causal, wrapped = (_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {} for name in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT"))
+    return causal.get(kind), wrapped.get(kind)
+
+
 def has_text_half(config: Json) -> bool:
     """True if AutoModelForCausalLM makes another class of it than training has: the language half, whose weights have other names there."""
-    kind = str(config.get("model_type"))
-    half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(kind) for name in _HALF_WHOLE)
+    half, whole = _half_and_whole(config)
     return loads_as(config) == WRAPPED and half is not None and half != whole
 
 
@@ -75,7 +80,7 @@ def for_auto_peft(about: Json, config: Json) -> Json:
 
     Beside a task_type they load AutoModelForCausalLM, where a language half has other names, or refuse the model.
     """
-    half, whole = ((_listed(f"MODEL_FOR_{name}_MAPPING_NAMES") or {}).get(str(config.get("model_type"))) for name in _HALF_WHOLE)
+    half, whole = _half_and_whole(config)
     prompt = "num_virtual_tokens" in about  # of which PEFT's class without a task computes nothing
     if about.get("task_type") != "CAUSAL_LM" or prompt or loads_as(config) != WRAPPED or half == whole:
         return about
