@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +18,12 @@ import torch
 from conftest import events, holdfast, lines, write_config
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.planning.ranks import processes_for
 from holdfast.planning.side_by_side import StepSize, side_by_side
+from holdfast.run.attempt import close
+from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
+from holdfast.supervision.launch import trainer_launch
 from holdfast.trainer.model.layers.dropout import StepContext
 from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
 from support.pairs import pairs_of
@@ -38,7 +43,7 @@ def _config(**train: Any) -> Config:
 
 def _trained(assets: SimpleNamespace, folder: Path, *faults: dict[str, Any], **train: Any) -> tuple[str, list[dict[str, Any]]]:
     """SHA-256 of what a run left, and its rows without times: steps, evaluations, and the loss at the end."""
-    train = {"threads": 2, "parts_at_once": 2} | train
+    train = {"threads": 2, "parts_at_once": 2, "parts_in": "threads"} | train
     folder.mkdir()
     measured = {"data": {"held_out": 0.2}, "evaluate": {"every": 4, "generate": 0}}
     config = write_config(assets, folder / "config.yaml", train=train, faults=list(faults), **measured)
@@ -83,6 +88,55 @@ def test_a_run_that_is_killed_while_two_passes_go_on_ends_with_the_same_bits(
     assert len(events(tmp_path / "killed/run", "attempt_started")) == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_parts_in_processes_have_the_bits_of_parts_in_threads_when_one_is_killed_too(
+    undisturbed: SimpleNamespace, assets: SimpleNamespace, tmp_path: Path, rank: int
+) -> None:
+    fault = {"when": {"step": 5, "attempt": 1, "phase": "backward", "rank": rank}, "effect": "kill"}
+    sha256, rows = _trained(assets, tmp_path / "killed", fault, parts_in="auto")
+    assert (sha256, rows) == (undisturbed.sha256, undisturbed.rows)
+    launches = [json.loads(file.read_text()) for file in sorted((tmp_path / "killed/run/attempts").glob("*/launch.json"))]
+    assert [(one["ranks"], one["devices"], one["env"]["OMP_NUM_THREADS"]) for one in launches] == [(2, [0, 1], "1")] * 2
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "peak", "free", "expected"),
+    [
+        ({"at_once": 2}, GIB, 3 * GIB, 2),
+        ({"at_once": 2}, GIB, 2 * GIB, 1),
+        ({"at_once": 4}, GIB, 8 * GIB, 4),
+        ({"at_once": 4}, GIB, 4 * GIB, 2),
+        ({"at_once": 4}, GIB, None, 1),
+        ({"at_once": 2, "memory_limit_bytes": 2 * GIB}, GIB, 8 * GIB, 1),
+        ({"at_once": 1}, GIB, 64 * GIB, 1),
+        ({"at_once": 2}, 4 * GIB, GIB, 1),
+    ],
+)
+def test_as_many_processes_compute_parts_as_memory_has_room_for(
+    settings: dict[str, Any], peak: int, free: int | None, expected: int
+) -> None:
+    assert processes_for(_settings(**settings), peak, free) == expected
+
+
+def test_where_memory_ran_out_in_processes_threads_compute_the_parts(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
+    """Not where it ran out in one process, or where several ended for another reason."""
+    shutil.copytree(undisturbed.run, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    config = run.config()
+    config = config.model_copy(update={"train": config.train.model_copy(update={"parts_in": "auto"})})
+    assert trainer_launch(run, config).ranks == 2
+    folder = run.attempt(1)
+    for ranks, cause, expected in [(1, "host_out_of_memory", 2), (2, "hang", 2), (2, "host_out_of_memory", 1)]:
+        launch = json.loads((folder / "launch.json").read_text()) | {"ranks": ranks}
+        (folder / "launch.json").write_text(json.dumps(launch))
+        close(folder, {"diagnosis": {"cause": cause}})
+        found = trainer_launch(run, config)
+        assert (found.ranks, found.env["OMP_NUM_THREADS"]) == (expected, str(2 // expected))
+
+
 def test_what_does_not_fit_at_the_same_time_is_computed_one_by_one_and_costs_no_bit(
     undisturbed: SimpleNamespace, assets: SimpleNamespace, tmp_path: Path
 ) -> None:
@@ -98,7 +152,10 @@ def test_an_error_in_one_pass_ends_the_other_and_is_the_one_that_is_told(assets:
     (tmp_path / "row").mkdir()
     fault = {"when": {"sample": "rows.jsonl:7", "phase": "backward"}, "effect": "raise"}
     config = write_config(
-        assets, tmp_path / "config.yaml", train={"threads": 2, "parts_at_once": 2, "epochs": 1, "steps": None}, faults=[fault]
+        assets,
+        tmp_path / "config.yaml",
+        train={"threads": 2, "parts_at_once": 2, "parts_in": "threads", "epochs": 1, "steps": None},
+        faults=[fault],
     )
     done = holdfast("train", config, "--run", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr

@@ -60,6 +60,10 @@ class Settings(BaseModel):
         """Return the settings that were ever given a value, as the timeline holds them."""
         return self.model_dump(mode="json", exclude_unset=True)
 
+    def threads_of_each(self, ranks: int) -> int:
+        """Return the CPU threads of each of `ranks` processes; all where parts are computed at the same time in one."""
+        return max(1, self.threads // ranks) if self.at_once > 1 else self.threads
+
     def of_model(self) -> PartialSettings:
         """Return the settings that a model is built for; the others hold for the process, or are looked up in each step."""
         return {name: getattr(self, name) for name in _MODEL}

@@ -151,6 +151,11 @@ class Train(Section):
         "for each core, 4 at most, where a LoRA adapter is trained with sft on a model that is heavy enough to gain from it; off where "
         "other programs keep the cores busy",
     )
+    parts_in: Literal["auto", "threads", "processes"] = Field(
+        "auto",
+        description="what computes the parts of parts_at_once: threads of one process, or processes, which are faster and each hold the "
+        "model; the bits are the same. auto: processes where memory has room for them at a start",
+    )
 
     spot_check: int | None = Field(
         None,

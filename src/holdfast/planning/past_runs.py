@@ -21,6 +21,7 @@ from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.duration import Ahead, PastRun, duration, work_of
 from holdfast.planning.plan import USABLE_SHARE
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan, read_plan
 
@@ -65,7 +66,9 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
     machine = read_json(run.machine_file) or {}
     planned = _planned(machine, plan)
     run.event("memory_compared", planned_bytes=planned, measured_bytes=measured)
-    say(f"memory: {gib(measured)} at its peak, {gib(planned)} planned ({planned / measured - 1:+.0%})")
+    orders = read_launch_spec(run.attempt(max(run.attempts(), default=0)))
+    each = f" in each of {orders.ranks} processes" if orders and orders.ranks > 1 else ""
+    say(f"memory: {gib(measured)} at its peak{each}, {gib(planned)} planned ({planned / measured - 1:+.0%})")
     if plan.seconds and summary.get("wall_seconds"):
         expected = f"{span(plan.seconds.low)} to {span(plan.seconds.high)}"
         say(f"wall time: {span(summary['wall_seconds'])}, {expected} expected")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
+from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.machine.machine_file import training_devices
 
 PARTS = 8  # of a step, where there are several ranks
+_FILLED = 0.8  # of the memory that is free at a start: the most that processes of parts may need
 
 
 def ranks_on(train: Train, machine: Json) -> int:
@@ -53,6 +55,16 @@ def parts_per_step(train: Train, ranks: int) -> int:
     if train.reduction_parts == "off" or (train.reduction_parts is None and ranks == 1):
         return 1
     return train.reduction_parts or max(PARTS, ranks)
+
+
+def processes_for(settings: Settings, peak_bytes: int, free_bytes: int | None) -> int:
+    """Return how many processes compute the parts of a step: a power of two, one a part or as many as memory has room for.
+
+    1 where what is free is unknown. peak_bytes: of one trainer.
+    """
+    bounds = [size for size in (free_bytes, settings.memory_limit_bytes) if size is not None]
+    most = int(min(bounds) * _FILLED) // max(1, peak_bytes) if free_bytes is not None else 1
+    return 1 << max(1, min(settings.at_once, most)).bit_length() - 1
 
 
 def branches_of(train: Train) -> int:

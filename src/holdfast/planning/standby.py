@@ -13,10 +13,11 @@ from holdfast.run.plan import Plan
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")
 
 
-def standby_mode(config: Config, plan: Plan, machine: Json) -> Literal["off", "imports", "model"]:
+def standby_mode(config: Config, plan: Plan, machine: Json, ranks: int = 1) -> Literal["off", "imports", "model"]:
     """Choose `model`: imports done and model built; `imports`: on a GPU's host, or where memory is short; `off`: unwanted, or no room.
 
-    Goes by the host's capacity in bytes, never by what happens to be free. A run that asks for a standby gets one.
+    Goes by the host's capacity in bytes, never by what happens to be free. A run that asks for a standby gets one. ranks: trainers on this
+    host, each of which has a standby.
     """
     if config.run.standby is False:
         return "off"
@@ -24,7 +25,7 @@ def standby_mode(config: Config, plan: Plan, machine: Json) -> Literal["off", "i
     on_gpu = bool(training_devices(machine))
     away = plan.host_bytes if config.train.offload == "layers" else None
     trainer = PROCESS_BYTES + (away or plan.bytes.weights) if on_gpu else plan.peak_bytes
-    room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - trainer - PROCESS_BYTES
-    if not on_gpu and room >= model:
+    room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - ranks * (trainer + PROCESS_BYTES)
+    if not on_gpu and room >= ranks * model:
         return "model"
     return "imports" if room >= 0 or config.run.standby else "off"

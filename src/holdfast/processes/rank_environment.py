@@ -55,6 +55,11 @@ def rank_of(environment: Mapping[str, str]) -> int:
     return int(environment.get("RANK", "0"))
 
 
+def ranks_here() -> int:
+    """Return how many ranks this process is one of; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def device_number() -> int:
     """Return which of its machine's devices is this process's."""
     return int(os.environ.get("LOCAL_RANK", "0"))

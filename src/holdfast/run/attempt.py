@@ -44,6 +44,11 @@ class LaunchSpec:
         return self.facts.get("trainer_lock")
 
     @property
+    def ranks(self) -> int:
+        """Processes that trained together."""
+        return int(self.facts.get("ranks", 1))
+
+    @property
     def devices(self) -> list[int]:
         """The devices of the ranks that were started here, by their numbers."""
         return list(self.facts.get("devices") or [0])

@@ -13,12 +13,13 @@ from holdfast.checkup.environment import confirmed
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.machine.heap import heap_environment, is_tight
+from holdfast.machine.host_memory import host_memory
 from holdfast.machine.machine_file import read
 from holdfast.machine.place import Place
-from holdfast.machine.system import steering
-from holdfast.planning.ranks import devices_for
+from holdfast.machine.system import steering, usable_threads
+from holdfast.planning.ranks import devices_for, processes_for
 from holdfast.processes.rank_info import rank_info_of
-from holdfast.run.attempt import read_launch_spec
+from holdfast.run.attempt import closed, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
 from holdfast.run.timeline import settings_in
@@ -53,7 +54,35 @@ def trainer_launch(run: RunFolder, config: Config | None = None) -> Launch:
     if rank_info is not None:
         return Launch(tuple(trainer_command("train")), env | rank_info.environment(), settings, rank_info.size)
     devices = devices_for(config.train, _machine_of(run, settings), _known_devices(run)) if config else (0,)
+    if config and (processes := _processes(run, config, settings)) > 1:
+        devices = tuple(range(processes))
+        env["OMP_NUM_THREADS"] = str(settings.threads_of_each(processes))
     return Launch(tuple(trainer_command("train")), env, settings, len(devices), devices)
+
+
+def _processes(run: RunFolder, config: Config, settings: Settings) -> int:
+    """Return how many processes compute the parts of a step that are computed at the same time; 1 where threads of one do.
+
+    Each holds the model. Where memory ran out in an attempt of several, threads compute the parts from then on: the bits are the same.
+    """
+    plan, asked = read_plan(run.plan_file), config.train.parts_in
+    if settings.at_once == 1 or settings.device != "cpu" or asked == "threads" or plan is None:
+        return 1
+    if asked == "processes":
+        return settings.at_once
+    if usable_threads() < settings.at_once or parts_ran_out(run):
+        return 1
+    free = [size for size in (host_memory().get("MemAvailable"), plan.capacity_bytes) if size is not None]
+    return processes_for(settings, plan.peak_bytes, min(free, default=None))
+
+
+def parts_ran_out(run: RunFolder) -> bool:
+    """True if memory ran out in an attempt of several processes."""
+    for attempt in map(run.attempt, run.attempts()):
+        orders, ended = read_launch_spec(attempt), closed(attempt)
+        if orders and orders.ranks > 1 and ended and (ended.facts.get("diagnosis") or {}).get("cause") == "host_out_of_memory":
+            return True
+    return False
 
 
 def _tight(run: RunFolder, settings: Settings) -> bool:

@@ -36,6 +36,7 @@ from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeli
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.changes import take_up_changes
 from holdfast.supervision.preparation.libraries import tell_of_libraries
+from holdfast.supervision.preparation.parts import choose_parts
 from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.types import preparation_of
 from holdfast.terminal.run_view import Terminal
@@ -121,6 +122,8 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     if told:
         run.event("ladder", says=told)
         terminal.say(told)
+    if _ranks(planned.settled, machine) == 1:
+        choose_parts(run, config, plan, terminal)
     run.write_config(config)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
@@ -134,10 +137,14 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
 
 def _begin_timeline(run: RunFolder, settled: Config, plan: RunPlan, machine: Json) -> None:
     """Write down the settings that follow from the plan: the first entry of the timeline."""
-    rank_info = rank_info_of(os.environ)
-    ranks = rank_info.size if rank_info else ranks_on(settled.train, machine)
-    settings = settings_of(settled, plan, machine, usable_threads(), plan.steps, plan.samples, ranks).as_json()
+    settings = settings_of(settled, plan, machine, usable_threads(), plan.steps, plan.samples, _ranks(settled, machine)).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+
+
+def _ranks(config: Config, machine: Json) -> int:
+    """Return how many ranks a run begins with: those that a launcher started, or that its config asks for."""
+    rank_info = rank_info_of(os.environ)
+    return rank_info.size if rank_info else ranks_on(config.train, machine)
 
 
 def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
@@ -165,7 +172,10 @@ def _begin_timeline_again(run: RunFolder, terminal: Terminal) -> None:
         text = f"{run.timeline_file} is missing: which settings the steps were computed with stands there alone"
         raise Stop(BLOCKED, text, f"put it back, or {run.anew()}")
     plan, config = run.plan(), run.config()
-    _begin_timeline(run, with_start(run, config), plan, read_json(run.machine_file) or read_machine(run.path))
+    machine, settled = read_json(run.machine_file) or read_machine(run.path), with_start(run, config)
+    _begin_timeline(run, settled, plan, machine)
+    if _ranks(settled, machine) == 1:
+        choose_parts(run, config, plan, terminal)
     terminal.tell(f"{run.timeline_file}: its only line was torn; it was written again of the plan")
 
 

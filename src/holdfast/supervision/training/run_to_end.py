@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.base.errors import AGAIN, BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.base.files import Json, read_json
-from holdfast.base.units import counted
+from holdfast.base.units import counted, gib
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
 from holdfast.config.config import Config
@@ -23,7 +23,9 @@ from holdfast.processes.rank_info import rank_info_of
 from holdfast.processes.standby import Standby
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
+from holdfast.run.plan import RunPlan
 from holdfast.run.snapshots.memory_places import memory_places, sweep
+from holdfast.run.types import Launch
 from holdfast.supervision.companions.notified import notified
 from holdfast.supervision.companions.sampled import sampled
 from holdfast.supervision.companions.trackers import tracked
@@ -74,6 +76,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
             with beside, sampled(folder), told, tracked(folder, config, terminal.tell), copied:
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
+                    _tell_processes(user.launch, run.plan(), terminal)
                     outcome = anchor.going_on(lambda: supervise(user))
                 terminal.end()
                 return anchor.going_on(lambda: _conclude(folder, config, places, outcome, terminal, stop.asked_for))
@@ -90,8 +93,16 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
         terminal.end()
 
 
+def _tell_processes(launch: Launch, plan: RunPlan, terminal: Terminal) -> None:
+    """Say how many processes compute the parts of a step, and the memory they need; nothing where threads do."""
+    if launch.ranks > 1 and launch.settings.at_once > 1:
+        need = f"about {launch.ranks} x {gib(plan.peak_bytes)} of memory"
+        terminal.say(f"{launch.ranks} processes compute the parts of each step: {need} (train.parts_in: threads needs it once)")
+
+
 def _standby(run: RunFolder, config: Config) -> Standby:
-    mode = "off" if rank_info_of(os.environ) else standby_mode(config, run.plan(), read_json(run.machine_file) or {})
+    ranks = trainer_launch(run, config).ranks
+    mode = "off" if rank_info_of(os.environ) else standby_mode(config, run.plan(), read_json(run.machine_file) or {}, ranks)
     return Standby(run, mode, always=bool(config.run.standby))
 
 

@@ -19,6 +19,7 @@ from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.run.types import Diagnosis, Ending, Launch, Verdict
+from holdfast.supervision.launch import parts_ran_out
 from holdfast.supervision.policy.ledgers import barren_rollbacks, deaths_in_step
 from holdfast.supervision.policy.moves import Accept, Change, Done, GiveUp, LeaveGpu, Move, RollBack, StopRequested, Wait
 from holdfast.supervision.policy.next_move import NO_TRIALS, Known, wants_trials
@@ -49,13 +50,19 @@ class TrainerRun:
     def start(self) -> Attempt | None:
         if self.view.stopping() and self.run.attempts():
             return None
-        if self.launch.ranks > 1 or _was_reduced(self.run):
-            self.launch = self.relaunch(self.run)  # a device may be gone, or there again
+        if self._starts_otherwise():
+            self.launch = self.relaunch(self.run)
         orders = self.orders | {"committed_before": self.run.committed()} | failures_so_far(self.run)
         attempt = self.hands.start(self.launch, self.run, orders)
         self.run.event("attempt_started", attempt=attempt.number, stood_by=attempt.stood_by)
         cards_of("failures")  # read while the trainer starts, so that nobody waits for it after a death
         return attempt
+
+    def _starts_otherwise(self) -> bool:
+        """True if a device may be gone, or there again, or processes that compute parts were too many for the memory."""
+        if self.launch.settings.at_once > 1:
+            return self.launch.ranks > 1 and parts_ran_out(self.run)
+        return self.launch.ranks > 1 or _was_reduced(self.run)
 
     def watch(self, attempt: Attempt) -> Ending:
         """Wait until the attempt has ended; it is asked to stop where the user wants that, or its loss is in trouble."""

@@ -12,7 +12,7 @@ import torch
 from holdfast.base.errors import DeviceGone, error_message
 from holdfast.callback.first_calls import make_first_calls
 from holdfast.config.settings import Settings
-from holdfast.processes.rank_environment import device_number
+from holdfast.processes.rank_environment import device_number, ranks_here
 from holdfast.trainer.common.oom import is_out_of_memory
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
@@ -20,7 +20,7 @@ _PATIENCE_S, _LOOK_S = 30.0, 0.1
 
 def prepare_torch(settings: Settings) -> torch.device:
     """Set threads and determinism, and return the device of the plan. Runs before any other torch call. Raises DeviceGone."""
-    take_threads(settings.threads)
+    take_threads(settings.threads_of_each(ranks_here()))
     torch.use_deterministic_algorithms(settings.deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads memory it has not written
     if os.environ.get("TORCH_BLAS_PREFER_HIPBLASLT") == "0":  # torch 2.7 to 2.11 read only its 1 (aten/src/ATen/Context.h)

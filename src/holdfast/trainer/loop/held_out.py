@@ -134,12 +134,13 @@ class HeldOut:
             with tag_out_of_memory(batch):
                 return float(self.training.task.loss_sum(batch, step)[0].double())
 
+        at_once = max(1, settings.at_once // self.training.rank.size)
         with products_in(settings.part_threads):
-            for start in range(0, len(batches), settings.at_once):
+            for start in range(0, len(batches), at_once):
                 if job.stopping.asked:
                     return None
                 self.snapshots.memory.beat({"attempt": job.number, "step": step, "phase": "evaluate", "time": clock.now()})
-                some = batches[start : start + settings.at_once]
+                some = batches[start : start + at_once]
                 with tag_out_of_memory(some[0]):
                     self.training.task.prepare_passes(some)
                 losses += at_the_same_time([partial(loss_of, batch) for batch in some])

@@ -26,11 +26,11 @@ from holdfast.trainer.distributed.rank import ALONE, Rank
 from holdfast.trainer.distributed.rendezvous import store_of
 from holdfast.trainer.distributed.same_setup import refuse_unlike
 from holdfast.trainer.loop.announce import Announcer
-from holdfast.trainer.loop.choose_parts import choose_parts, rehearse_parts
 from holdfast.trainer.loop.ends import end, end_of
 from holdfast.trainer.loop.goals import goals_of
 from holdfast.trainer.loop.held_out import HeldOut
 from holdfast.trainer.loop.pressure import MemoryWatch, cap_memory, compute_within_memory, once_more, within_memory
+from holdfast.trainer.loop.rehearse_parts import rehearse_parts
 from holdfast.trainer.loop.spot_check import spot_check
 from holdfast.trainer.loop.stragglers import SlowRanks
 from holdfast.trainer.state.following import SnapshotFollower
@@ -155,7 +155,6 @@ def _run(training: TrainingState, snapshots: Snapshots | SnapshotFollower, found
     saving = CheckpointSchedule(job, snapshots.memory, step)
     if step == 0:
         snapshots.memory.beat({"attempt": job.number, "step": 1, "phase": "rehearsal", "time": clock.now()})
-        choose_parts(training)
         rehearse_parts(training, announcer.rehearsal)
     watch, slow = MemoryWatch(training), SlowRanks(job.event)
     every = _spot_checks(training)

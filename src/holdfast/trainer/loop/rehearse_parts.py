@@ -1,37 +1,20 @@
-"""Begin a run with parts of its steps side by side where that is faster, and prove that they then have the same bits as one by one."""
+"""Prove, before the first step, that parts of a step computed at the same time have the bits of those computed one by one."""
 
 from __future__ import annotations
 
 import torch
 
-from holdfast.base.tasks import kind_of
-from holdfast.planning.side_by_side import StepSize, side_by_side
 from holdfast.trainer.distributed.rank import parts_of
 from holdfast.trainer.loop.pressure import change, rehearse, within_memory
 from holdfast.trainer.step.step import Announce
 from holdfast.trainer.step.training_state import TrainingState
 
 
-def choose_parts(training: TrainingState) -> None:
-    """Put on the timeline of a new run that parts of its steps are computed side by side, where they are."""
-    job, data, settings = training.job, training.task.data, training.job.settings(1)
-    if training.rank.size > 1 or not kind_of(job.config).base_model:
-        return
-    _, largest = data.table.largest_step(data.sizes, settings.samples)
-    mean = float(data.sizes[data.table.rows].mean()) * job.config.train.effective_batch
-    changes, reason = side_by_side(job.config, settings, StepSize(training.longest, largest, mean, job.plan.params.total))
-    if changes:
-        change(changes, training, 1, reason)
-    elif reason:
-        job.event("parts_one_by_one", says=reason)
-        job.say(f"holdfast: {reason}")
-
-
 def rehearse_parts(training: TrainingState, announce: Announce) -> None:
     """Try the run's largest passes first. Those at the same time are held against the same ones, one by one: same bits, or one by one."""
     rehearse(training, announce)
     settings = training.job.settings(1)
-    if settings.at_once == 1:
+    if settings.at_once <= training.rank.size:  # none in this process
         return
     data = training.task.data
     step, _ = data.table.largest_step(data.sizes, settings.samples)
