@@ -67,7 +67,7 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
     planned = _planned(machine, plan)
     run.event("memory_compared", planned_bytes=planned, measured_bytes=measured)
     orders = read_launch_spec(run.attempt(max(run.attempts(), default=0)))
-    each = f" in each of {orders.ranks} processes" if orders and orders.ranks > 1 else ""
+    each = f" in the first of {orders.ranks} processes" if orders and orders.ranks > 1 else ""
     say(f"memory: {gib(measured)} at its peak{each}, {gib(planned)} planned ({planned / measured - 1:+.0%})")
     if plan.seconds and summary.get("wall_seconds"):
         expected = f"{span(plan.seconds.low)} to {span(plan.seconds.high)}"

@@ -127,7 +127,10 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
                 f"{words.per_second} per second" + (", without padding" if words.per_second == "tokens" else ""),
             )
         )
-    tiles.append((f"{summary['peak_bytes'] / 2**30:.2f} GiB", "peak memory"))
+    ranks = len(steps[-1].get("rank_seconds") or [])
+    tiles.append(
+        (f"{summary['peak_bytes'] / 2**30:.2f} GiB", f"peak memory of the first of {ranks} processes" if ranks > 1 else "peak memory")
+    )
     tiles.append((str(summary["attempts"]), "starts of the trainer"))
     return tiles
 
