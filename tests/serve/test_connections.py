@@ -30,6 +30,7 @@ class Waiting:
     name = "waiting"
 
     def __init__(self) -> None:
+        self.trouble = ""
         self.left = 0  # answers that were not asked to their end
         self.asked, self.free = 0, threading.Event()  # it answers while it is free
         self.free.set()
@@ -155,6 +156,17 @@ def test_an_engine_that_cannot_be_reached_is_told(served: SimpleNamespace) -> No
     served.engine.refuses = True
     status, told = answer(served)
     assert status >= 500 and "the model's process does not answer" in told
+
+
+def test_health_says_that_the_engine_cannot_answer_and_why(served: SimpleNamespace) -> None:
+    served.engine.trouble = "the model's process was stopped"
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line:
+        line.request("GET", "/health")
+        told = line.getresponse()
+        facts = {"status": "down", "engine": "waiting", "serves": "first", "reason": "the model's process was stopped"}
+        assert (told.status, json.loads(told.read())) == (503, facts)
+    served.engine.trouble = ""
+    assert healthy(served)
 
 
 def healthy(served: SimpleNamespace) -> bool:
