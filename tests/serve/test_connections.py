@@ -30,6 +30,7 @@ class Waiting:
     name = "waiting"
 
     def __init__(self) -> None:
+        self.trouble = ""
         self.left = 0  # answers that were not asked to their end
         self.asked, self.free = 0, threading.Event()  # it answers while it is free
         self.free.set()
@@ -59,7 +60,7 @@ def served() -> Iterator[SimpleNamespace]:
     state.served = ServedModel(load_codec(EMBEDDED["tiny"]), "first", 512, engine)
     server = open_gateway(state, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield SimpleNamespace(port=server.server_address[1], engine=engine)
+    yield SimpleNamespace(port=server.server_address[1], engine=engine, server=server, state=state)
     server.shutdown()
     server.server_close()
 
@@ -115,10 +116,18 @@ def test_a_request_that_drips_ends(served: SimpleNamespace, monkeypatch: pytest.
     raise AssertionError("it may drip for ever")
 
 
-def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def post(**body: Any) -> bytes:
+    told = json.dumps({"prompt": "x", "max_tokens": 1} | body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\n"
+    return f"{head}Content-Length: {len(told)}\r\n\r\n".encode() + told
+
+
+def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: SimpleNamespace) -> None:
+    served.engine.free.clear()
     with contextlib.ExitStack() as many:
-        lines = [many.enter_context(dial(served)) for _ in range(endpoint._CONNECTIONS)]
-        wait_until(lambda: threading.active_count() > endpoint._CONNECTIONS)
+        for _ in range(endpoint._CONNECTIONS):
+            many.enter_context(dial(served)).sendall(post())
+        wait_until(lambda: served.state.served.asked == endpoint._CONNECTIONS)
         for _ in range(20):
             with dial(served) as beyond:
                 assert beyond.recv(30).startswith(b"HTTP/1.1 503 ")
@@ -127,8 +136,33 @@ def test_connections_beyond_the_limit_are_told_and_room_comes_back(served: Simpl
                 assert b"".join(iter(lambda: beyond.recv(1 << 16), b"")).startswith(b"HTTP/1.1 503 "), "and then the end"
                 for _ in range(2):  # a connection that is closed with bytes unread fails here, before its client has looked at the answer
                     beyond.sendall(b"POST /v1/completions HTTP/1.1\r\n")
-        lines[0].close()
-        wait_until(lambda: answered(served))
+    served.engine.free.set()
+    wait_until(lambda: answered(served))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /health HTTP/1.1\r\nX: ", b"body"])
+def test_who_asks_slowly_locks_nobody_out(served: SimpleNamespace, sent: bytes) -> None:
+    with contextlib.ExitStack() as many:
+        lines = []
+        for number in range(endpoint._CONNECTIONS + 6):
+            lines.append(many.enter_context(dial(served)))
+            lines[-1].sendall(post()[:-5] if sent == b"body" else sent)
+            waiting = min(number + 1, endpoint._CONNECTIONS)
+            wait_until(lambda: len(served.server._asking) == waiting)  # noqa: B023
+        for _ in range(20):
+            assert answer(served)[0] == 200
+        told = b"".join(iter(lambda: lines[0].recv(1 << 16), b""))
+        assert told.startswith(b"HTTP/1.1 408 ") and b"the request took too long to come" in told
+
+
+def test_one_client_of_many_connections_takes_no_place_of_another(served: SimpleNamespace) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), source_address=("127.0.0.2", 0)) as other, contextlib.ExitStack() as many:
+        wait_until(lambda: len(served.server._asking) == 1)
+        for _ in range(2 * endpoint._CONNECTIONS):
+            many.enter_context(dial(served))
+        wait_until(lambda: len(served.server._asking) == endpoint._CONNECTIONS)
+        other.sendall(post())
+        assert other.recv(30).startswith(b"HTTP/1.1 200 ")
 
 
 def answered(served: SimpleNamespace) -> bool:
@@ -139,12 +173,10 @@ def answered(served: SimpleNamespace) -> bool:
 
 def test_clients_that_have_gone_while_they_waited_for_the_engine_keep_no_place(served: SimpleNamespace) -> None:
     served.engine.free.clear()
-    body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\nContent-Length: {len(body)}\r\n\r\n"
     for _ in range(2 * endpoint._CONNECTIONS):
         before = served.engine.asked
         with dial(served) as line:
-            line.sendall(head.encode() + body)
+            line.sendall(post())
             wait_until(lambda: served.engine.asked > before or before == 2)  # noqa: B023
     wait_until(lambda: healthy(served))
     assert served.engine.asked == 2, "the others had gone before it was their turn"
@@ -157,6 +189,17 @@ def test_an_engine_that_cannot_be_reached_is_told(served: SimpleNamespace) -> No
     assert status >= 500 and "the model's process does not answer" in told
 
 
+def test_health_says_that_the_engine_cannot_answer_and_why(served: SimpleNamespace) -> None:
+    served.engine.trouble = "the model's process was stopped"
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line:
+        line.request("GET", "/health")
+        told = line.getresponse()
+        facts = {"status": "down", "engine": "waiting", "serves": "first", "reason": "the model's process was stopped"}
+        assert (told.status, json.loads(told.read())) == (503, facts)
+    served.engine.trouble = ""
+    assert healthy(served)
+
+
 def healthy(served: SimpleNamespace) -> bool:
     """Whether a client that does not ask the engine is answered."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line, contextlib.suppress(ConnectionError):
@@ -167,12 +210,8 @@ def healthy(served: SimpleNamespace) -> bool:
 
 def test_one_that_does_not_read_its_stream_is_left(served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_SILENT_S", 0.3)
-    body = json.dumps({"prompt": "x", "max_tokens": 9, "stream": True}).encode()
     with dial(served) as line:
-        line.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer secret\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body) + body
-        )
+        line.sendall(post(max_tokens=9, stream=True))
         wait_until(lambda: served.engine.left == 1)
     assert answer(served)[0] == 200
 

@@ -23,7 +23,7 @@ from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.run.types import Diagnosis, Ending, FailureReport
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
+from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole, states_since
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
@@ -206,12 +206,28 @@ def test_a_state_of_accelerate_that_was_cut_off_before_its_last_files_is_passed_
     ("name", "step"),
     [
         ("step_40", 40), ("epoch=3-step=400.ckpt", 400), ("iter-000800-ckpt.pth", 800), ("model-7.pt", 7),
+        ("99999999999999999999.pt", None), ("checkpoint-99999999999999999999", None), ("step=99999999999999999999.ckpt", None),
         ("epoch_3", None), ("epoch=3.ckpt", None), ("model-epoch03-val_loss0.25.ckpt", None), ("last.pt", None),
     ],
 )  # fmt: skip
 def test_a_number_in_the_name_of_a_checkpoint_is_its_step_where_it_is_none_of_an_epoch(tmp_path: Path, name: str, step: int | None) -> None:
     (tmp_path / name).mkdir() if "." not in name else archive(tmp_path / name)
     assert candidates(tmp_path, "files") == [(step, tmp_path / name)]
+
+
+@pytest.mark.parametrize("form", ["trainer", "files"])
+def test_an_absurd_checkpoint_beside_real_ones_is_none_of_them(tmp_path: Path, form: str) -> None:
+    real = checkpoint(tmp_path)
+    for number in ("9" * 20, "9" * 200):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+        (tmp_path / f"checkpoint-{number}/trainer_state.json").write_text(f'{{"global_step": {number}, "max_steps": {number}}}')
+    (tmp_path / f"checkpoint-{'8' * 20}").touch()
+    (tmp_path / "checkpoint-77").touch()
+    found = newest_whole(tmp_path, form, {})
+    assert (found.path, found.step, found.aside) == (real, 10, ())
+    assert [step for step, _ in states_since(tmp_path, 0.0)] == [10]
+    (real / "trainer_state.json").write_text(f'{{"global_step": 10, "max_steps": {"9" * 20}}}')
+    assert states_since(tmp_path, 0.0) == [(10, None)]
 
 
 def test_names_of_an_earlier_time_are_kept_when_another_is_set_aside(tmp_path: Path) -> None:

@@ -17,6 +17,11 @@ def killed_by(number: int) -> str:
         return f"killed by signal {abs(number)}"
 
 
+def ended_by(code: int) -> str:
+    """Say how a process ended by its exit code: was killed by SIGKILL; has ended with exit code 1."""
+    return f"was {killed_by(code)}" if code < 0 else f"has ended with exit code {code}"
+
+
 def children_s() -> float:
     """Return the CPU seconds of all children of this process that have ended and were waited for, and of theirs."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

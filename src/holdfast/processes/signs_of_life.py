@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.processes.awake import Awake
 
 _LOOK_MOST_S = 2.0
+_STOPPED = b"T"
 
 
 class SignsOfLife:
@@ -45,3 +46,11 @@ def counted(pid: int) -> tuple[int, ...] | None:
     except OSError:
         return None
     return tuple(int(number) for number in (*fields[11:13], *switches))
+
+
+def is_stopped(pid: int) -> bool:
+    """True if a process was stopped (SIGSTOP, a terminal's Ctrl-Z) and not woken since."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == _STOPPED
+    except OSError:
+        return False

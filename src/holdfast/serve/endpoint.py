@@ -11,7 +11,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +27,8 @@ _LARGEST_BODY = 1 << 22  # bytes
 _CONNECTIONS = 64
 _WORTH_PACKING = 1024  # bytes of a body
 _SILENT_S = 30.0  # a client may take between two reads or writes
-_ASKING_S = 60.0  # and to send a whole request
+_HEAD_S = 20.0  # and to send the head of a request, from its first byte on
+_ASKING_S = 60.0  # and a whole request
 _LEAVING_S = 2.0  # who is told that there is no room may take to hear it
 
 
@@ -36,6 +38,13 @@ class RequestRefused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class AskedTooSlowly(Exception):
+    """A request that does not come. begun: whether there was any of it."""
+
+    def __init__(self, begun: bool) -> None:
+        self.begun = begun
 
 
 def refuse_port(port: int) -> None:
@@ -53,7 +62,10 @@ def open_server(address: str, port: int, handler: type[BaseHTTPRequestHandler]) 
 
 
 class Server(ThreadingHTTPServer):
-    """So many connections at once as a person and their programs need; those beyond are told 503."""
+    """So many connections at once as a person and their programs need.
+
+    One beyond takes the place of the one that has been asking for longest; where all have asked, it is told 503.
+    """
 
     daemon_threads = True
     request_queue_size = 2 * _CONNECTIONS  # that wait to be accepted while an engine keeps the process busy; the library takes 5
@@ -61,10 +73,39 @@ class Server(ThreadingHTTPServer):
     def __init__(self, *arguments: Any) -> None:
         self._room = threading.BoundedSemaphore(_CONNECTIONS)
         self._leaving = threading.BoundedSemaphore(_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._asking: dict[socket.socket, tuple[str, float]] = {}  # the client's address, and since when
+        self._displaced: set[socket.socket] = set()  # another one has their place
         super().__init__(*arguments)
 
+    @contextlib.contextmanager
+    def asking(self, connection: socket.socket, address: str, since: float) -> Iterator[None]:
+        """Note that a client is waited for. Raises AskedTooSlowly where another one has taken its place meanwhile."""
+        with self._lock:
+            self._asking[connection] = address, since
+        try:
+            yield
+        finally:
+            with self._lock:
+                displaced = self._asking.pop(connection, None) is None
+        if displaced:
+            raise AskedTooSlowly(True)
+
+    def _displace(self) -> bool:
+        """End the connection that has been asking for longest, of the address with most of them; False where all have asked."""
+        with self._lock:
+            many = Counter(address for address, _ in self._asking.values())
+            if not many:
+                return False
+            slow = min(self._asking, key=lambda one: (-many[self._asking[one][0]], self._asking[one][1]))
+            del self._asking[slow]
+            self._displaced.add(slow)
+        with contextlib.suppress(OSError):
+            slow.shutdown(socket.SHUT_RD)
+        return True
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._room.acquire(blocking=False) or self._displace():
             super().process_request(request, client_address)
         elif self._leaving.acquire(blocking=False):
             threading.Thread(target=self._turn_away, args=(request,), daemon=True).start()
@@ -92,7 +133,11 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._lock:
+                displaced = request in self._displaced
+                self._displaced.discard(request)
+            if not displaced:
+                self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a client that went away, which is no error of the server's."""
@@ -101,28 +146,39 @@ class Server(ThreadingHTTPServer):
 
 
 class RequestStream(io.RawIOBase):
-    """What a client sends. Raises TimeoutError where it is silent for _SILENT_S, or takes longer than _ASKING_S for one request."""
+    """What a client sends. Raises AskedTooSlowly where it is silent for _SILENT_S, takes longer than _HEAD_S for a request's head or
+    _ASKING_S for all of it, or where its place went to another one."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, server: Server, address: str) -> None:
+        self._connection, self._server, self._address = connection, server, address
         self.begin()
 
     def begin(self) -> None:
         """Start the wait for another request."""
-        self._until = time.monotonic() + _ASKING_S
+        self._since, self._begun, self._heads = time.monotonic(), False, True
+
+    def begin_body(self) -> None:
+        """Start the wait for a request's body, whose head has come."""
+        self._heads = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left = self._until - time.monotonic()
+        left = self._since + min(_ASKING_S, _HEAD_S if self._begun and self._heads else _ASKING_S) - time.monotonic()
         if left <= 0:
-            raise TimeoutError("a request took too long to come")
+            raise AskedTooSlowly(self._begun)
         self._connection.settimeout(min(left, _SILENT_S))
         try:
-            return self._connection.recv_into(buffer)
+            with self._server.asking(self._connection, self._address, self._since):
+                count = self._connection.recv_into(buffer)
+        except TimeoutError:
+            raise AskedTooSlowly(self._begun) from None
         finally:
             self._connection.settimeout(_SILENT_S)
+        if not self._begun:
+            self._since, self._begun = time.monotonic(), True
+        return count
 
 
 class GuardedHandler(BaseHTTPRequestHandler):
@@ -131,15 +187,24 @@ class GuardedHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     entrance = "Authorization: Bearer TOKEN"  # how a token is given, in words
     streaming = False  # whether the status of a stream has been sent
+    server: Server
+    requestline, request_version, command = "", protocol_version, ""  # before a request has come
 
     def setup(self) -> None:
         super().setup()
-        self._asked = RequestStream(self.connection)
+        self._asked = RequestStream(self.connection, self.server, self.client_address[0])
         self.rfile = io.BufferedReader(self._asked)
 
     def handle_one_request(self) -> None:
         self._asked.begin()
-        super().handle_one_request()
+        try:
+            super().handle_one_request()
+        except AskedTooSlowly as slow:
+            self.close_connection = True
+            if slow.begun:
+                self.send_json(
+                    {"error": {"message": "the request took too long to come", "type": "invalid_request_error", "code": None}}, 408
+                )
 
     def secret(self) -> str:
         """Return the token."""
@@ -229,6 +294,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length") or ""
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > _LARGEST_BODY:
             raise RequestRefused(413, f"a body of at most {_LARGEST_BODY:,} bytes, with its length, is needed")
+        self._asked.begin_body()
         try:
             value = orjson.loads(self.rfile.read(int(length)))
         except orjson.JSONDecodeError as error:

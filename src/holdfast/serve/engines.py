@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import os
-import subprocess
-import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,17 +14,14 @@ import orjson
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.child import module_command, trainer_command
-from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, remove_abandoned, write_json
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.endings import end_tokens
 from holdfast.export.gguf.convert import sixteen, write_gguf, write_gguf_adapter
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
-from holdfast.processes.signs_of_life import SignsOfLife
+from holdfast.serve.child import PATIENCE_S, Child
 
-_PATIENCE_S, _LEAVING_S = 600, 1.0
-_LOOK_S, _SILENT_S = 0.5, 30.0  # of a program that is asked: one that computes shows it many times a second
 MODELS = ("base", "tuned")
 
 
@@ -50,73 +43,15 @@ class AnswerRequest:
 
 
 class Engine(Protocol):
-    """stream: (text, tokens it is, why it ended or None) as it comes; the last one has a reason."""
+    """stream: (text, tokens it is, why it ended or None) as it comes; the last one has a reason.
+
+    One of a process has `trouble`, too: why it cannot answer now, "" where it can.
+    """
 
     name: str
 
     def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]: ...
     def close(self) -> None: ...
-
-
-class Child:
-    """The program that generates, while it lives. One that does nothing for long while it is asked is ended, and started again when
-    the next one asks."""
-
-    def __init__(self, command: list[str], log: Path, env: Mapping[str, str]) -> None:
-        self._command, self._path, self._env = command, log, dict(env)
-        self._lock, self._asked, self._over = threading.Lock(), 0, threading.Event()
-        self._hung = ""
-        self._start()
-        self._watching = threading.Thread(target=self._watch, daemon=True)
-        self._watching.start()
-
-    def _start(self) -> None:
-        """Start the engine. Raises Stop(1) where it ends before it can answer."""
-        self._log = self._path.open("ab")
-        self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=self._env)
-        self._signs = SignsOfLife(self.process.pid)
-        self.ready = _ready(self.process, self._path)
-        self._signs.begin()
-
-    @contextlib.contextmanager
-    def asked(self) -> Iterator[None]:
-        """Hold the engine while it is asked for an answer. Raises RuntimeError, with the reason, where it ended or hung meanwhile."""
-        with self._lock:
-            if self.process.poll() is not None:
-                _end(self.process, self._log)
-                try:
-                    self._start()
-                except Stop as stop:
-                    raise RuntimeError(stop.message) from None
-            if not self._asked:
-                self._signs.begin()
-            self._asked, process, self._hung = self._asked + 1, self.process, ""
-        try:
-            yield
-        except (OSError, RuntimeError, http.client.HTTPException):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LEAVING_S)  # what it said last may come before its end does
-            if process.poll() is None and not self._hung:
-                raise
-            raise RuntimeError(self._hung or "the model's process has ended; it is started again for the next request") from None
-        finally:
-            with self._lock:
-                self._asked -= 1
-
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            with self._lock:
-                if self._asked and (silent := self._signs.silent_s()) > _SILENT_S:
-                    again = "it was ended, and is started again for the next request"
-                    self._hung = f"the model's process gave no sign of life for {silent:.0f} s; {again}"
-                    print(f"holdfast: {self._hung}", file=sys.stderr, flush=True)
-                    self.process.kill()
-                    self.process.wait()
-
-    def close(self) -> None:
-        self._over.set()
-        self._watching.join()
-        _end(self.process, self._log)
 
 
 class LlamaCpp:
@@ -135,20 +70,25 @@ class LlamaCpp:
     def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
         body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
         body |= {"top_p": wanted.top_p, "lora": [{"id": 0, "scale": float(wanted.model == "tuned")}], "cache_prompt": True}
-        with self._child.asked():
+        with self._child.asked() as hear:
             ready = self._child.ready
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ready['key']}"}
             request = urllib.request.Request(ready["url"] + "/completion", orjson.dumps(body), headers)
-            with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 for line in answer:
                     if not line.startswith(b"data: {"):
                         continue
                     part = orjson.loads(line[6:])
+                    hear()
                     if part.get("stop"):
                         yield part.get("content", ""), 0, "stop" if part.get("stop_type") in ("eos", "word") else "length"
                         return
                     yield part["content"], 1, None
             raise RuntimeError("the model's answer broke off")
+
+    @property
+    def trouble(self) -> str:
+        return self._child.trouble
 
     def close(self) -> None:
         self._child.close()
@@ -188,7 +128,7 @@ class Transformers:
             say(told)
 
     def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
-        with self._lock, self._child.asked():
+        with self._lock, self._child.asked() as hear:
             self._number += 1
             self._send({"number": self._number, **vars(wanted)})
             ids: list[int] = []
@@ -197,6 +137,7 @@ class Transformers:
             try:
                 while not ended:
                     part = self._next(self._number)
+                    hear()
                     ended = "end" in part or "error" in part
                     if "error" in part:
                         raise RuntimeError(part["error"])
@@ -227,40 +168,9 @@ class Transformers:
             raise RuntimeError("the model's process has ended" if not part else f"the model answers request {part.get('of')}, not {number}")
         return part
 
+    @property
+    def trouble(self) -> str:
+        return self._child.trouble
+
     def close(self) -> None:
         self._child.close()
-
-
-def _ready(child: subprocess.Popen[bytes], log: Path) -> Json:
-    """Read the first line that a child prints once it can answer. Raises Stop(1) where it ends before."""
-    assert child.stdout
-    line = child.stdout.readline()
-    if line:
-        found: Json = orjson.loads(line)
-        return found
-    code = child.wait()
-    why, hint = _why_ended(log.read_text(errors="replace"))
-    raise Stop(BLOCKED, f"the model's process ended with exit code {code}: {why[:300]}", hint)
-
-
-def _why_ended(log: str) -> tuple[str, str]:
-    """Return the reason an engine's log ends with, and what to do: the child's own sentence and hint where it ended with these."""
-    lines = log.strip().splitlines() or ["it printed nothing"]
-    at = max((at for at, line in enumerate(lines) if line.startswith("holdfast: ")), default=-1)
-    hint = next((line for line in lines[at:] if at >= 0 and line.startswith("  -> ")), "try the other --engine")
-    return lines[at].removeprefix("holdfast: "), hint.removeprefix("  -> ")
-
-
-def _end(child: subprocess.Popen[bytes], log: object) -> None:
-    with contextlib.suppress(OSError):
-        assert child.stdin
-        child.stdin.close()
-    child.terminate()
-    try:
-        child.wait(10)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-    if child.stdout:
-        child.stdout.close()
-    log.close()  # type: ignore[attr-defined]

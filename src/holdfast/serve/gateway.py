@@ -47,7 +47,10 @@ class GatewayHandler(GuardedHandler):
         self.answer(posts | ({"/ab/ask": self._ask, "/ab/vote": self._vote} if self.state.blind else {}))
 
     def _health(self) -> None:
-        self.send_json({"status": "ok", "engine": self.state.served.engine.name, "serves": self.state.served.name})
+        served = self.state.served
+        trouble = getattr(served.engine, "trouble", "")
+        facts: Json = {"status": "down" if trouble else "ok", "engine": served.engine.name, "serves": served.name}
+        self.send_json(facts | ({"reason": trouble} if trouble else {}), 503 if trouble else 200)
 
     def _metrics(self) -> None:
         lines = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from holdfast.supervision.foreign_checkpoints.newest import MOST_STEPS
+
 _HEAD, _FOOT = 12, 4  # length and its checksum, the record's checksum
 _MOST = 1 << 24  # bytes of new records that are looked at together
 _STEP_TAG = 0x10  # field 2 of Event, a varint: tensorflow/core/util/event.proto
@@ -54,5 +56,5 @@ def step_of(event: bytes) -> int | None:
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return value
+            return value if value < MOST_STEPS else None
     return None

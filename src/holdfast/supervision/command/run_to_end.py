@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
 from holdfast.base.files import Json, read_json, write_bytes, write_json
-from holdfast.base.signal_names import killed_by
+from holdfast.base.signal_names import ended_by
 from holdfast.base.units import listed
 from holdfast.book import cards_of
 from holdfast.book.kinds.failure import Failure
@@ -113,7 +113,7 @@ def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
     """Say that a disk takes nothing of how the newest attempt ended, for which its shim has kept room."""
     numbers = run.attempts()
     code = (read_json(run.attempt(numbers[-1]) / "ending.json") or {}).get("code") if numbers else None
-    ended = "was not started" if code is None else f"was {killed_by(code)}" if code < 0 else f"has ended with exit code {code}"
+    ended = "was not started" if code is None else ended_by(code)
     return f"{why}: the command {ended}, and that cannot be written down", None
 
 

@@ -14,12 +14,11 @@ from holdfast.base.files import read_json
 from holdfast.base.identity import Identity, alive
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import span
-from holdfast.processes.signs_of_life import SignsOfLife
+from holdfast.processes.signs_of_life import SignsOfLife, is_stopped
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
 
 _LOOK_S = 0.5
-_STOPPED = b"T"
 _INSTEAD = {"shim": "what it looked after goes on", "writer": "another one takes its place"}
 
 
@@ -77,7 +76,7 @@ class Attendants:
             silent = self._signs[pid].silent_s()
             if silent <= self._limit_s[role]:
                 continue
-            wakes = role == "shim" and pid not in self._woken and _is_stopped(pid)
+            wakes = role == "shim" and pid not in self._woken and is_stopped(pid)
             if signal_holder(identity, lock, signal.SIGCONT if wakes else signal.SIGKILL):
                 self._told(role, silent, wakes)
                 self._limit_s[role] *= 1 if wakes else 2
@@ -99,13 +98,6 @@ class Attendants:
             }
             found |= {one["pid"]: (role, one, lock) for role, (one, lock) in named.items() if alive(one)}
         return found
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == _STOPPED
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ from holdfast.run.command import Command
 from holdfast.supervision.foreign_checkpoints.proof import of_accelerate, prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 
+MOST_STEPS = 10**12  # a number beyond it is none of steps
 ASIDE = "set-aside-"  # a Trainer counts and deletes what begins with "checkpoint-"
-_TRAINER = re.compile(r"checkpoint-(\d+)")
-_ACCELERATE = re.compile(r"(?:checkpoint|step|epoch)[-_](\d+)")  # as its examples, transformers' and diffusers' scripts name them
+_TRAINER = re.compile(r"checkpoint-(\d{1,12})")
+_ACCELERATE = re.compile(r"(?:checkpoint|step|epoch)[-_](\d{1,12})")  # as its examples, transformers' and diffusers' scripts name them
 _STEP = re.compile(r"(?:step|iter(?:ation)?)s?[-_=]?(\d+)", re.I)
 _NO_STEP = re.compile(r"(?:epochs?|ep)[-_=]?(\d+)", re.I)
 _ANY = re.compile(r"(\d+)(?=\D*$)")
@@ -55,12 +56,10 @@ def candidates(place: Path, whole: str) -> list[tuple[int | None, Path]]:
 
 def _numbers(name: str) -> tuple[int | None, int | None]:
     """Return (number that orders checkpoints of this name, step it tells of): an epoch's tells of no step. None: there is none."""
-    if step := _STEP.search(name):
-        return int(step[1]), int(step[1])
-    if epoch := _NO_STEP.search(name):
-        return int(epoch[1]), None
-    number = _ANY.search(name)
-    return (int(number[1]), int(number[1])) if number else (None, None)
+    epoch = None if (step := _STEP.search(name)) else _NO_STEP.search(name)
+    found = step or epoch or _ANY.search(name)
+    number = int(found[1]) if found else MOST_STEPS
+    return (None, None) if number >= MOST_STEPS else (number, None if epoch else number)
 
 
 def _is_another_name(entry: Path) -> bool:
@@ -153,4 +152,4 @@ def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | No
     if state is None:
         return None
     most = state.get("max_steps")
-    return (most if isinstance(most, int) and most > 0 else None,)
+    return (most if isinstance(most, int) and 0 < most < MOST_STEPS else None,)
