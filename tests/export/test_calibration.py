@@ -23,6 +23,7 @@ from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.make import Tools, converter
 from holdfast.export.proof import EXACT, Comparison, beyond
 from holdfast.export.subject import read_subject
+from holdfast.report.shipped.exported import lines
 from support.shipped import make_adapter, make_family, measure_here
 
 pytest.importorskip("gguf", reason="the package gguf is not installed")
@@ -126,6 +127,34 @@ def test_a_type_that_is_refused_leaves_the_others(adapter: Path, tmp_path: Path,
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize(("kind", "holds"), [("f16", "bf16"), ("bf16", "f16")])
+def test_a_type_of_16_bits_that_is_refused_leaves_the_others(
+    kind: str, holds: str, adapter: Path, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """f16 where a value is too large for it, bf16 where it keeps too few digits; `holds` is the type of 16 bits that can be made."""
+    monkeypatch.setattr(exporting, "sixteen", lambda _: holds)
+    judging = exporting.judged
+
+    def judged(job: Any, file: Path, of: str, proven: bool) -> Comparison:
+        return Comparison({}, ["too much is lost"]) if of == kind else judging(job, file, "q8_0", proven)
+
+    monkeypatch.setattr(exporting, "judged", judged)
+    answer = export_gguf(order_of(adapter, tmp_path / "out", said), [kind, "q8_0"], Tools())
+    assert answer["refused"] == {kind: ["too much is lost"]}
+    assert [file.name for file in (tmp_path / "out").glob("*.gguf")] == ["adapter-q8_0.gguf"]
+    with pytest.raises(Stop, match=f"{kind}: too much is lost"):
+        export_gguf(order_of(adapter, tmp_path / "other", said), [kind], Tools())
+
+
+def test_a_vocabulary_that_differs_is_named_where_rounding_costs_too_much_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seen, told in ((figures(9e-5), "compute alike"), (figures(2.4e-4), "are alike")):
+        compared = Comparison(seen, ["conversation 1 is other tokens"], numeric=False)
+        job: Any = SimpleNamespace(order=SimpleNamespace(subject=None))
+        monkeypatch.setattr(judge, "first_tensor", lambda *_: None)
+        lead = judge.lead(job, Path("it.gguf"), "f16", compared, proven=False)
+        assert lead.startswith("the vocabulary") and told in lead and "RoPE" not in lead
+
+
 CONVERTER = "convert_hf_to_gguf.py"
 
 
@@ -150,7 +179,8 @@ def test_a_converter_that_was_only_found_and_fails_is_told_and_ours_used(
     (tmp_path / CONVERTER).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     checked = export_gguf(order_of(adapter, tmp_path / "out", said), ["f16"], Tools())["checked"]
-    assert checked["converter"] == "holdfast" and any("Qwen2 is not for me" in line for line in said)
+    assert checked["converter"] == "holdfast" and lines(checked)[0][1] == "llama.cpp, f16, converted by holdfast"
+    assert any("Qwen2 is not for me" in line for line in said)
 
 
 @pytest.mark.parametrize(("left", "written"), [(5e-3, "float32"), (5e-4, "bfloat16")])

@@ -241,9 +241,9 @@ def test_llama_cpps_own_converter_is_preferred(made: Any, tmp_path: Path, monkey
     said = "import sys, json; open(sys.argv[3], 'w').write('no GGUF'); json.dump(sys.argv[1:], open(%r, 'w'))"
     (tmp_path / "llama.cpp/convert_hf_to_gguf.py").write_text(said % str(tmp_path / "said.json"))
     with pytest.raises(Stop, match=r"llama\.cpp cannot use"):
-        export_gguf(order_of(made("qwen2"), tmp_path / "out"), ["bf16"], Tools(tmp_path / "llama.cpp"))
+        export_gguf(order_of(made("qwen2"), tmp_path / "out"), ["f16"], Tools(tmp_path / "llama.cpp"))
     merged, option, file, kind, value = json.loads((tmp_path / "said.json").read_text())
-    assert (option, kind, value) == ("--outfile", "--outtype", "bf16") and file.endswith("-bf16.gguf") and merged
+    assert (option, kind, value) == ("--outfile", "--outtype", "f16") and file.endswith("-f16.gguf") and merged
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import processors
 from transformers import AutoTokenizer
 
 from holdfast.config.config import Config
@@ -82,9 +84,15 @@ class OtherCuts:
     def __init__(self, tokenizer: Any, word: str) -> None:
         self.tokenizer, self.word = tokenizer, word
 
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return {"input_ids": [*ids[:3], 7, *ids[3:]] if self.word in text else ids}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
 
 
 @pytest.mark.parametrize("rare", ["a system turn", "two turns", "an instruction"])
@@ -102,3 +110,60 @@ def test_ids_of_a_rare_shape_are_compared_too(rare: str, template: str | None, t
     with pytest.raises(Refusal, match=r"tokenizer\.json says \[.*AutoTokenizer says \[7, ") as refused:
         tokenizer_check.compare_readers(config, tokens_of((4, 4)))
     assert "rows.jsonl" in str(refused.value) and "100" in str(refused.value)
+
+
+def lower(tree: dict[str, Any], _: dict[str, Any]) -> None:
+    tree["normalizer"] = {"type": "Lowercase"}
+
+
+def add_a_token(_: dict[str, Any], settings: dict[str, Any]) -> None:
+    settings["additional_special_tokens"] = ["Nineteen"]
+
+
+def compose(tree: dict[str, Any], _: dict[str, Any]) -> None:
+    tree["normalizer"] = {"type": "NFD"}
+
+
+BY_FILE, BY_CLASS = "from one download", "set tokenizer_class to "
+DISAGREEING = [
+    (lower, {"text": "Only here a LETTER is large."}, BY_CLASS),
+    (lower, {"prompt": "How many of it ", "completion": "are GREEN?"}, BY_CLASS),
+    (compose, {"messages": [ASK, TELL | {"content": "Né, it is nineteen and a half of them in all."}]}, BY_CLASS),
+    (add_a_token, ROWS["one turn"], "take 'Nineteen' out of the model's tokenizer_config.json"),
+]
+
+
+@pytest.mark.parametrize(("change", "row", "hint"), DISAGREEING)
+def test_rows_whose_text_the_files_of_a_tokenizer_read_otherwise_are_refused(
+    change: Any, row: Any, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = codec_with(tmp_path / "model", SHAPES["plain"])
+    tree, settings = (json.loads((codec.folder / name).read_text()) for name in ("tokenizer.json", "tokenizer_config.json"))
+    (codec.folder / "rows.jsonl").write_text(f"{json.dumps({'messages': [ASK, TELL | {'content': 'nine'}]})}\n" * 3 + json.dumps(row))
+    theirs = codec.tokenizer.from_str(json.dumps(tree))
+    settings["tokenizer_class"] = "TokenizersBackend"
+    change(tree, settings)
+    (codec.folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = Config.model_validate({"model": str(codec.folder), "data": {"files": [str(codec.folder / "rows.jsonl")]}})
+    monkeypatch.setattr(tokenizer_check, "read_model", lambda _: SimpleNamespace(folder=codec.folder))
+    if change is not add_a_token:
+        (codec.folder / "tokenizer.json").write_text(json.dumps(tree))
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: OtherCuts(theirs, "no such word"))
+    with pytest.raises(Refusal, match=r"rows\.jsonl:[1-4], token \d+ of \d+: .*tokenizer\.json says \[.*AutoTokenizer says \[") as refused:
+        tokenizer_check.compare_readers(config, tokens_of((4, 4)))
+    assert hint in refused.value.hint
+
+
+def test_a_token_that_autotokenizer_alone_puts_before_a_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers 4 does by add_bos_token, whatever tokenizer.json says; with a template the text has its own beginning."""
+    opening = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    for template, refused in ((None, True), (SHAPES["plain"], False)):
+        codec = codec_with(tmp_path / f"model{refused}", template)
+        (codec.folder / "rows.jsonl").write_text(json.dumps(ROWS["one turn"]))
+        theirs = codec.tokenizer.from_str(codec.tokenizer.to_str())
+        theirs.post_processor = opening
+        config = Config.model_validate({"model": str(codec.folder), "data": {"files": [str(codec.folder / "rows.jsonl")]}})
+        monkeypatch.setattr(tokenizer_check, "read_model", lambda _, folder=codec.folder: SimpleNamespace(folder=folder))
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, theirs=theirs, **__: OtherCuts(theirs, "no such word"))
+        with pytest.raises(Refusal, match="each text") if refused else nullcontext():
+            tokenizer_check.compare_readers(config, tokens_of((4, 4)))

@@ -7,6 +7,12 @@ from holdfast.base.files import Json
 _YES = {True: "yes", False: "no"}
 
 
+def of_engine(checked: Json) -> str:
+    """Say what loaded the export, its type where it has one, and whose converter wrote a GGUF."""
+    parts = [checked["engine"], checked.get("type"), f"converted by {checked['converter']}" if "converter" in checked else None]
+    return ", ".join(part for part in parts if part)
+
+
 def of_learned(checked: Json) -> str | None:
     """Say whether what was learned is in the export; None where nothing is known of it."""
     learned = checked.get("learned")

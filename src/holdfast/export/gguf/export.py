@@ -89,13 +89,11 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     One in 16 bits is made first, whether it is asked for or not: it tells a wrong conversion from a coarse type.
     """
     name = job.order.subject.name
-    whole_kind = next((kind for kind in ("f32", "f16", "bf16") if kind in kinds), sixteen(job.order.subject))
+    whole_kind = "f32" if "f32" in kinds else sixteen(job.order.subject)
     whole = (job.folder if whole_kind in kinds else job.work) / f"{name}-{whole_kind}.gguf"
     job.order.say(f"writing {whole.name}")
     by = write_model(job, whole, whole_kind)
     first = judged(job, whole, whole_kind, proven=False)
-    if first.reasons and whole_kind == "bf16" and first.numeric and _equal_in_f16(job):
-        first = judged(job, whole, whole_kind, proven=True)
     _refuse(job, first, whole_kind)
     checked: dict[str, Json] = {whole_kind: first.figures | {"converter": by}}
     refused: Json = {}
@@ -121,18 +119,6 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     (job.folder / "Modelfile").write_text(modelfile(job.codec, f"{name}-{kept[-1]}.gguf", job.questions.end), encoding="utf-8")
     figures = checked[kept[0]]
     return (figures | {"types": {kind: checked[kind] for kind in kept}} if len(kept) > 1 else figures), refused
-
-
-def _equal_in_f16(job: GgufJob) -> bool:
-    """Test whether the same model is equal in f16, so that the difference in bf16 is its own rounding."""
-    file = job.work / "wider-f16.gguf"
-    try:
-        write_kind(job, file, file, "f16")
-        return not judged(job, file, "f16", proven=False).reasons
-    except Stop:
-        return False
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def _refuse(job: GgufJob, compared: Comparison, kind: str) -> None:

@@ -44,11 +44,12 @@ def judged(job: GgufJob, file: Path, kind: str, proven: bool) -> Comparison:
 
 def lead(job: GgufJob, file: Path, kind: str, compared: Comparison, proven: bool) -> str:
     """Say where the difference comes from: the vocabulary, a tensor, the type, or the metadata."""
-    if not compared.numeric and not beyond(compared.figures, budget_of(kind)):
-        return "the vocabulary, its special tokens or the chat template (all tensors compute alike)"
-    tensor = first_tensor(file, kind, job.order.subject)
+    alike = not compared.numeric and not beyond(compared.figures, budget_of(kind))
+    tensor = None if alike else first_tensor(file, kind, job.order.subject)
     if tensor is not None:
         return tensor
+    if not compared.numeric:
+        return f"the vocabulary, its special tokens or the chat template (all tensors {'compute' if alike else 'are'} alike)"
     if proven:
         what = "bf16 keeps too few digits of what was learned" if kind == "bf16" else f"{kind} costs this model that much"
         return f"none of its tensors: the same model in f16 is equal, {what}"

@@ -17,7 +17,7 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
     """Return (what was compared, what was found, what is allowed) of one file or folder."""
     budget = checked["budget"]
     return [
-        ("loaded by", f"{checked['engine']}{', ' + checked['type'] if 'type' in checked else ''}", ""),
+        ("loaded by", words.of_engine(checked), ""),
         (
             "NMSE",
             f"{checked['nmse']:.2e} of logits at {checked['positions']} positions",
@@ -67,4 +67,4 @@ def page(answer: Json, name: str, reference: str) -> str:
 
 
 def _types(answer: Json) -> list[Json]:
-    return [*(answer["checked"].get("types") or {"": answer["checked"]}).values()]
+    return [one for one in (answer["checked"].get("types") or {"": answer["checked"]}).values() if one]

@@ -100,17 +100,22 @@ def _common(one: str, two: str) -> int:
 def one_of_each_shape(config: Config, codec: Codec) -> Iterator[tuple[Source, Example, RenderedRow]]:
     """Yield the shortest conversation of each shape among the first rows: its roles, and what stands in its turns."""
     found: dict[tuple[Any, ...], tuple[Source, JudgedRow, RenderedRow]] = {}
-    for file in config.data.files[:_FILES]:
-        block = next(blocks(file), None)
-        good = readable(Block(block.rows[:_ROWS]), rules_of(config, NO_LIMIT), codec)[0] if block else []
-        first = block.first_line if block else 0
-        for judged, written in good:
-            shape = _shape(judged.example)
-            known = found.get(shape)
-            if shape and len(judged.raw) <= _LONGEST and (known is None or len(judged.raw) < len(known[1].raw)):
-                found[shape] = Source(file, first + judged.line), judged, written
+    for source, judged, written in first_rows(config, codec, _ROWS):
+        shape = _shape(judged.example)
+        known = found.get(shape)
+        if shape and (known is None or len(judged.raw) < len(known[1].raw)):
+            found[shape] = source, judged, written
     for source, judged, written in [*found.values()][:_SHAPES]:
         yield source, judged.example, written
+
+
+def first_rows(config: Config, codec: Codec, most: int) -> Iterator[tuple[Source, JudgedRow, RenderedRow]]:
+    """Yield the readable ones of the first `most` rows of each of the first files, each as it is written; none that is very long."""
+    for file in config.data.files[:_FILES]:
+        if block := next(blocks(file), None):
+            for judged, written in readable(Block(block.rows[:most]), rules_of(config, NO_LIMIT), codec)[0]:
+                if len(judged.raw) <= _LONGEST:
+                    yield Source(file, block.first_line + judged.line), judged, written
 
 
 def _shape(example: Example) -> tuple[Any, ...]:
