@@ -494,6 +494,19 @@ def test_a_start_without_an_option_that_was_refused_waits_for_nothing(tmp_path: 
     assert seconds == {"": 0.5, "--resume_from_checkpoint": 0.0}
 
 
+@pytest.mark.parametrize(("ending", "pause"), [("killed", 0.0), ("error", 0.0), ("at once", 0.5)])
+def test_an_attempt_that_lived_longer_than_any_pause_is_started_again_at_once(ending: str, pause: float, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    attempt = Attempt(1, run.attempt(1), None)
+    attempt.folder.mkdir(parents=True)
+    write_json(attempt.folder / "launch.json", {"argv": ["python"], "env": {}, "settings": {}})
+    user = CommandRun(run, Command(("python", "train.py"), str(tmp_path)), View(print, print, lambda: 0))
+    end = Ending("killed", -9, 30.0) if ending == "killed" else Ending("error", 1, 30.0 if ending == "error" else 1.0)
+    known = user.collect(attempt, end, earlier=False)
+    user.apply(known, user.choose(known, next_move(known, None, stop=False)))
+    assert user.pauses.seconds == pause
+
+
 def test_a_terminal_is_given_where_there_is_one(tmp_path: Path) -> None:
     import pty
 

@@ -23,9 +23,11 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import exit_code
 from holdfast.run.types import Ending
+from holdfast.supervision.command import states as states_module
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.signs import Signs
 from holdfast.supervision.command.states import States
+from holdfast.supervision.foreign_checkpoints import kept
 from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.policy.moves import GiveUp
@@ -126,6 +128,37 @@ def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_b
     assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=STEPS) == "", "no newer state"
 
 
+@pytest.mark.parametrize("fate", ["waits", "was killed", "no memory for it"])
+def test_a_helper_that_waits_for_the_death_makes_the_checkpoint(
+    fate: str, tmp_path: Path, train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("raise:8:*")
+    started: list[subprocess.Popen[str]] = []
+    helper_of = kept.start_helper
+    for module in (kept, states_module):
+        monkeypatch.setattr(module, "start_helper", lambda python: started.append(helper_of(python)) or started[-1])
+    room = {"MemAvailable": (1 if fate == "no memory for it" else 8) << 30}
+    monkeypatch.setattr(states_module, "host_memory", lambda: room)
+    run, said = RunFolder(tmp_path / "run"), list[str]()
+    attempt = Attempt(1, run.attempt(1), None)
+    states = States(run, Command(("python",), str(tmp_path), checkpoints="out", callback=True), None, said.append)
+    states.snapshot = tmp_path / "snapshot"
+    for _ in range(2):  # it is asked at each step
+        states.await_death(attempt)
+    assert len(started) == (fate != "no memory for it")
+    if fate == "was killed":
+        started[0].kill()
+        started[0].wait()
+    states.keep(attempt)
+    assert said == ["checkpoint-7 was made of the state in memory after the last step"]
+    prove(tmp_path / "out/checkpoint-7", "trainer", tmp_path / "out/checkpoint-4")
+    assert len(started) == (2 if fate == "was killed" else 1) and started[-1].returncode == 0
+    (tmp_path / "snapshot").touch()
+    states.await_death(attempt)
+    states.release()
+    assert all(helper.poll() is not None for helper in started), "none outlives the run"
+
+
 def test_a_trainer_that_dies_after_its_last_step_computes_no_other(tmp_path: Path, train: Callable[..., Any]) -> None:
     from support.small_trainer import digest
 
@@ -141,7 +174,7 @@ def test_what_the_helper_writes_is_what_the_trainer_would_have_written(tmp_path:
     train("raise:9:*", save_steps=8)
     theirs = tmp_path / "out/checkpoint-8"
     theirs.rename(tmp_path / "theirs")
-    keep.main([str(tmp_path / "snapshot"), str(tmp_path / "out"), "0"])
+    keep.keep(tmp_path / "snapshot", tmp_path / "out", 0)
     for file in (tmp_path / "theirs").iterdir():
         made = tmp_path / "out/checkpoint-8" / file.name
         if file.suffix in (".pt", ".pth"):

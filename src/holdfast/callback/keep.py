@@ -1,9 +1,10 @@
 """Turn what a dead Trainer's callback kept in memory into a regular checkpoint-N folder. Started by its own Python:
 
-    python keep.py SHARED_FILE FOLDER_OF_CHECKPOINTS NEWER_THAN
+    python keep.py <<< '["SHARED_FILE", "FOLDER_OF_CHECKPOINTS", NEWER_THAN]'
 
-Prints the folder's name; nothing where there is no newer state. Everything is written with the torch that wrote the others,
-under a temporary name that is given up last.
+It imports torch first and then reads its order, so one that waits loses no time; without an order it ends. Prints the folder's name;
+nothing where there is no newer state. Everything is written with the torch that wrote the others, under a temporary name that is
+given up last.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from pathlib import Path
 from typing import Any
 
 
-def main(argv: list[str]) -> int:
-    shared, place, newer_than = Path(argv[0]), Path(argv[1]), int(argv[2])
+def main() -> int:
+    from holdfast.callback import packed as _packed  # noqa: F401  (torch with it)
+
+    if order := sys.stdin.readline():
+        shared, place, newer_than = json.loads(order)
+        keep(Path(shared), Path(place), newer_than)
+    return 0
+
+
+def keep(shared: Path, place: Path, newer_than: int) -> None:
+    """Make the checkpoint and print its name; nothing where the state is of no later step. Raises OSError, ValueError."""
     from holdfast.callback.packed import unpack
 
     found = unpack(shared)
     if found is None or "pattern" not in found[0] or found[0]["step"] <= newer_than:
-        return 0
+        return
     facts, tensors = found
     name = f"checkpoint-{facts['step']}"
     folder = place / f".holdfast-{name}"
@@ -36,7 +46,6 @@ def main(argv: list[str]) -> int:
     folder.rename(place / name)
     _flush_folder(place)
     print(name)
-    return 0
 
 
 def _write(folder: Path, shared: Path, facts: dict[str, Any], tensors: list[Any]) -> None:
@@ -102,4 +111,4 @@ def _know_holdfast() -> None:
 
 if __name__ == "__main__":
     _know_holdfast()
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

@@ -123,6 +123,8 @@ class CommandRun:
             self.seen = seen
             self._tell_slow_pattern(signs)
             self._note(attempt, seen, signs)
+            if seen.stepped and seen.source == "callback":
+                self.states.await_death(attempt)
             self.view.tick(seen)
             return self.view.stop()
 
@@ -275,7 +277,8 @@ class CommandRun:
             silent = f": {ending.facts['reason']}" if ending.kind == "hang" and "reason" in ending.facts else ""
             self.view.tell(brief(f"attempt {known.failure_report.attempt}: {move.reason}{silent}"))
             another = bool(self._refused(known.failure_report))  # without that option it is another start
-            self.pauses.after(progressed=another or known.history[-1].progressed)
+            lived = (ending.seconds or 0.0) > _PAUSES_S[1]  # longer than any pause between two starts
+            self.pauses.after(progressed=another or lived or known.history[-1].progressed)
 
     def _refused(self, failure_report: FailureReport) -> str:
         """Return the added resume option that the command reports as unknown; empty where it reports none."""

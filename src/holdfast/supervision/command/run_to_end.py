@@ -104,7 +104,10 @@ def run_command(
         sending(folder, command.to, _KEPT_THERE, command.hang_s, tell, command.to_every),
     ):
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
-        outcome = anchor.going_on(lambda: supervise(user))
+        try:
+            outcome = anchor.going_on(lambda: supervise(user))
+        finally:
+            user.states.release()
         echo.drain()
         return _conclude(user, outcome, terminal, beside)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,13 +11,14 @@ from pathlib import Path
 from holdfast.base.disk import has_room
 from holdfast.base.files import Json, read_json, read_python_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.machine.host_memory import host_memory
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import ProgressSigns
-from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of
+from holdfast.supervision.foreign_checkpoints.kept import make_checkpoint, snapshot_of, start_helper
 from holdfast.supervision.foreign_checkpoints.newest import (
     NewestCheckpoint,
     candidates,
@@ -26,6 +29,8 @@ from holdfast.supervision.foreign_checkpoints.newest import (
     newest_whole,
     one_too_many,
 )
+
+_ROOM_TO_WAIT = 4 << 30  # bytes of available memory; a helper that waits has imported torch, some 250 MB
 
 
 def _is_full(place: Path) -> bool:
@@ -51,6 +56,7 @@ class States:
         self.run, self.command, self.tell = run, command, tell
         self.whole = form_of(command, card)
         self.snapshot = snapshot_of(run)
+        self._helper: subprocess.Popen[str] | None = None
         self._best = max((int(row.get("step") or 0) for row in run.progress()), default=0)
 
     @property
@@ -129,6 +135,21 @@ class States:
             most = seen.total if seen and seen.step == seen.total else None
         return self._named(newest) if isinstance(most, int) and 0 < most <= newest.step else None
 
+    def await_death(self, attempt: Attempt) -> None:
+        """Start the helper of `keep` ahead, where an attempt's callback keeps a state and there is memory: its imports take seconds."""
+        if self._helper is not None or not self.snapshot.exists() or host_memory().get("MemAvailable", 0) < _ROOM_TO_WAIT:
+            return
+        python = (read_json(attempt.folder / "pulse.json") or {}).get("python")
+        if isinstance(python, str):
+            with contextlib.suppress(OSError):
+                self._helper = start_helper(python)
+
+    def release(self) -> None:
+        """End the helper that waits, if any."""
+        if self._helper is not None:
+            self._helper.communicate()
+            self._helper = None
+
     def keep(self, attempt: Attempt) -> None:
         """Make a checkpoint of what the callback of an ended attempt kept in memory, where that is newer than the newest whole one."""
         pulse, place = read_json(attempt.folder / "pulse.json") or {}, self.command.place
@@ -137,7 +158,7 @@ class States:
             return
         newest = self._newest()
         step = newest.step if newest is not None else 0
-        told = make_checkpoint(python, self.snapshot, place, step or 0)
+        told, self._helper = make_checkpoint(python, self.snapshot, place, step or 0, self._helper), None
         if told and not told.startswith("checkpoint-") and _is_full(place):
             self.run.event("state_not_kept", reason=told)
             self.tell(f"the state in memory could not be made a checkpoint, because the disk of {short(place)} is full; it stays in memory")

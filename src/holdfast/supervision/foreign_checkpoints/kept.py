@@ -33,19 +33,33 @@ def snapshot_of(run: RunFolder) -> Path:
     return next((place for place in places if place.exists()), places[0] if free > 1 << 28 else places[1])
 
 
-def make_checkpoint(python: str, snapshot: Path, place: Path, newer_than: int) -> str:
-    """Make a checkpoint of the state; return its name, empty where the state is no newer, else the reason why it could not be made."""
+def start_helper(python: str) -> subprocess.Popen[str]:
+    """Start the helper, which imports torch and waits for its order; it ends where its standard input is closed. Raises OSError."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
-    command = [python, str(_HELPER), str(snapshot), str(place), str(newer_than)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [python, str(_HELPER)], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+    )
+
+
+def make_checkpoint(python: str, snapshot: Path, place: Path, newer_than: int, helper: subprocess.Popen[str] | None = None) -> str:
+    """Make a checkpoint of the state; return its name, empty where the state is no newer, else the reason why it could not be made.
+
+    helper: one that waits, if any; it has ended then.
+    """
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, env=environment, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        helper = helper if helper is not None and helper.poll() is None else start_helper(python)
+    except OSError as error:
         return f"the helper could not do it ({type(error).__name__})"
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"the helper ended with exit code {done.returncode}"])[-1][:300]
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    try:
+        said, errors = helper.communicate(orjson.dumps([str(snapshot), str(place), newer_than]).decode(), timeout=_DEADLINE_S)
+    except subprocess.TimeoutExpired as error:
+        helper.kill()
+        helper.communicate()
+        return f"the helper could not do it ({type(error).__name__})"
+    if helper.returncode:
+        return (errors.strip().splitlines() or [f"the helper ended with exit code {helper.returncode}"])[-1][:300]
+    return said.strip().splitlines()[-1] if said.strip() else ""
 
 
 def sweep_snapshots() -> None:
