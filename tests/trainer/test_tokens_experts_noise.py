@@ -13,8 +13,11 @@ import transformers
 from peft import PeftModel
 from peft.tuners.trainable_tokens import TrainableTokensLayer
 
+from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
-from holdfast.trainer.common.refuse import Refusal
+from holdfast.run.adapter_folder import check_start, read_start, settled
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.refuse import Refusal, put_in
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.packing import grouped_batches
@@ -99,6 +102,38 @@ def test_what_is_no_token_is_told(tokens: list[Any], said: str) -> None:
     table = torch.nn.Embedding(2, 1)
     with pytest.raises(Refusal, match=said):
         token_numbers(config, type("Model", (), {"get_input_embeddings": lambda self: table})())
+
+
+STARTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"targets": ["q_proj", "down_proj"]}),
+    ({"targets": ["q_proj", "gate_proj", "up_proj", "down_proj"]}, {}),
+    (KINDS["experts"][1], {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match")  # PEFT's own, of experts it does match
+@pytest.mark.parametrize(("adapter", "other"), STARTS)
+def test_an_adapter_on_experts_is_gone_on_from_with_the_targets_it_was_trained_with(
+    models: dict[str, Path], adapter: dict[str, Any], other: dict[str, Any], tmp_path: Path
+) -> None:
+    stand = Stand(models["experts"], adapter=adapter)
+    stand.step(1)
+    (tmp_path / "adapter_model.safetensors").write_bytes(stand.artifact.to_bytes())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(stand.task.form.config))
+    start = read_start(tmp_path)
+    for given, goes_on in ((adapter, True), (other, False)):
+        again = Stand(models["experts"], adapter=given)
+        config = settled(Config.model_validate({"model": "tiny", "data": {"files": "x"}, "adapter": given}).adapter, start.facts())
+        check_start(start, config, read_model(str(models["experts"])))
+        assert (config.r, config.targets) == (4, given.get("targets", "all-linear"))
+        fresh = TensorImage(again.task.artifact)
+        if goes_on:
+            put_in(fresh, start.file, start.facts(), again.task.form.config)
+            assert again.artifact.to_bytes() == stand.artifact.to_bytes()
+            continue
+        with pytest.raises(Refusal, match="cannot be used") as refused:
+            put_in(fresh, start.file, start.facts(), again.task.form.config)
+        assert "with the adapter.targets and adapter.target_parameters it was trained with" in refused.value.hint
 
 
 def test_names_that_no_weight_has_are_told(models: dict[str, Path]) -> None:

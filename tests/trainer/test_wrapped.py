@@ -45,10 +45,10 @@ def test_the_language_half_learns_and_moves_the_logits_of_the_class_in_config_js
     check_start(start, settled(stand.config.adapter, start.facts()), read_model(str(folder)))  # it can be trained further
     other = tmp_path / "of-the-language-half.safetensors"
     begun = {"path": str(tmp_path), "sha256": sha256(start.file)}
-    put_in(TensorImage(stand.task.artifact), start.file, begun)
+    put_in(TensorImage(stand.task.artifact), start.file, begun, stand.task.form.config)
     save_file({name.replace("language_model.", ""): tensor for name, tensor in load_file(start.file).items()}, other)
     with pytest.raises(Refusal, match="cannot be used"):
-        put_in(TensorImage(stand.task.artifact), other, begun | {"sha256": sha256(other)})
+        put_in(TensorImage(stand.task.artifact), other, begun | {"sha256": sha256(other)}, {})
     by_peft = logits_of(AutoPeftModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)) - base
     assert float((by_peft - moved).norm()) <= 1e-4 * float(moved.norm())
 

@@ -63,8 +63,8 @@ class Adapter(Section):
             raise ValueError(f"target_r is {self.target_r}, and r, the rank to begin with, is {self.r}")
         if self.target_parameters and (self.dropout or self.init != "default"):
             raise ValueError("target_parameters go without dropout and with init default: PEFT adds their product to the weight itself")
-        if self.start and (self.trainable_token_indices or self.target_parameters):
-            raise ValueError("start goes on from an adapter without trainable_token_indices and target_parameters")
+        if self.start and self.trainable_token_indices:
+            raise ValueError("start goes on from an adapter without trainable_token_indices")
         if self.init == "orthogonal" and self.r % 2:
             raise ValueError(f"init orthogonal needs an even r, it is {self.r}")
         return self

@@ -24,9 +24,10 @@ _LORA = re.compile(r"^base_model\.model\.(.+)\.lora_(?:embedding_)?[AB](?:\.|$)"
 _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters", "layer_replication")
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
 _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here; modules are compared
-    *("bias", "lora_bias", "rank_pattern", "alpha_pattern", "layers_to_transform"),
-    *("target_parameters", "trainable_token_indices", "layer_replication"),
+    *("bias", "lora_bias", "target_parameters", "rank_pattern", "alpha_pattern", "layers_to_transform"),
+    *("trainable_token_indices", "layer_replication"),
 )
+_OF_EXPERTS = ("target_parameters", "rank_pattern", "alpha_pattern")  # the last two PEFT writes for experts that are stacked
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
 _MAGNITUDE = "lora_magnitude_vector"
 _SHOWN = 5
@@ -49,12 +50,19 @@ class StartAdapter:
         found = self.config.get("target_modules")
         return found if isinstance(found, str) else sorted(found or [])
 
+    @property
+    def experts(self) -> Json | None:
+        """What it says of stacked experts, which the trainer holds against what PEFT makes of adapter.targets; None without any."""
+        return {name: self.config.get(name) or {} for name in _OF_EXPERTS} if self.config.get("target_parameters") else None
+
     def facts(self) -> Json:
         """Return what plan.json says of it."""
         kind = kind_of(self.config)
         facts: Json = {"path": str(self.folder), "sha256": sha256(self.file), "type": kind and kind.name, "targets": self.targets}
         if saved := self.config.get("modules_to_save"):
             facts["modules_to_save"] = saved
+        if self.experts:
+            facts["experts"] = self.experts
         for name, theirs in kind.stored.items() if kind else ():
             facts[name] = float(self.config[theirs]) if name == "alpha" else self.config[theirs]
         return facts
@@ -66,7 +74,10 @@ def read_start(path: Path) -> StartAdapter:
     config = read_json(folder / ADAPTER_CONFIG)
     if config is None or not (folder / ARTIFACT).is_file():
         raise Stop(USAGE, _not_an_adapter(folder, config), "give a folder that PEFT saved, or a finished run")
-    unplain = [f"{name}: {config[name]!r}" for name in _PLAIN_ONLY if config.get(name) not in (None, False, {}, [], "none")]
+    beside = _OF_EXPERTS if config.get("target_parameters") else ()
+    unplain = [
+        f"{name}: {config[name]!r}" for name in _PLAIN_ONLY if name not in beside and config.get(name) not in (None, False, {}, [], "none")
+    ]
     kind = kind_of(config)
     if kind is None or unplain:
         flags = [f"{one.flag}: True" for one in KINDS.values() if one.flag and config.get(one.flag)]
@@ -156,6 +167,7 @@ def _not_an_adapter(folder: Path, config: Json | None) -> str:
 def settled(adapter: Adapter, facts: Json) -> Adapter:
     """Fill in r, alpha and targets of the starting adapter where the user left them out. Raises Stop(2) where they differ.
 
+    Of an adapter on experts the targets are the config's: the file has what PEFT made of them.
     Whether a starting adapter really is on all modules that the targets name, only the base model can tell: `check_start`.
     """
     _check_targets(facts["path"], facts["targets"])
@@ -170,7 +182,7 @@ def settled(adapter: Adapter, facts: Json) -> Adapter:
             USAGE, f"adapter.init: {adapter.init} begins an adapter anew, and adapter.start goes on from one", "leave one of them out"
         )
     for name in ("type", "r", "alpha", "targets", "virtual_tokens", "modules_to_save"):
-        if name not in facts:
+        if name not in facts or (name == "targets" and "experts" in facts):
             continue
         wanted, found = getattr(adapter, name), facts[name]
         if name not in adapter.model_fields_set:
@@ -207,7 +219,8 @@ def _ends(name: str) -> set[str]:
 
 def check_start(start: StartAdapter, adapter: Adapter, model: ModelFacts) -> None:
     """Raise Stop(1) with every difference when the adapter does not fit the base model, or holds values that are not finite."""
-    plain = adapter.kind.peft == "LORA" and not adapter.modules_to_save and "text_config" not in model.config  # its files have other names
+    plain = adapter.kind.peft == "LORA" and not adapter.modules_to_save and not start.experts
+    plain = plain and "text_config" not in model.config  # its files have other names
     problems = _misfits(start, adapter, model) if plain else []  # the trainer compares the others with what it has made
     if problems:
         more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []

@@ -49,18 +49,24 @@ def broken_weights(model: nn.Module, most: float = _LARGEST, frozen_alone: bool 
     return [_named(name, weights[name], most) for name in broken], len(weights)
 
 
-def put_in(adapter: TensorImage, file: Path, expected: Json) -> None:
-    """Give a fresh adapter the weights it is to start from. Raises Refusal when they are not those of the plan, or fit other modules."""
+def put_in(adapter: TensorImage, file: Path, expected: Json, about: Json) -> None:
+    """Give a fresh adapter the weights it is to start from. Raises Refusal when they are not those of the plan, or fit other modules.
+
+    expected: what the plan says of the adapter to start from; about: the adapter_config.json of the fresh one.
+    """
+    experts = expected.get("experts") or {}
     try:
         data = file.read_bytes()
         if hashlib.sha256(data).hexdigest() != expected["sha256"]:
             raise ValueError("it is not the file that the plan names")
+        if other := [f"{name} is {about.get(name)}, there {value}" for name, value in experts.items() if (about.get(name) or {}) != value]:
+            raise ValueError(f"with these adapter.targets {'; '.join(other)}")
         adapter.read(data)
     except (OSError, ValueError) as error:
         text = f"the adapter to start from ({file}, copied from {expected['path']}) cannot be used: {error}"
-        raise Refusal(
-            "checkpoint_model_mismatch", text, "start the run afresh with --run DIR, from an adapter of this base model"
-        ) from None
+        hint = "start the run afresh with --run DIR, from an adapter of this base model"
+        hint += ", with the adapter.targets and adapter.target_parameters it was trained with" if experts else ""
+        raise Refusal("checkpoint_model_mismatch", text, hint) from None
 
 
 def own_piece(weight: Any) -> Tensor:

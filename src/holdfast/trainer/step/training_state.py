@@ -121,7 +121,7 @@ def build(job: Job, settings: Settings) -> TrainingState:
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     if begun := job.plan.start_adapter:
-        put_in(TensorImage(task.artifact), job.run.start_adapter, begun)
+        put_in(TensorImage(task.artifact), job.run.start_adapter, begun, task.form.config)
     optimizer = optimizer_of(task.artifact, job.config.train, task.step_hooks.rates)
     task.step_hooks.hold(optimizer)
     begins_scaled = job.plan.precision == "fp16"  # its states have a scale, also where a remedy brought the run to fp32
