@@ -401,3 +401,53 @@ def test_which_checkpoint_there_is_beside_a_torn_one_is_told(tmp_path: Path, eld
     )
     assert (states.to_go_on_from() is not None) == elder
     assert told == [f"{tmp_path}/out/set-aside-checkpoint-4 is not whole: trainer_state.json is missing; renamed; {says}"]
+
+
+EARLY = """
+import os, re, signal, sys
+from pathlib import Path
+form, at, saves = sys.argv[1], int(sys.argv[2]), "save" in sys.argv
+first, place = not Path("begun").exists(), Path("out")
+Path("begun").touch()
+place.mkdir(exist_ok=True)
+start = max((int(re.search(r"\\d+", one.name)[0]) for one in place.iterdir()), default=0) if saves else 0
+for step in range(start + 1, 7):
+    print(form.format(step=step), flush=True)
+    if saves and not step % 2:
+        (place / f"step-{step}").mkdir()
+        (place / f"step-{step}/weights.npz").write_bytes(b"weights")
+    if first and step == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "at", "more", "lost"),
+    [
+        ("step {step}/6 loss 2.5", 2, (), 2),
+        ("{{'step': {step}, 'loss': 0.25}}", 1, (), 1),
+        ("step {step}", 2, (), 2),
+        ("iteration {step} of 6", 1, (), 1),
+        ("hello", 2, ("save",), 0),
+    ],
+    ids=["loss", "loss in a dict", "learned from the next attempt", "the first one", "checkpoints alone"],
+)
+def test_an_attempt_that_was_killed_before_its_third_step_has_shown_its_steps(
+    form: str, at: int, more: tuple[str, ...], lost: int, tmp_path: Path
+) -> None:
+    (tmp_path / "early.py").write_text(EARLY)
+    options = ("--checkpoints", "out") if more else ()
+    summary = run(tmp_path, *options, words=[sys.executable, "early.py", form, str(at), *more])
+    incident = summary["incidents"][0]
+    assert (summary["steps"], summary["steps_computed_twice"], incident["lost_steps"]) == (6, lost, lost), incident
+    assert (
+        "no step was seen to be computed again" in incident["evidence"]
+        if not lost
+        else f"at least {lost} committed" in incident["evidence"]
+    )
+
+
+def test_numbers_of_another_length_than_the_steps_are_not_learned_from_a_later_attempt(tmp_path: Path) -> None:
+    words = "[ -e begun ] && { for n in 1 2 3 4 5; do echo step $n/5; done; exit 0; }; touch begun; echo Step 2/3: tokenizing; exit 9"
+    summary = run(tmp_path, words=["sh", "-c", words])
+    assert (summary["steps"], summary["steps_computed_twice"], summary["incidents"][0]["lost_steps"]) == (5, 0, 0)

@@ -41,10 +41,13 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     """Return the content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
 
     known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown;
-    `began`, where it is there, the step each attempt was seen to begin after; `doubts` what speaks against the result.
+    `began` and `reached`, where they are there, the step each attempt was seen to begin after and to reach; `doubts` what speaks against
+    the result.
     """
     known = dict(known)
     began: dict[int, int | None] | None = known.pop("began", None)
+    reached: dict[int, int] = known.pop("reached", {})  # what an attempt printed may be believed after its end
+    ends = [one | {"committed_after": max(one["committed_after"], reached.get(one["attempt"], 0))} for one in told.failure_reports]
     losses = [row["loss"] for row in told.rows if row.get("loss") is not None]
     wall = wall_seconds(told.launches, told.endings, {row["attempt"]: row["time"] for row in told.rows})
     if wall:
@@ -58,7 +61,7 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "incidents": incidents(
             told.rows,
             told.events,
-            told.failure_reports,
+            ends,
             began,
             known.get("steps_computed_twice_exact") is not False,
             known.get("total_steps"),
@@ -149,6 +152,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "launcher": command["launcher"],
         "exit_code": code,
         "began": {number: begin_of(rows, trained, number) for number in trained},
+        "reached": {number: furthest([row for row in rows if row["attempt"] == number]) or 0 for number in trained},
         "steps": furthest(rows),
         "total_steps": total,
         "incomplete": reached < total if reached is not None and total else None,

@@ -20,19 +20,22 @@ _OF_OTHERS = re.compile(
     re.I,
 )
 _WORDS = re.compile(r"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?\s*[:=#]?\s*(\d{1,9})\b(?:\s*(?:/|of)\s*(\d{1,9})\b)?", re.I)
-_SIGHTINGS = 3  # of a growing number beside a word, before it is believed to count steps
+_LOSS = re.compile(r"(?<![a-z])loss['\"]?\s*[:=]?\s*[-+]?\d", re.I)  # on a line of its own step: no other proof is needed
+_OF_EVALUATION = re.compile(r"eval|valid|val(?![a-z])|test", re.I)
+SIGHTINGS = 3  # of a growing number beside a word, before it is believed to count steps
 _LONGEST = 1 << 14  # characters of an unfinished line that are kept
 
 
 class Counter:
     """The newest step in a stream of output. `own`: a user's expression, whose first group is the step and whose second the total.
 
+    sightings: how often a number beside a word must have grown before it counts steps; one beside a loss counts at once.
     step, first: the newest and the lowest step above 0; total: of how many. None: not told. Of a count that begins anew with each epoch
     they are those of all epochs. epochs: what was said of those.
     """
 
-    def __init__(self, own: re.Pattern[str] | None = None) -> None:
-        self.own = own
+    def __init__(self, own: re.Pattern[str] | None = None, sightings: int = SIGHTINGS) -> None:
+        self.own, self.sightings = own, sightings
         self.step: int | None = None
         self.first: int | None = None
         self.total: int | None = None
@@ -86,7 +89,8 @@ class Counter:
             if _counts_steps(bar[1].strip(), bar[4] or ""):
                 self._take_bar(bar[1], int(bar[2]), int(bar[3]))
         elif not self._bars and (word := _WORDS.search(line)) and self._fits(int(word[2] or 0), word[2] is not None):
-            self._take_word(*self._whole(line[: word.start()], int(word[1]), int(word[2] or 0)), int(word[2] or 0))
+            sure = bool(_LOSS.search(line)) and not _OF_EVALUATION.search(line)
+            self._take_word(*self._whole(line[: word.start()], int(word[1]), int(word[2] or 0)), int(word[2] or 0), sure)
 
     def _fits(self, total: int, told: bool) -> bool:
         """Return whether a number beside a word may count steps: an evaluation's total is shorter, and a known one is the only one."""
@@ -113,13 +117,13 @@ class Counter:
         if total is not None and total.isdecimal():
             self.total = int(total)
 
-    def _take_word(self, number: int, total: int, of_round: int) -> None:
+    def _take_word(self, number: int, total: int, of_round: int, sure: bool) -> None:
         last, times, low = self._told or (number, 1, number)
         if number > last:
             times += 1
         low = min(low, number)
         self._told = (number, times, low)
-        if times >= _SIGHTINGS:
+        if times >= self.sightings or sure:
             self.step, self.first = number, low or None
             self.total, self._longest_word = (total, of_round) if total else (self.total, self._longest_word)
 

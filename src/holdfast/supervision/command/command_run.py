@@ -33,7 +33,7 @@ from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.good_end import cut_short, of_what_was_left
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
-from holdfast.supervision.command.signs import ProgressSigns, Signs
+from holdfast.supervision.command.signs import ProgressSigns, Signs, steps_believed
 from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.evidence import collect, free_bytes
 from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
@@ -150,6 +150,8 @@ class CommandRun:
         self._stepped = now if seen.stepped else self._stepped
         if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
             return
+        if not self._row and seen.source == "output":
+            self._recount(attempt, seen.total)
         self._row = now
         pulse = signs.pulse() or {}
         row: Json = {
@@ -162,6 +164,15 @@ class CommandRun:
         row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
         self.run.append(self.run.progress_file, row, durable=not self.states.has_stepped)  # the first says whose checkpoints are there
         self.states.reached(seen.step)
+
+    def _recount(self, newest: Attempt, total: int | None) -> None:
+        """Write a row for each earlier attempt that ended before its numbers were believed: this one has shown that they count steps."""
+        told = {row["attempt"] for row in self.run.progress()}
+        for number in sorted(set(range(1, newest.number)) - told):
+            if found := steps_believed(self.run.attempt(number), total):
+                at = (read_json(self.run.attempt(number) / "ending.json") or {}).get("ended") or clock.now()
+                row: Json = {"time": round(at, 3), "attempt": number, "step": found.step, "total": total, "source": "output"}
+                self.run.append(self.run.progress_file, row | {"loss": None, "first": found.first, "wrote": None}, durable=False)
 
     def is_over(self, ending: Ending) -> bool:
         return False  # a good end is collected, too: it may be none

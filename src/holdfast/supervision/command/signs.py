@@ -17,7 +17,7 @@ from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
 from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import states_since
+from holdfast.supervision.foreign_checkpoints.newest import named_since, states_since
 
 _BUSY = 0.05  # of one core: it computes, if only beside others
 _READING = 1 << 17  # bytes a second: it loads something
@@ -111,12 +111,13 @@ class Signs:
         if place is None or self.events is None:
             return None, None, None
         step = self.events.look()
-        saved = states_since(place, clock.in_calendar(self.since)) if self.command.launcher is not None or self.command.callback else []
+        look = states_since if self.command.launcher is not None or self.command.callback else named_since
+        saved = look(place, clock.in_calendar(self.since))
         if saved:
             self.wrote = min(saved[-1][0], self.wrote[0] if self.wrote else saved[-1][0]), saved[0][0]
         written = saved[0] if saved else None
         if written is not None and (step is None or step <= written[0]):
-            return *written, "trainer_state.json"
+            return *written, "trainer_state.json" if look is states_since else "checkpoint"
         return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)
 
     def _step_in_file(self) -> int | None:
@@ -180,3 +181,13 @@ class Signs:
             return False
         took = now - before[0]
         return self._work[1] - before[1] > _BUSY * took or self._work[2] - before[2] > _READING * took
+
+
+def steps_believed(attempt: Path, total: int | None) -> Counter | None:
+    """Count again what an attempt printed, believing its first numbers; None where they are not of this total, or there are none."""
+    counter = Counter(sightings=1)
+    with contextlib.suppress(OSError), (attempt / "output.log").open("rb") as handle:
+        handle.seek(max(0, handle.seek(0, os.SEEK_END) - _MOST))
+        counter.feed(handle.read().decode(errors="replace"))
+    counter.end()
+    return counter if counter.step is not None and counter.total == total else None

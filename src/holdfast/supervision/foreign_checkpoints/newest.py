@@ -145,6 +145,12 @@ def states_since(place: Path, since: float) -> list[tuple[int, int | None]]:
     return found
 
 
+def named_since(place: Path, since: float) -> list[tuple[int, int | None]]:
+    """Return (step, None) of the files and folders in a folder that are named by a step and were written since then, newest first."""
+    named = [(step, entry) for step, entry in candidates(place, "files") if _STEP.search(entry.name) or _TRAINER.match(entry.name)]
+    return [(step, None) for step, entry in named if step is not None and changed(entry) >= since * 1e9]
+
+
 @functools.lru_cache(maxsize=64)
 def _last_step(file: Path, changed_ns: int, size: int) -> tuple[int | None] | None:
     """Read (last step,) from a trainer_state.json, None where it tells nothing. It holds the whole course of losses: read once."""
