@@ -162,6 +162,14 @@ def test_behind_each_picture_are_its_numbers() -> None:
     assert re.findall("<td[^>]*>([^<]*)</td>", histogram([0.0, 5.0, 9.0], [3, 1200], "tokens")) == ["0 to 5", "3", "5 to 9", "1,200"]
 
 
+def test_the_report_counts_what_is_noted_of_rows_that_are_trained_on() -> None:
+    data = {"rows": 9, "kept": 9, "mended": 0, "rejected": 0, "by_reason": {}, "notes": {"repetition": 3, "prompt_differs": 1200}}
+    firsts = {"repetition": {"file": "/at/home/rows.jsonl", "line": 7}}
+    shown = dict(report_training._data_rows(data | {"first_noted": firsts}))
+    assert shown["  repetition, trained on as it is, the first rows.jsonl:7"] == "3"
+    assert shown["  prompt_differs, trained on as it is"] == "1,200"
+
+
 def test_pages_of_tables_have_the_look_of_the_others_and_escape_what_they_tell() -> None:
     told = check_page("<i>x", {"items": [{"id": "a", "verdict": "failed", "why": "<b>", "numbers": {}, "next": None}], "start": {}})
     rehearsal = dict.fromkeys(("survived", "identical", "attempts", "found_cause", "found_remedy", "trials", "seconds"), True)
