@@ -184,7 +184,12 @@ def test_a_field_that_tells_the_answers_of_one_prompt_apart_is_named(call: Call,
     rows = [{"id": n, name: f"tool {n}", "q": "x", "instruction": "Display help", "output": f"--help {n}"} for n in range(9)]
     rows += [{"id": n, name: "", "q": "x", "instruction": f"What is {n}?", "output": f"It is {n}"} for n in range(9)]
     file = write_rows(tmp_path / "rows.jsonl", rows)
-    found = call("check", file)["many_answers"]
+    answer = call("check", file)
+    found = answer["many_answers"]
+    told = next(line for line in facts(answer) if "different answers" in line)
+    assert told.endswith(f"write it into the prompt (Alpaca rows without an input: --field input={name})")
+    asked = call("check", file, "--field", f"input={name}")
+    assert (answer["conflicting_answers"], asked["conflicting_answers"]) == (8, 0) or name == "meta"
     assert found == {"prompts": 1, "rows": 9, "most": 9, "file": str(file), "line": 1, "told_apart_by": {name: 9}}
     blind = [row | {name: "the same"} for row in rows]
     assert call("check", write_rows(tmp_path / "blind.jsonl", blind))["many_answers"]["told_apart_by"] == {}

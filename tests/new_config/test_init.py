@@ -455,6 +455,38 @@ def test_what_a_script_does_on_the_way_to_training_is_named_as_not_carried(text:
     assert len(steps) == len(todo)
 
 
+TEMPLATES = [
+    (AXOLOTL, "chat_template: chatml", "chatml"),
+    (AXOLOTL, "chat_template: tokenizer_default", None),
+    (AXOLOTL, "chat_template: jinja\nchat_template_jinja: '{{ messages[0].content }}'", "{{ messages[0].content }}"),
+    (AXOLOTL, "chat_template: phi_35", None),
+    (LLAMA_FACTORY.replace("template: qwen3\n", ""), "template: llama3", "llama3"),
+    (LLAMA_FACTORY.replace("template: qwen3\n", ""), "template: gemma2", "gemma"),
+    (LLAMA_FACTORY, "", None),
+    (TRL, "chat_template_path: mine.jinja", "mine.jinja"),
+    (TRL, "chat_template_path: Qwen/Qwen3-0.6B", {"of": "Qwen/Qwen3-0.6B"}),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "ours"), TEMPLATES)
+def test_the_chat_template_is_carried_or_said_not_to_be(text: str, key: str, ours: Any, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(f"{text}{key}\n")
+    source, *_ = read_foreign(file)
+    draft = convert(source)
+    assert draft.tree.get("data.chat_template") == ours
+    name = (key or "template: qwen3").rpartition("\n")[2].partition(":")[0]
+    (row,) = [row for row in draft.rows if row.theirs == name]
+    assert row.ours == "data.chat_template" and (row.fate == "carried") is (ours is not None)
+
+
+@pytest.mark.parametrize(("name", "ours"), [("chatml", "chatml"), ("llama-3.1", "llama3"), ("zephyr", None)])
+def test_the_template_that_a_script_asks_for_by_name_is_carried(name: str, ours: str | None, tmp_path: Path) -> None:
+    draft = rows_of_script(tmp_path, f"t = get_chat_template(t, chat_template='{name}')\nd = load_dataset('o/n')['train']\n", "d")
+    assert draft.tree.get("data.chat_template") == ours
+    assert any(row.ours == "data.chat_template" and (row.fate == "carried") is bool(ours) for row in draft.rows)
+
+
 def test_a_plain_script_leaves_nothing_behind(tmp_path: Path) -> None:
     plain = "d = load_dataset('json', data_files='a.jsonl', split='train')\nnumbers = list(map(len, ['a']))\nd = d.with_format('torch')\n"
     assert not [one for one in rows_of_script(tmp_path, plain, "d").todo if "not carried over" in one]

@@ -162,13 +162,21 @@ def test_behind_each_picture_are_its_numbers() -> None:
     assert re.findall("<td[^>]*>([^<]*)</td>", histogram([0.0, 5.0, 9.0], [3, 1200], "tokens")) == ["0 to 5", "3", "5 to 9", "1,200"]
 
 
+def test_the_report_counts_what_is_noted_of_rows_that_are_trained_on() -> None:
+    data = {"rows": 9, "kept": 9, "mended": 0, "rejected": 0, "by_reason": {}, "notes": {"repetition": 3, "prompt_differs": 1200}}
+    firsts = {"repetition": {"file": "/at/home/rows.jsonl", "line": 7}}
+    shown = dict(report_training._data_rows(data | {"first_noted": firsts}))
+    assert shown["  repetition, trained on as it is, the first rows.jsonl:7"] == "3"
+    assert shown["  prompt_differs, trained on as it is"] == "1,200"
+
+
 def test_pages_of_tables_have_the_look_of_the_others_and_escape_what_they_tell() -> None:
     told = check_page("<i>x", {"items": [{"id": "a", "verdict": "failed", "why": "<b>", "numbers": {}, "next": None}], "start": {}})
     rehearsal = dict.fromkeys(("survived", "identical", "attempts", "found_cause", "found_remedy", "trials", "seconds"), True)
     drilled = drill_page.page([rehearsal | {"name": "<b>kill", "identical": False}], "one")
     for text, verdict in ((told, "verdict bad"), (drilled, "verdict"), (table_page("t", "likely", []), "quiet")):
         assert "<b>" not in text and "<i>" not in text and "Content-Security-Policy" in text and f'<p class="{verdict}">' in text
-    assert "<td class=bad>failed</td>" in told and "<td class=bad>NO</td>" in drilled
+    assert '<td class=bad data-head="verdict">failed</td>' in told and re.search('<td class=bad data-head="[^"]+">NO</td>', drilled)
 
 
 def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:

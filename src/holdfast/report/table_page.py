@@ -31,8 +31,8 @@ def _table(table: TableOf) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.heads)
     at = table.bar
     most = max((row[at] for row in table.rows if at is not None and isinstance(row[at], int | float)), default=0)  # type: ignore[type-var]
-    body = "".join(f"<tr>{''.join(map(_cell, row))}{_bar(row, at, most)}</tr>" for row in table.rows)
-    drawn = f"<table><tr>{head}{'<th></th>' if at is not None else ''}</tr>{body}</table>"
+    body = "".join(f"<tr>{''.join(map(_cell, row, table.heads))}{_bar(row, at, most)}</tr>" for row in table.rows)
+    drawn = f"<table class=stack><tr>{head}{'<th></th>' if at is not None else ''}</tr>{body}</table>"
     return f'<h2>{escape(table.title)}</h2><div class="card scroll wide" tabindex="0">{drawn}</div>'
 
 
@@ -43,8 +43,8 @@ def _bar(row: Sequence[object], at: int | None, most: object) -> str:
     return f"<td style='width:14rem'><div style='background:var(--bar);height:.8rem;width:{100 * value / most:.1f}%'></div></td>"
 
 
-def _cell(value: object) -> str:
-    return f"<td{' class=bad' if value in BAD else ''}>{escape(in_words(value))}</td>"
+def _cell(value: object, head: str) -> str:
+    return f'<td{" class=bad" if value in BAD else ""} data-head="{escape(head)}">{escape(in_words(value))}</td>'
 
 
 def in_words(value: object) -> str:

@@ -28,6 +28,11 @@ _TUNE = {  # builders of torchtune's and what they load
     "cnn_dailymail_articles_dataset": "ccdv/cnn_dailymail",
     "hh_rlhf_helpful_dataset": "RLHFlow/HH-RLHF-Helpful-standard",
 }
+_TEMPLATES = {  # names of theirs and of ours, for the same turns
+    **dict.fromkeys(("chatml", "llama3", "gemma"), ""),
+    **dict.fromkeys(("llama-3", "llama3.1", "llama-3.1"), "llama3"),
+    **dict.fromkeys(("gemma2", "gemma-2"), "gemma"),
+}
 
 
 class RowFile(NamedTuple):
@@ -151,6 +156,22 @@ def share(value: Any, given: Given) -> KeyOutcome:
     return same("data.held_out", amount, "a share of the rows, drawn by holdfast's seed")
 
 
+def template(value: Any, given: Given) -> KeyOutcome:
+    name = str(value)
+    if name == "jinja" or name.startswith("tokenizer_default"):
+        return implied("data.chat_template", "chat_template_jinja has it" if name == "jinja" else "the model's own")
+    if name in _TEMPLATES:
+        return same("data.chat_template", _TEMPLATES[name] or name)
+    hint = "data.chat_template gives another: a file of Jinja, {of: MODEL}, or chatml, llama3, gemma"
+    return left(f"{name} is no template by name here: the model's own is used; {hint}", "data.chat_template")
+
+
+def template_file(value: Any, given: Given) -> KeyOutcome:
+    text = str(value)
+    is_source = "{{" in text or "{%" in text or PurePath(text).suffix.lower() in (".jinja", ".jinja2", ".j2")
+    return same("data.chat_template", text if is_source else {"of": text})
+
+
 def field(ours: str) -> Rule:
     return lambda value, given: KeyOutcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
 
@@ -169,6 +190,8 @@ RULES: dict[str, Rule] = {
         else KeyOutcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)})
     ),
     "dataset_field_messages": field("messages"),
+    "chat_template": template,
+    "chat_template_file": template_file,
     "train_on_all": learn_all,
     "assistant_only_loss": learn_answers,
     "completion_only_loss": learn_answers,

@@ -87,7 +87,8 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
     where = f"{name}, line {call.lineno}"
     role = _role(name, loads)
     if role == "marks":
-        yield Key(name, True, where)
+        named = [Key(f"{name}.{key}", _value(node, names), where) for key, node in _named(call) if key == "chat_template"]
+        yield from named or [Key(name, True, where)]
         return
     positions = ("model",) if name in _TRAINERS else _FIRST.get(name, ())
     given = list(zip(positions, call.args, strict=False)) + [(word.arg, word.value) for word in call.keywords if word.arg]

@@ -93,6 +93,8 @@ _SAME = {  # their names for what the rules call by the first word
     "dataset_config": "datasets[].name dataset.name dataset_config pretraining_dataset[].name dataset.subset datasets[].subset",
     "dataset_type": "datasets[].type pretraining_dataset[].type data.format dataset._component_",
     "dataset_field_messages": "datasets[].field_messages",
+    "chat_template": "template chat_template datasets[].chat_template get_chat_template.chat_template",
+    "chat_template_file": "chat_template_path chat_template_jinja datasets[].chat_template_jinja",
     "dataset_ds_type": "datasets[].ds_type",
     "max_steps_per_epoch": "max_steps_per_epoch",
     "lora_attn_modules": "model.lora_attn_modules",

@@ -26,6 +26,7 @@ _COLOURS = {
 }
 _STYLE = """
 td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
+@media (max-width: 640px) { main svg text { font-size: 27px } td.size { text-align: left } }
 .limit { stroke: var(--bad); stroke-dasharray: 6 4 } .mark { stroke: var(--ink); stroke-opacity: .35; stroke-dasharray: 2 3 }
 """
 
@@ -33,10 +34,10 @@ td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: i
 def plan_page(config: Config, model: str, plan: Plan, demand: Demand) -> str:
     """Render the plan's page as HTML."""
     parts = [
-        stacked(demand.curve or {}, plan),
+        f'<div class="card">{stacked(demand.curve or {}, plan)}</div>',
         _kinds(plan),
         "<h2>The largest blocks at the peak</h2>",
-        _table(["bytes", "for", "made by"], [[gib(size), WORDS[kind], escape(made)] for size, kind, made in demand.largest]),
+        _table(["bytes", "for", "made by"], [[gib(size), WORDS[kind], escape(_place(made))] for size, kind, made in demand.largest]),
     ]
     if plan.alternatives:
         rows = [
@@ -112,13 +113,18 @@ def _kinds(plan: Plan) -> str:
         if size:
             colour = _COLOURS.get(kind, "#c9d1d8")
             rows.append([f'<i style="background:{colour}"></i>{WORDS[kind]}', gib(size), f"{size / max(1, plan.peak_bytes):.1%}"])
-    return _table(["at the peak", "bytes", ""], rows)
+    return _table(["at the peak", "bytes", ""], rows, "")
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def _table(head: list[str], rows: list[list[str]], kind: str = "stack") -> str:
     cells = "".join(f"<th>{name}</th>" for name in head)
     lines = "".join("<tr>" + "".join(f"<td{_class(cell)}>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{cells}</tr>{lines}</table>"
+    return f'<div class="card scroll" tabindex="0"><table class="{kind}"><tr>{cells}</tr>{lines}</table></div>'
+
+
+def _place(made: str) -> str:
+    """Return the module that made a block, without the operator and what PEFT wraps around it."""
+    return (made.partition(" ")[2] or made).removeprefix("base_model.model.")
 
 
 def _class(cell: str) -> str:

@@ -181,6 +181,11 @@ def _data_rows(data: Json) -> list[tuple[str, str]]:
         return []
     rows = [("repaired" if kind == "mended" else kind, f"{data[kind]:,}") for kind in ("rows", "kept", "mended", "rejected")]
     rows += [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
+    firsts = data.get("first_noted", {})
+    for reason, count in data.get("notes", {}).items():
+        first = firsts.get(reason)
+        place = f", the first {Path(first['file']).name}:{first['line']}" if first else ""
+        rows.append((f"  {reason}, trained on as it is{place}", f"{count:,}"))
     return rows + [(_TAUGHT.get(name, name.replace("_", " ")), f"{count:,}") for name, count in data.get("learned", {}).items()]
 
 
