@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,6 +335,7 @@ def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
     assert ended(child) == 130
 
 
+ONCE_NAMED = "while [ ! -e run/attempts/001/rank0.json ]; do sleep 0.01; done; "  # its shim writes nothing into the folder any more
 SCRIPT = "import os, signal, sys, time\n"
 FORKS = (
     SCRIPT + "if os.fork(): sys.exit(0)\nos.setsid()\nif os.fork(): sys.exit(0)\nprint(os.getpid(), file=open('pid', 'w'))\ntime.sleep(600)"
@@ -352,7 +354,9 @@ FORKS = (
         (["./wrong"], 1, "it could not be started"),
         (["true"], 0, "no progress was seen, so whether it did its work is not known"),
         ([sys.executable, "-c", FORKS], 3, "running in the background, which was ended"),
-        (["sh", "-c", "rm -rf run; sleep 600"], 1, "was removed while the command was running; it was ended"),
+        (["sh", "-c", ONCE_NAMED + "rm -rf run; echo on"], 0, "which went on: it has ended with exit code 0; nothing else is known of it"),
+        (["sh", "-c", ONCE_NAMED + "rm -rf run; exit 5"], 3, "which went on: it has ended with exit code 5; nothing else is known of it"),
+        (["sh", "-c", ONCE_NAMED + "rm -rf run/attempts; echo on"], 0, "the command goes on, and no step of it is seen any more"),
         ([sys.executable, "-c", "input('password: ')"], 3, "EOFError"),
         ([sys.executable, "-c", SCRIPT + "os.chdir('elsewhere'); sys.exit(9)"], 3, "ended with exit code 9"),
     ],
@@ -367,6 +371,8 @@ FORKS = (
         "no-progress",
         "background",
         "deletes",
+        "deletes-and-fails",
+        "deletes-attempts",
         "asks",
         "elsewhere",
     ],
@@ -380,6 +386,17 @@ def test_a_command_that_cannot_be_watched_over_ends_with_a_sentence(tmp_path: Pa
     told = run(tmp_path, words=words, code=code)["told"]
     assert says in told and "bug in holdfast" not in told
     wait_until(lambda: not left_by(tmp_path), 20)  # no orphan; its shim ends a moment later
+
+
+def test_a_command_whose_folder_was_removed_is_shown_to_its_end_and_stopped_where_its_user_wants_that(tmp_path: Path) -> None:
+    text = "echo begun; while [ -e run ]; do sleep 0.05; done; echo goes on; sleep 600"
+    child = start("run", "--run", tmp_path / "run", "--", "sh", "-c", text, cwd=tmp_path)
+    assert child.stdout and "begun\n" in iter(child.stdout.readline, "")
+    shutil.rmtree(tmp_path / "run")
+    assert "goes on\n" in iter(child.stdout.readline, "")
+    child.send_signal(signal.SIGINT)
+    assert ended(child) == 130
+    wait_until(lambda: not left_by(tmp_path), 20)
 
 
 @pytest.mark.parametrize(

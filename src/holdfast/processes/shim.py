@@ -97,11 +97,12 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
         facts = beside.end()
     facts |= trainers.limits[trainers.guilty]
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
+    written = False
     with contextlib.suppress(OSError):  # a folder that was removed, perhaps with another run in its place
-        if (attempt / "nurse.json").stat().st_mtime_ns == name.st_mtime_ns:
+        if written := (attempt / "nurse.json").stat().st_mtime_ns == name.st_mtime_ns:
             write_ending(attempt, {"code": code, **times, **ranks, **facts})
     os.close(lock)  # who reads the ending may start the next attempt at once, while this interpreter still leaves
-    return 0
+    return 0 if written or not foreign else code if code >= 0 else 128 - code
 
 
 def reserve(attempt: Path) -> None:

@@ -22,27 +22,40 @@ class Echo:
         self.file: Path | None = None
         self.ended_line = True
         self._at = 0
+        self._open: int | None = None  # the file, which is shown to its end where its name was removed
 
     def follow(self, file: Path, from_end: bool = False) -> None:
         """Show this file from now on, from its beginning or from where it ends now."""
         self.file, self._at = file, file.stat().st_size if from_end and file.exists() else 0
+        self._close()
 
     def look(self) -> bool:
         """Show what is new, as far as the output takes it; whether something was shown."""
         if self.file is None:
             return False
         try:
-            with self.file.open("rb") as handle:
-                size = os.fstat(handle.fileno()).st_size
-                if size < self._at or size - self._at > _BEHIND:  # cut in its middle, or a flood
-                    self._at = max(0, size - _BEHIND // 8)
-                handle.seek(self._at)
-                return self._show(handle.read(_AT_ONCE * _CHUNK))
+            size = self._size(self.file)
+            if size < self._at or size - self._at > _BEHIND:  # cut in its middle, or a flood
+                self._at = max(0, size - _BEHIND // 8)
+            assert self._open is not None
+            return self._show(os.pread(self._open, _AT_ONCE * _CHUNK, self._at))
         except FileNotFoundError:
             return False
         except OSError:
             self.file = None
             return False
+
+    def _size(self, file: Path) -> int:
+        if self._open is None:
+            self._open = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return os.fstat(self._open).st_size
+
+    def _close(self) -> None:
+        if self._open is not None:
+            os.close(self._open)
+        self._open = None
+
+    __del__ = _close
 
     def _show(self, data: bytes) -> bool:
         begin = self._at
@@ -60,7 +73,7 @@ class Echo:
         until = time.monotonic() + _LAST_S
         while self.file is not None and time.monotonic() < until:
             with contextlib.suppress(OSError):
-                if self._at == self.file.stat().st_size:  # beyond it: cut in its middle since
+                if self._at == self._size(self.file):  # beyond it: cut in its middle since
                     break
             if self.look():
                 until = time.monotonic() + _LAST_S

@@ -55,14 +55,15 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
 def watch(
     attempt: Attempt, run: RunFolder, command: Command, signs: Signs, timeout: HangTimeout, tick: Callable[[ProgressSigns], int]
 ) -> Ending:
-    """Wait until the attempt has ended. `tick` tells what its user wants: 0 go on, 1 ask it to stop, 2 end it now."""
+    """Wait until the attempt has ended. `tick` tells what its user wants: 0 go on, 1 ask it to stop, 2 end it now.
+
+    Raises FileNotFoundError where its folder is gone; the command goes on.
+    """
     asked: float | None = None
     hung: Json | None = None
     living: dict[str, int] = {}
     while True:
         if not attempt.folder.is_dir():
-            if attempt.shim is not None:
-                _kill(below(attempt.shim.pid))
             raise FileNotFoundError(str(attempt.folder))
         if (ending := _ending(attempt, run, hung)) is not None:
             if attempt.shim is not None:
@@ -173,4 +174,9 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
         _kill(bearing(ATTEMPT, str(attempt.folder)))  # its shim has died before it
     if told := seen.get("could_not_start"):
         return Ending("refused", None, lived_s(seen), {"reason": f"it could not be started: {told}"})
+    return ending_of(seen, left)
+
+
+def ending_of(seen: Json, left: Json) -> Ending:
+    """Return the end that was seen; left: what the command left running."""
     return Ending("finished", 0, lived_s(seen), left) if seen.get("code") == 0 else plain_ending(seen, left)

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import replace
 
 from holdfast.base.errors import INTERRUPTED
-from holdfast.base.files import Json, last_line, read_json
+from holdfast.base.files import Json, last_line, read_json, write_json
 from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
@@ -31,6 +31,7 @@ from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.good_end import cut_short, of_what_was_left
+from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.command.signs import ProgressSigns, Signs, steps_believed
@@ -128,13 +129,31 @@ class CommandRun:
             self.view.tick(seen)
             return self.view.stop()
 
-        ending = attempts.watch(attempt, self.run, self.command, signs, timeout, tick)
+        living = living_pids(attempt)
+        try:
+            ending = attempts.watch(attempt, self.run, self.command, signs, timeout, tick)
+        except FileNotFoundError:
+            if not is_gone(attempt.folder):
+                raise
+            ending = self._outlive(attempt, living)
         self.seen = signs.last()
         self._note(attempt, self.seen, signs, at_once=True)
         self._hangs = self._hangs + 1 if ending.kind == "hang" else 0
         self.command = self.states.learn(attempt)
         self.remedies.settle(attempt, self.states.stands_at())
         return ending
+
+    def _outlive(self, attempt: Attempt, living: dict[str, int]) -> Ending:
+        """Wait for the end of a command whose attempt was removed. Raises FolderGone where all of the run was."""
+        place = attempt.folder if self.run.path.is_dir() else self.run.path
+        self.view.tell(f"{place} was removed while the command was running: the command goes on, and no step of it is seen any more")
+        code = outlive(attempt, living, self.view.stop, self.command.stop_s)
+        if not self.run.command_file.exists():
+            raise FolderGone(code)
+        self.run.made(attempt.folder)
+        seen: Json = {} if code is None else {"code": code}
+        write_json(attempt.folder / "ending.json", seen)
+        return attempts.ending_of(seen, {"left": [], "left_printed": False})
 
     def _tell_slow_pattern(self, signs: Signs) -> None:
         """Say once that the user's expression for steps is not used any more."""

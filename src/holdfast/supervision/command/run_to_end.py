@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from holdfast.run.fingerprints import compare_runs, in_words
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import of_last_losses, of_tracebacks
+from holdfast.supervision.command.outlived import FolderGone
 from holdfast.supervision.command.saved import nothing_saved, rerun, wrote_nothing
 from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.command.standard_input import has_data
@@ -90,11 +93,12 @@ def run_command(
     def tell(text: str) -> None:
         echo.drain()
         terminal.tell(text)
-        folder.append(run.path / "told.jsonl", {"time": round(clock.now(), 3), "text": text})
+        with contextlib.suppress(FileNotFoundError):  # the run folder was removed
+            folder.append(run.path / "told.jsonl", {"time": round(clock.now(), 3), "text": text})
 
     notify = notify or read_notify(run)
     stop.running = True
-    removed = Stop(BLOCKED, f"{run.path} was removed while the command was running; it was ended", "run it again")
+    removed = Stop(BLOCKED, f"{run.path} was removed while its command was supervised", "run it again")
     with (
         anchored(run.path, terminal.tell) as anchor,
         supervised(run, tell, removed, partial(_full_disk, run)) as folder,
@@ -106,10 +110,21 @@ def run_command(
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
         try:
             outcome = anchor.going_on(lambda: supervise(user))
+        except FolderGone as gone:
+            return _without_folder(run, gone.code, stop.wish() > 0, terminal.tell)
         finally:
             user.states.release()
         echo.drain()
         return _conclude(user, outcome, terminal, beside)
+
+
+def _without_folder(run: RunFolder, code: int | None, stopped: bool, tell: Callable[[str], None]) -> tuple[int, Json]:
+    """Say how a command ended whose run folder was removed under it; exit code and all that is left of a summary."""
+    how = "its end was not seen" if code is None else f"it {ended_by(code)}"
+    reason = f"{run.path} was removed while the command was running, which went on: {how}; nothing else is known of it"
+    tell(reason)
+    status, exits = ("finished", DONE) if code == 0 else ("interrupted", INTERRUPTED) if stopped else ("gave_up", GAVE_UP)
+    return exits, {"run": str(run.path), "status": status, "exit_code": code, "reason": reason}
 
 
 def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
