@@ -86,7 +86,7 @@ class Looks:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Live through an error of the file system that may pass. Raises OSError for any other, and where no look succeeds any more."""
+        """Ignore an error of the file system that may pass. Raises OSError for any other, and where no look succeeds any more."""
         try:
             yield
             self.failed = 0

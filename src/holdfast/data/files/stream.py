@@ -54,7 +54,7 @@ class GuardedStream(io.RawIOBase):
     """A raw stream that ends where its source is damaged, and says so; recodes to UTF-8 on the way where `encoding` is another."""
 
     def __init__(self, source: _Source, encoding: str, file: object = None) -> None:
-        """file: what the source is of, for an error of its disk."""
+        """Take a source; file: what it is of, for an error of its disk."""
         self.damage, self._file = "", file
         self._source, self._rest = source, b""
         self._decoder: Any = None if encoding in ("", "utf-8-sig") else codecs.getincrementaldecoder(_decoding(encoding))(_errors(encoding))
