@@ -9,8 +9,8 @@ import errno
 import json
 import random
 import shutil
-import struct
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 
 import holdfast as package
 from conftest import ROOT, holdfast, processes_of, write_table
+from support.disk_sweep import Disk
 
 _ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.ESTALE)
 FAULTS = [*map(str, _ERRORS), "short", "tear", "delay"]
@@ -74,20 +75,19 @@ def _words(kind: str, assets: SimpleNamespace, folder: Path) -> list[Any]:
     return ["train", folder / f"{kind}.yaml"]
 
 
-def _asked(words: list[Any], run: Path, **disk: Any) -> subprocess.CompletedProcess[str]:
-    env = {f"DISK_{name.upper()}": str(value) for name, value in disk.items() if name != "library"}
-    env |= {"LD_PRELOAD": str(disk["library"])} if disk else {}
+def _asked(words: list[Any], run: Path, library: Path | None = None, disk: Disk | None = None) -> subprocess.CompletedProcess[str]:
+    env = {"LD_PRELOAD": str(library), "DISK_FILE": str(disk.file)} if disk else {}
     if words[0] == "train":
         return holdfast(*words, "--run", run, "--json", env=env)
     return holdfast("run", "--run", run, "--json", "--", *words, env=env)
 
 
 def _undisturbed(kind: str, assets: SimpleNamespace, library: Path, folder: Path) -> SimpleNamespace:
-    words, run, count = _words(kind, assets, folder), folder / kind, folder / f"{kind}.count"
-    count.write_bytes(bytes(8))
-    done = _asked(words, run, library=library, under=run, count=count, at=0, **{"for": 0}, fault="delay")
+    words, run, disk = _words(kind, assets, folder), folder / kind, Disk(folder / f"{kind}.disk")
+    disk.set(str(run), reads=False)
+    done = _asked(words, run, library, disk)
     assert done.returncode == 0, done.stderr
-    (calls,) = struct.unpack("=Q", count.read_bytes())
+    calls = disk.seen()[0]
     assert calls > 50, "the library sees them"
     return SimpleNamespace(words=words, calls=calls, summary=json.loads(done.stdout))
 
@@ -96,11 +96,11 @@ def survives(case: int, undisturbed: dict[str, SimpleNamespace], library: Path, 
     """One run with a fault somewhere, then the same command without: finished, the same bits, and nothing that was said is false."""
     draw = random.Random(case)
     kind, fault = KINDS[case % len(KINDS)], draw.choice(FAULTS)
-    known, run, count = undisturbed[kind], folder / f"run-{case}", folder / f"count-{case}"
-    count.write_bytes(bytes(8))
+    known, run, disk = undisturbed[kind], folder / f"run-{case}", Disk(folder / f"disk-{case}")
     at, lasts = draw.randint(1, known.calls), draw.choice((1, 1, 3, 20))
     place = f"case {case}: {kind}, {fault} at call {at} of {known.calls}, {lasts} calls"
-    done = _asked(known.words, run, library=library, under=run, count=count, at=at, **{"for": lasts}, fault=fault)
+    disk.set(str(run), at, lasts, fault, reads=False)
+    done = _asked(known.words, run, library, disk)
     said = f"{place}\n{done.stdout}\n{done.stderr}"
     assert done.returncode in (0, 1, 3, -9), said
     trace = _OURS if kind == "command" else "Traceback"  # a command whose own output fails shows a traceback of its own
@@ -124,6 +124,24 @@ def _same(summary: dict[str, Any], known: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize("case", range(CASES))
 def test_a_run_survives_a_fault_of_its_disk(case: int, undisturbed: dict[str, SimpleNamespace], disk: Path, tmp_path: Path) -> None:
     survives(case, undisturbed, disk, tmp_path)
+
+
+def _swept(library: Path, folder: Path, *more: str) -> None:
+    script = ROOT / "tests/support/disk_sweep.py"
+    done = subprocess.run([sys.executable, str(script), str(library), str(folder), *more], capture_output=True, text=True, check=False)
+    *short, last = done.stdout.splitlines()
+    assert json.loads(last)["cases"] > 5, done.stderr
+    assert not short, "\n".join(short)
+
+
+def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path) -> None:
+    """No bug of ours, no wrong hint, nothing wrong that is called done, nothing half written, and the same command again does it."""
+    _swept(disk, tmp_path, "--commands", "check,clean,split", "--every", "11")
+
+
+@pytest.mark.long
+def test_each_command_tells_each_fault_of_its_disk(disk: Path, tmp_path: Path) -> None:
+    _swept(disk, tmp_path, "--every", "7")
 
 
 @pytest.mark.long

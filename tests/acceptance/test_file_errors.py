@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,17 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import Stop
+from holdfast.base.file_errors import at_place, of_the_file
+from holdfast.base.files import replacing
 from holdfast.base_model.folder import stored_tensors
+from holdfast.cli.main import main
+from holdfast.data.files import stream
+from holdfast.data.tokens.codec import load_codec
+from holdfast.report.run.report_parts import readings
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.remote.state import Sender
+from holdfast.supervision.remote.targets import SharedFolder
+from holdfast.supervision.standing import look
 
 edge = importlib.import_module("holdfast.cli.main")  # the package gives the function this name
 
@@ -51,3 +61,135 @@ def test_a_file_that_cannot_be_read_now_is_not_called_damaged(tmp_path: Path, mo
         with pytest.raises((Stop, OSError)) as failed:
             read()
         assert (isinstance(failed.value, Stop) and remedy in str(failed.value)) == (kind in ("ENOENT", "EISDIR"))
+
+
+@pytest.mark.parametrize("place", ["out.jsonl", "/some/folder/out.jsonl"])
+def test_a_place_that_is_none_is_told_apart_from_a_disk_that_fails_and_from_another_file(place: str) -> None:
+    """Only the first is helped by another place."""
+
+    def told(number: int, name: str | None = None) -> str:
+        return str(at_place(OSError(number, os.strerror(number), name), place, "cannot be written", "choose another --out"))
+
+    assert f"{place} cannot be written" in told(errno.EISDIR) and "choose another --out" in told(errno.EACCES, str(Path(place).absolute()))
+    assert "choose another --out" in told(errno.EACCES, str(Path(place).absolute().parent)), "its folder"
+    for number, remedy in ((errno.EIO, "dmesg"), (errno.EMFILE, "ulimit -n"), (errno.EFBIG, "ulimit -f"), (errno.ENOSPC, "make room")):
+        assert remedy in told(number) and "another" not in told(number)
+    other = told(errno.EACCES, "/other/rows.jsonl")
+    assert "/other/rows.jsonl may not be read" in other and place not in other
+    assert "holds 5 bytes" in str(at_place(OSError(errno.EFBIG, "holds 5 bytes, 4 are read", place), place, "cannot be read", "")), (
+        "a limit of ours"
+    )
+
+
+def test_an_error_of_the_system_told_by_a_library_is_one() -> None:
+    """tokenizers and safetensors, in Rust, raise errors of their own; pyarrow and gzip an OSError, with and without a number."""
+    assert isinstance(of_the_file(ValueError("no such variant")), ValueError)
+    assert isinstance(of_the_file(Exception("No such file (os error 2)")), Exception)
+    assert of_the_file(OSError("Not a gzipped file")).errno is None
+    with pytest.raises(OSError, match="tokenizer") as failed:
+        of_the_file(Exception("Input/output error (os error 5)"), "tokenizer.json")
+    assert failed.value.errno == errno.EIO
+    with pytest.raises(OSError, match="parquet"):
+        of_the_file(OSError(errno.EIO, "Error reading bytes from file"), "rows.parquet")
+
+
+def test_what_could_not_be_written_is_named_by_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as failed, replacing(tmp_path / "none" / "out.jsonl"):
+        pass
+    assert failed.value.filename == str(tmp_path / "none" / "out.jsonl")
+
+
+class _Failing:
+    """A stream whose disk fails after some bytes."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = parts
+
+    def read1(self, size: int) -> bytes:
+        if not self.parts:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.parts.pop(0)
+
+
+def test_rows_behind_a_disk_that_fails_are_not_taken_for_missing(
+    assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`data clean` wrote the rows before it and ended with 0; `data check --json` said nothing on standard error."""
+    monkeypatch.setattr(stream, "_decompressed", lambda handle, compression: _Failing([assets.rows.read_bytes()[:3000]]))
+    out = tmp_path / "clean.jsonl"
+    for words in (["check", assets.rows, "--json"], ["clean", assets.rows, "--out", out, "--json"]):
+        assert main(["data", *map(str, words)]) == 1
+        told = capsys.readouterr()
+        assert json.loads(told.out)["status"] == "refused"
+        assert "rows.jsonl fails to read" in told.err and "dmesg" in told.err
+    assert not list(tmp_path.iterdir()), "nothing is written, and no temporary file left"
+
+
+def test_a_tokenizer_that_cannot_be_read_now_is_not_called_damaged(assets: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: str) -> Any:
+        raise Exception("Too many open files (os error 24)")
+
+    monkeypatch.setattr("holdfast.data.tokens.codec.Tokenizer", SimpleNamespace(from_file=fail))
+    with pytest.raises(OSError, match="Too many open files") as failed:
+        load_codec(assets.model)
+    assert failed.value.errno == errno.EMFILE
+
+
+def test_a_newest_checkpoint_that_cannot_be_read_now_is_not_passed_over_for_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`move` said "sent the state after step 4" of a run whose last step is 6, and ended with 0."""
+    run = RunFolder(tmp_path / "run")
+    for step in (4, 6):
+        folder = run.checkpoints / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"run": "a", "files": {"state": {"sha256": "0"}}}))
+    (run.path / "run.json").write_text(json.dumps({"id": "a"}))
+    sender = Sender(run, SharedFolder(tmp_path / "away"))
+    assert sender.send() is None, "what is not there is passed over"
+
+    def fail(path: Path) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(sender, "_hash", fail)
+    with pytest.raises(OSError, match="state"):
+        sender.send()
+
+
+def test_a_report_without_its_readings_is_none_where_they_cannot_be_read_and_one_where_they_are_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path)
+    run.readings_file.write_text('{"time": 1, "gpus": [], "step": 1, "cpu": "?"}\n')
+    assert set(readings(run)) == {"charts", "rows", "signs"}
+
+    def fail(file: Path) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+
+    monkeypatch.setattr("holdfast.report.run.report_parts.kept", fail)
+    with pytest.raises(OSError, match="readings"):
+        readings(run)
+
+
+def test_a_finished_run_whose_summary_or_rows_cannot_be_read_now_is_not_called_dead_at_step_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path)
+    (run.checkpoints / "step-00000006").mkdir(parents=True)
+    for kind in ("attempt_started", "finished"):
+        run.event(kind)
+    run.summary_file.write_text('{"status": "finished"}')
+    run.steps_file.write_text('{"step": 6}\n')
+
+    def fail(path: Path, *more: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    assert (look(run).state, look(run).step) == ("finished", 6)
+    monkeypatch.setattr("holdfast.supervision.standing.read_json", fail)
+    monkeypatch.setattr("holdfast.run.folder.last_line", fail)
+    seen = look(run)
+    assert (seen.state, seen.step) == ("finished", 6)
+    assert "summary.json cannot be read: Input/output error" in seen.problems
+    assert "steps.jsonl cannot be read: Input/output error" in seen.problems
+    run.event("attempt_started")
+    assert look(run).state == "dead", "it went on since"

@@ -205,5 +205,9 @@ def test_a_state_ahead_of_its_journal_is_used(config_of: Callable[..., Path], tm
     assert [(event["from"], event["to"]) for event in told] == [(1, 5)]
     whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
     assert summary["artifact_sha256"] == json.loads(whole.stdout)["artifact_sha256"]
-    for verb in ("status", "report"):
-        assert holdfast(verb, run.path).returncode == 0
+    unknown = (summary["samples_seen"], summary["goodput"], summary["loss"]["first"])
+    assert unknown == (None, None, None) and summary["steps"] == 9 and summary["tokens_per_second"], "no figure of half the rows"
+    assert "9 (of how many samples is unknown" in done.stderr and "? -> " in done.stderr
+    for verb in (("status",), ("report",), ("compare", tmp_path / "whole"), ("trial", "--step", 6)):
+        shown = holdfast(verb[0], run.path, *verb[1:])
+        assert shown.returncode == 0, shown.stderr

@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import events, holdfast, lines, processes_of, start, wait_until
+from conftest import events, holdfast, lines, processes_of, start, wait_until, write_config
 from holdfast.base.identity import myself
 from holdfast.base.locks import hold
+from holdfast.config.load import load_config
+from holdfast.processes import process
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import end_seen
 from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
+from holdfast.supervision.command import attempts
 
 STEPS = 30
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -130,3 +134,36 @@ def test_a_lock_that_cannot_be_written_to_ends_no_supervision(tmp_path: Path, mo
     assert end_seen(attempt, run) == {}, "nobody lives"
     broken["O_RDONLY"] = False
     assert end_seen(attempt, run) == {}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize("of", ["trainer", "command"])
+def test_a_look_at_an_attempt_that_the_disk_fails_ends_no_supervision(
+    of: str, number: int, assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failed read of a file of the attempt ended the supervision with exit 1, while its trainer lived on."""
+    run = RunFolder(tmp_path)
+    run.write_config(load_config(write_config(assets, tmp_path / "c.yaml")))
+    attempt = Attempt(1, run.attempt(1), shim=None)
+    attempt.folder.mkdir(parents=True)
+    failing = [3]
+
+    def ended(*_: Any) -> Ending:
+        failing[0] -= 1
+        if failing[0] >= 0:
+            raise OSError(number, os.strerror(number), str(attempt.folder / "ready.json"))
+        return Ending("finished")
+
+    place = process if of == "trainer" else attempts
+    monkeypatch.setattr(place, "_ending", ended)
+    monkeypatch.setattr(place, "LOOK_EVERY_S", 0.0)
+    nothing: Any = SimpleNamespace()
+    if of == "trainer":
+        look = lambda: process.watch(attempt, run, lambda _: False)  # noqa: E731
+    else:
+        look = lambda: attempts.watch(attempt, run, nothing, nothing, nothing, lambda _: 0)  # noqa: E731
+    assert look() == Ending("finished")
+    failing[0] = 1000
+    with pytest.raises(OSError, match=r"ready\.json"):
+        look()
+    assert failing[0] > 900, "it is not waited for for ever"

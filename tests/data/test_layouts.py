@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from conftest import SHARED
+from holdfast.base.errors import Stop
 from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.judge import judge
 from holdfast.data.judge.layouts import parse_example
-from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.rules import Rules, asked_fields
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.survey.survey import check_block, read_survey
@@ -353,3 +354,20 @@ def test_cells_of_several_lines_stay_cells(tmp_path: Path) -> None:
 def test_a_last_line_torn_inside_of_a_quoted_cell_is_no_row(tmp_path: Path) -> None:
     read, damaged = _csv(["q1,a", 'q2,"half an ans'], tmp_path / "rows.csv")
     assert read == ["q1"] and "opened in line 3 is not closed" in damaged[0][1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["question"], "--field question: write NAME=THEIRS"),
+        (["=theirs"], "--field =theirs: write NAME=THEIRS"),
+        (["question="], "--field question=: write NAME=THEIRS"),
+        (["qestion=q", "answer=a"], "did you mean question\\?"),
+        (["question=a", "question=b"], "question is given twice"),
+        (["theirs=question"], "ours comes first"),
+    ],
+)
+def test_a_field_that_names_nothing_is_refused_with_the_name_that_was_meant(given: list[str], says: str) -> None:
+    with pytest.raises(Stop, match=says) as stop:
+        asked_fields(given)
+    assert stop.value.code == 2

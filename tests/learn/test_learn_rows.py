@@ -164,7 +164,11 @@ def test_votes_are_rows_and_those_for_neither_are_not(policy_of: Callable[..., P
         ({"replay": {"old": 0.6, "general": 0.5}}, "leave no room"),
         ({"gate": {"rows": "held.jsonl", "margin": -0.1}}, "gate.margin"),
         ({"gate": {"rows": "nowhere.jsonl"}}, "no such file"),
-        ({"ruond": {"rows": 3}}, "ruond"),
+        ({"ruond": {"rows": 3}}, r"ruond: unknown key \(value .*did you mean round\? \(line"),
+        ({"replay": {"olds": 0.3}}, r"replay.olds: unknown key \(value 0.3\); did you mean replay.old\? \(line"),
+        ({"round": {"rows": "many"}}, r"round.rows: 'many': input should be a valid integer \(line"),
+        ({"name": "a/b"}, "'a/b': a name has letters"),
+        ({"sources": None, "model": "tiny"}, "is the config of a run; a policy names one"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused_with_the_key(policy_of: Callable[..., Policy], keys: Row, says: str) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar
 
 from holdfast.base.errors import BLOCKED, Stop
 
@@ -48,11 +51,50 @@ _NO_SUCH_FILE = (
 )
 
 
-def of_the_file(error: OSError) -> OSError:
-    """Return an error that says that no file to read has the name. Raises any other: behind it the file may be whole."""
-    if error.errno in _NO_SUCH_FILE:
+# where the place is as good as another: its disk fails or is full, a limit is reached
+_NOT_OF_THE_PLACE = (
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.ESTALE,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENODEV,
+)
+E = TypeVar("E", bound=Exception)
+_RUST = re.compile(r"\(os error (\d+)\)")  # how a library in Rust tells of an error of the system
+
+
+def of_the_file(error: E, place: object = None) -> E:
+    """Return an error that says that no file to read has the name, or what is wrong in it. Raises any other: the file may be whole.
+
+    place: what was read, for a library whose errors name no file.
+    """
+    found: Any = error
+    if not isinstance(error, OSError):
+        number = _RUST.search(str(error))
+        found = OSError(int(number[1]), os.strerror(int(number[1])), str(place)) if number else None
+    if found is None or found.errno is None or found.errno in _NO_SUCH_FILE:
         return error
-    raise error
+    found.filename = found.filename or (None if place is None else str(place))
+    raise found
+
+
+def at_place(error: OSError, place: object, what: str, hint: str, answer: dict[str, Any] | None = None, code: int = BLOCKED) -> Stop:
+    """Return the error of a place that "cannot be read" or written (`what`), with the hint for a place that is none to do that with.
+
+    Where the system fails for any place, and where another file than this or a folder above it is meant, it is told in the words of the
+    table.
+    """
+    if error.filename is None:
+        error.filename = str(place)
+    named, wanted = (Path(os.fsdecode(one)).absolute() for one in (error.filename2 or error.filename, str(place)))
+    own = error.errno == errno.EFBIG and error.strerror != os.strerror(errno.EFBIG)  # a limit of ours
+    ours = named in (wanted, *wanted.parents) and (own or error.errno not in _NOT_OF_THE_PLACE)
+    if not ours and (told := file_error(error)):
+        return Stop(told.code, told.message, told.hint, answer)
+    return Stop(code, f"{f'{place} {what}'.rstrip()}: {error.strerror or error}", hint, answer)
 
 
 def file_error(error: OSError) -> Stop | None:

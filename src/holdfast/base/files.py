@@ -39,6 +39,11 @@ def takes_nothing(error: BaseException) -> bool:
     return is_full(error) or (isinstance(error, OSError) and error.errno in _TAKES_NOTHING)
 
 
+def may_pass(error: OSError) -> bool:
+    """True if the same call may go through a moment later: the disk takes or gives nothing now, or too many files are open."""
+    return takes_nothing(error) or error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     """Write a new `path`: temporary name, flush, fsync, rename. A reader sees the old or the new file, never a part.
@@ -48,7 +53,7 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     refuse_what_is_no_file(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
-        with naming(path):
+        with naming(path, instead_of=temporary):
             with temporary.open("xb") as handle:
                 yield handle
                 handle.flush()

@@ -76,12 +76,12 @@ class _FileToRead(io.FileIO):
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an OSError that names no file, as those of descriptors do, name this one."""
+def naming(path: Path, instead_of: Path | None = None) -> Iterator[None]:
+    """Let an OSError that names no file, as those of descriptors do, name this one; so, too, where it names `instead_of`."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None or error.filename == str(instead_of):
             error.filename = str(path)
         raise
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.base.cache import cache_folder
 from holdfast.base.child import trainer_command
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import read_json
 from holdfast.base.locks import hold
 from holdfast.base.safe_open import open_regular
@@ -46,9 +47,7 @@ def widened_folder(file: Path) -> Path:
             if not (folder / "config.json").exists():
                 _widen(file, folder)
     except OSError as error:
-        raise Stop(
-            BLOCKED, f"{file} cannot be widened into {folder}: {error.strerror or error}", "HOLDFAST_CACHE names another place"
-        ) from None
+        raise at_place(error, folder, f"cannot take {file}, widened", "HOLDFAST_CACHE names another place") from None
     return folder
 
 
@@ -83,5 +82,5 @@ def _content(file: Path) -> str:
                 handle.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
                 digest.update(handle.read(_SAMPLE_BYTES))
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror or error}", "correct the path") from None
+        raise at_place(error, file, "cannot be read", "correct the path") from None
     return digest.hexdigest()[:16]

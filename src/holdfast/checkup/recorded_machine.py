@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.checkup.machine_report import facts_in
@@ -21,7 +22,7 @@ def recorded(file: Path) -> Json:
         text = read_small(file, LARGEST_JSON)
         content = facts_in(text.decode(errors="replace")) or orjson.loads(text)
     except OSError as error:
-        raise Stop(USAGE, f"{file} cannot be read: {error.strerror}", hint) from None
+        raise at_place(error, file, "cannot be read", hint, code=USAGE) from None
     except orjson.JSONDecodeError as error:
         raise Stop(USAGE, f"{file} is not JSON: {error}", hint) from None
     machine = content.get("machine", content) if isinstance(content, dict) else None

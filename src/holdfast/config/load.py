@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.inert import refuse_unwritable_name
 from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted
@@ -48,7 +49,7 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        problems += problems_of(error, Config, _root_of(file), [one.partition("=")[0] for one in overrides or []])
+        problems += problems_of(error, Config, root_of_file(file), [one.partition("=")[0] for one in overrides or []])
         look = where_to_look(error)
     missing = _missing_files(tree, file.parent) if need_rows else []
     problems += missing
@@ -71,7 +72,7 @@ def load_faults(file: Path) -> list[Fault]:
     try:
         return FaultFile.model_validate(tree).faults
     except ValidationError as error:
-        problems = problems_of(error, FaultFile, _root_of(file))
+        problems = problems_of(error, FaultFile, root_of_file(file))
         raise Stop(USAGE, f"{file}:\n" + "\n".join(f"  - {p}" for p in problems), _FAULTS) from error
 
 
@@ -86,8 +87,10 @@ def read_yaml(file: Path, allow_list: bool = False, keys: str = EVERY_KEY) -> di
         raise Stop(USAGE, f"{file}: no such file", _near(file)) from None
     except IsADirectoryError:
         raise Stop(USAGE, *_about_folder(file)) from None
-    except (UnicodeDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
         raise Stop(USAGE, f"{file}: not readable as text ({error})", "a config is a UTF-8 YAML file") from None
+    except OSError as error:
+        raise at_place(error, file, "cannot be read", "a config is a UTF-8 YAML file", code=USAGE) from None
     try:
         root, values = root_of(text, slowly=True)
         tree = values()
@@ -104,7 +107,8 @@ def read_yaml(file: Path, allow_list: bool = False, keys: str = EVERY_KEY) -> di
     return tree
 
 
-def _root_of(file: Path) -> yaml.Node | None:
+def root_of_file(file: Path) -> yaml.Node | None:
+    """Return the nodes of a YAML file that was read, whose lines `problems_of` names."""
     return root_of(read_small(file).decode("utf-8-sig"), slowly=True)[0]
 
 

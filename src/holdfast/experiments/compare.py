@@ -47,6 +47,7 @@ def facts_of(run: RunFolder) -> Json:
         "machine": {name: machine.get(name) for name in _MACHINE},
         "steps": rows[-1]["step"] if rows else 0,
         "losses": [row["loss"] for row in rows],
+        "loss_steps": [row["step"] for row in rows],
         "order": [row.get("samples") for row in rows[-_ENDS:]],
         "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
         "peak_bytes": max((row["peak_bytes"] for row in rows), default=None),
@@ -193,9 +194,7 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
         few = min(len(a["losses"]), len(b["losses"]))
         yield {"cause": "cannot be told", "evidence": f"{pair}: one has {counted(few, 'step')}, whose noise is unknown; {_told(what)}"}
     elif apart:
-        parted = next((at for at, (x, y) in enumerate(zip(a["losses"], b["losses"], strict=False), 1) if abs(x - y) > 1e-3 * abs(x)), None)
-        where = f"; they part at step {parted}" if parted else ""
-        yield {"cause": _named(what, a, b), "evidence": f"{pair}: {apart}{where}; {_told(what)}"}
+        yield {"cause": _named(what, a, b), "evidence": f"{pair}: {apart}{_where_they_part(a, b)}; {_told(what)}"}
     elif what:
         yield {"cause": "noise", "evidence": f"{pair}: the end losses differ by less than their noise, whatever differs ({_told(what)})"}
     speeds = a["tokens_per_second"], b["tokens_per_second"]
@@ -203,6 +202,16 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
         of_speed = [key for key in what if _of_speed(key)]
         cause = _one(of_speed) if of_speed else "other work on the machine, or cannot be told"
         yield {"cause": cause, "evidence": f"{pair}: {speeds[0]:,.0f} and {speeds[1]:,.0f} tokens/s; {_told(of_speed)}"}
+
+
+def _where_they_part(a: Json, b: Json) -> str:
+    """Say at which step the losses of two runs part; rows that one of them has lost may hide an earlier one."""
+    one, other = (dict(zip(facts["loss_steps"], facts["losses"], strict=True)) for facts in (a, b))
+    both = [step for step in one if step in other]
+    parted = next((at for at, step in enumerate(both) if abs(one[step] - other[step]) > 1e-3 * abs(one[step])), None)
+    if parted is None:
+        return ""
+    return f"; they part at step {both[parted]}" + (" or before" if both[parted] - 1 != ([0, *both])[parted] else "")
 
 
 def _apart(a: Json, b: Json) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.units import counted
-from holdfast.config.load import find_path, read_yaml
+from holdfast.config.load import find_path, read_yaml, root_of_file
+from holdfast.config.problems import problems_of
 from holdfast.config.section import Section
 
 _SHOWN = "docs/how-to/learn.md shows one"
@@ -98,7 +100,7 @@ class Budget(Section):
 class Policy(Section):
     """The whole file."""
 
-    name: str = Field(min_length=1, pattern=r"^[\w][\w.-]*$", description="its versions stand in `holdfast models` under this name")
+    name: str = Field(min_length=1, description="its versions stand in `holdfast models` under this name")
     config: str = Field(description="config of a round's training; it starts from the promoted adapter")
     sources: list[Origin] = Field(min_length=1, description="where rows come from")
     keep: Keep = Field(default_factory=lambda: Keep(), description="what of them is kept")
@@ -109,15 +111,23 @@ class Policy(Section):
     folder: str | None = Field(None, description="where the rounds are kept (default: runs/learn/NAME beside the policy)")
     retain: int = Field(3, ge=0, description="refused rounds whose trained states are kept; rows, fates and verdicts always are")
 
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not re.fullmatch(r"\w[\w.-]*", value):
+            raise ValueError("a name has letters, digits, _, . and -, and begins with none of the last two")
+        return value
+
 
 def load_policy(file: Path) -> Policy:
     """Read a policy, its paths made absolute: they are looked up beside it, then in the current folder. Raises Stop(2)."""
+    tree = read_yaml(file, keys=_SHOWN)
+    if not tree.get("sources") and "model" in tree:
+        raise Stop(USAGE, f"{file} is the config of a run; a policy names one", f"write `config: {file}` into a policy; {_SHOWN}")
     try:
-        policy = Policy.model_validate(read_yaml(file, keys=_SHOWN))
+        policy = Policy.model_validate(tree)
     except ValidationError as error:
-        problems = [
-            f"  - {'.'.join(map(str, one['loc'])) or 'policy'}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
-        ]
+        problems = [f"  - {one}" for one in problems_of(error, Policy, root_of_file(file))]
         raise Stop(USAGE, f"{file}: {counted(len(problems), 'problem')} in the policy\n" + "\n".join(problems), _SHOWN) from None
     folder = file.resolve().parent
     sources = [_origin(one, folder) for one in policy.sources]
@@ -162,5 +172,6 @@ def _place(name: str, folder: Path) -> Path:
 def _there(name: str, folder: Path, key: str) -> str:
     found = find_path(name, folder)
     if found is None:
-        raise Stop(USAGE, f"{key}: {name}: no such file", f"it is looked up in {folder} and in {Path.cwd()}")
+        places = " and in ".join(dict.fromkeys(map(str, (folder, Path.cwd()))))
+        raise Stop(USAGE, f"{key}: {name}: no such file", f"correct the path; a relative one is looked up in {places}")
     return str(found)

@@ -81,7 +81,7 @@ def _records(origin: Origin, policy: Policy) -> Iterator[Record | Unusable]:
         for batch in StreamReader(_stream(origin, policy)).there():
             yield from batch.records
         return
-    for file in _files(origin):
+    for file in files_of(origin):
         unfinished = _unfinished(file)
         for batch in batches_of(file, kind_of(file), shell_allowed=False):
             for record in batch.records:
@@ -94,7 +94,7 @@ def _stream(origin: Origin, policy: Policy) -> StreamSource:
     return StreamSource(origin.redis, origin.stream, origin.group, f"learn:{policy.name}", cluster=origin.cluster)
 
 
-def _files(origin: Origin) -> list[str]:
+def files_of(origin: Origin) -> list[str]:
     """List files that are there and hold something; those whose name begins with a dot are somebody's unfinished ones."""
     found: list[Path] = []
     if origin.votes:

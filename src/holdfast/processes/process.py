@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.base.child import module_command
-from holdfast.base.files import Json, read_json, takes_nothing, write_json
+from holdfast.base.files import Json, may_pass, read_json, takes_nothing, write_json
 from holdfast.base.identity import Identity, alive
 from holdfast.base.locks import hold
 from holdfast.base.safe_open import open_log
@@ -34,6 +34,7 @@ from holdfast.run.types import Ending, Launch
 
 LOOK_EVERY_S = 0.2
 LAST_STEP_S = 60.0  # that a trainer may take to stop whose supervisor fails
+_MOST_FAILED = 50  # looks at an attempt, one after the other, that its disk may fail: ten seconds
 TOLD_S = 3.0  # for another rank's end to be written down
 Tick = Callable[[Attempt], bool]
 
@@ -77,21 +78,42 @@ def adopt(run: RunFolder) -> Attempt | None:
     return Attempt(numbers[-1], run.attempt(numbers[-1]), shim=None)
 
 
+class Looks:
+    """Looks at an attempt: a disk that fails some of them, one after the other, ends no supervision."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Ignore an error of the file system that may pass. Raises OSError for any other, and where no look succeeds any more."""
+        try:
+            yield
+            self.failed = 0
+        except OSError as error:
+            self.failed += 1
+            if not may_pass(error) or self.failed >= _MOST_FAILED:
+                raise
+
+
 def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
     """Wait until the attempt has ended. `tick` is called all the while; when it returns True the trainer is asked to stop."""
-    asked = False
+    asked, looks = False, Looks()
     timeout = TrainerHangTimeout(run, attempt.number, run.config().run.hang_s)
     while True:
-        ending = _ending(attempt, run)
-        if ending is not None:
-            return ending
-        if tick(attempt) and not asked:
-            asked = _ask_to_stop(attempt, run)
-        pulse = attempt.pulse()
-        overdue = timeout.overdue(pulse, bytes_read(living_pids(attempt).values(), from_disks=True) if pulse is None else 0)
-        if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
-            return Ending("stuck", facts={"reason": why})
-        wait_for_end(watched(attempt), LOOK_EVERY_S)
+        ends: list[int] = []
+        with looks.one():
+            ending = _ending(attempt, run)
+            if ending is not None:
+                return ending
+            if tick(attempt) and not asked:
+                asked = _ask_to_stop(attempt, run)
+            pulse = attempt.pulse()
+            overdue = timeout.overdue(pulse, bytes_read(living_pids(attempt).values(), from_disks=True) if pulse is None else 0)
+            if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
+                return Ending("stuck", facts={"reason": why})
+            ends = watched(attempt)
+        wait_for_end(ends, LOOK_EVERY_S)
 
 
 def watched(attempt: Attempt) -> list[int]:

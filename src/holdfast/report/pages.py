@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, write_bytes
 from holdfast.base.versions import __version__
 from holdfast.report.words import visible
@@ -48,4 +48,4 @@ def writing(file: Path, hint: str, answer: Json | None = None) -> Iterator[None]
     try:
         yield
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", hint, answer) from None
+        raise at_place(error, file, "cannot be written", hint, answer) from None

@@ -77,6 +77,17 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     return found | more | doubts | {"loss": found["loss"] | known.get("loss", {})}
 
 
+def samples_in_words(summary: Json) -> str:
+    """Say how many samples the steps took."""
+    seen = summary["samples_seen"]
+    return "of how many samples is unknown: rows of steps.jsonl are lost" if seen is None else counted(seen, "sample")
+
+
+def first_to_last(loss: Json, digits: int) -> str:
+    """Say the training loss of the first and the last step; "?" is unknown."""
+    return " -> ".join("?" if value is None else f"{value:.{digits}f}" for value in (loss["first"], loss["last"]))
+
+
 def second_place(events: Iterable[Json]) -> Json | None:
     """Return {to, step, reason} of a run kept at a second place: the newest state there (None: none), and why a newer one is not."""
     found: Json | None = None
@@ -110,11 +121,14 @@ def of_steps(
 ) -> Json:
     """Summarise what a trainer of ours tells beside the rest."""
     rows, in_steps = told.rows, sum(row["seconds"] for row in told.rows)
+    steps = rows[-1].get("step", 0) if rows else 0
+    lost = steps > len(rows)  # rows that went with the power: what follows from all of them is unknown
     return {
-        "useful_s": in_steps,
-        "steps": rows[-1].get("step", 0) if rows else 0,
-        "samples_seen": sum(len(row["samples"]) for row in rows),
-        "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")},
+        "useful_s": None if lost else in_steps,
+        "steps": steps,
+        "samples_seen": None if lost else sum(len(row["samples"]) for row in rows),
+        "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")}
+        | ({"first": None} if rows and rows[0].get("step", 1) > 1 else {}),
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,
         **({"learns": learns} if learns else {}),

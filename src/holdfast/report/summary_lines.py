@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import brief
 from holdfast.base.tasks import kind_of
-from holdfast.base.units import counted
+from holdfast.report.summarise import first_to_last, samples_in_words
 from holdfast.report.words import artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, shown, unhealthy, words_of
 from holdfast.run.folder import RunFolder
 
@@ -18,10 +18,10 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     facts = [
         ("status", status),
         *(("", says) for says in wrong),
-        ("steps", f"{summary['steps']:,} ({counted(summary['samples_seen'], 'sample')})"),
+        ("steps", f"{summary['steps']:,} ({samples_in_words(summary)})"),
     ]
-    if loss["first"] is not None:
-        facts.append(("training loss", f"{loss['first']:.4f} -> {loss['last']:.4f}"))
+    if loss["last"] is not None:
+        facts.append(("training loss", first_to_last(loss, 4)))
     if early := early_end(summary):
         facts.append(("ended early", early.removeprefix("ended early ")))
     words = words_of(run.config())
@@ -39,9 +39,8 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append(("held-out loss", unjudged))
     if summary["tokens_per_second"] is not None and summary["wall_seconds"] is not None:
         rate, wall = summary["tokens_per_second"], summary["wall_seconds"]
-        facts.append(
-            ("time", f"{wall:.1f} s in all, {summary['goodput']:.0%} of it in committed steps, {rate:,.0f} {words.per_second}/s there")
-        )
+        share = f" {summary['goodput']:.0%} of it in committed steps," if summary["goodput"] is not None else ""
+        facts.append(("time", f"{wall:.1f} s in all,{share} {rate:,.0f} {words.per_second}/s there"))
     for incident in summary["incidents"][:6]:
         recovered = incident["seconds_to_recover"]
         back = f"; the next step was done {recovered:.1f} s later" if recovered is not None else ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, read_json
 from holdfast.book.kinds.failure import Failure
 from holdfast.data.files.stream import open_stream, read_head
@@ -40,7 +41,8 @@ def read_lines_of(log: str) -> tuple[Line, ...]:
                 return _read_once(log, stream)
             return read_log(open_stream(stream, read_head(log))[0])
     except OSError as error:
-        raise Stop(USAGE, f"{log}: {error.strerror}", "give a log file, a run folder, or - for standard input") from None
+        hint = "give a log file, a run folder, or - for standard input"
+        raise at_place(error, log, "", hint, code=USAGE) from None
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -20,6 +20,7 @@ from holdfast.base.locks import taken
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import living_pids
 from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.checkpoint import checkpoint_steps
 from holdfast.run.timeline import read_timeline
 
 State = Literal["running", "finished", "gave_up", "interrupted", "dead"]
@@ -77,6 +78,8 @@ def look(run: RunFolder) -> RunStanding:
     attempts = found.read("attempts", run.attempts, nothing)
     attempt = Attempt(attempts[-1], run.attempt(attempts[-1]), None) if attempts else None
     summary = found.json(run.summary_file)
+    if any(problem.startswith(f"{run.summary_file.name} cannot be read") for problem in found.problems):
+        summary = found.read("events.jsonl", lambda: _told(run), {})
     result = found.json(attempt.folder / "result.json") if attempt else {}
     doing, unwritten = None, 0
     pids: dict[str, int] = {}
@@ -88,7 +91,7 @@ def look(run: RunFolder) -> RunStanding:
         run=run,
         state="running" if supervised or training else _ended(summary, result, holder),
         doing=doing,
-        last_step=found.read("steps.jsonl", lambda: _last_row(run), {}),
+        last_step=found.read("steps.jsonl", lambda: _last_row(run), {}) or _newest_state(found, run),
         unwritten=unwritten,
         steps=found.read("timeline.jsonl", lambda: _steps(run), None),
         attempt=attempt,
@@ -159,6 +162,19 @@ def _last_row(run: RunFolder) -> Json:
     if row and not isinstance(row["step"], int):
         raise ValueError(f"step {row['step']!r}")
     return row
+
+
+def _told(run: RunFolder) -> Json:
+    """Return how the run ended by its events, as the summary would: an empty object where none says so, or it went on."""
+    ends = [event["event"] for event in run.events() if event["event"] in ("finished", "gave_up", "attempt_started")]
+    return {"status": ends[-1]} if ends and ends[-1] != "attempt_started" else {}
+
+
+def _newest_state(found: _Reader, run: RunFolder) -> Json:
+    """Return the step of the newest checkpoint, for a run whose rows are lost or cannot be read; empty where there is none."""
+    nothing: list[int] = []
+    steps = [] if run.command_file.exists() else found.read("checkpoints", lambda: checkpoint_steps(run), nothing)
+    return {"step": steps[-1]} if steps else {}
 
 
 def _plain(command: object) -> str | None:

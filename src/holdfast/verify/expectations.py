@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base_model.module_pattern import refused
 
@@ -44,7 +45,8 @@ def read_prompts(file: Path) -> list[Prompt]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise Stop(USAGE, f"--prompts {file}: {error.strerror}", "one JSON object a line, as in docs/how-to/compare-models.md") from None
+        hint = "one JSON object a line, as in docs/how-to/compare-models.md"
+        raise at_place(error, file, "cannot be read", hint, code=USAGE) from None
     except UnicodeDecodeError:
         raise Stop(USAGE, f"--prompts {file} is not UTF-8", "one JSON object a line, as in docs/how-to/compare-models.md") from None
     prompts, mistakes = [], []

@@ -12,6 +12,7 @@ import orjson
 import yaml
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, WRONG_VALUES, Stop, wrong_value
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import say
 from holdfast.base.safe_open import open_regular
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     try:
         size = write_archive(out, name, parts)
     except OSError as error:
-        raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
+        raise at_place(error, out, "cannot be written", "choose another place with --out FILE") from None
     files = [{"name": part.name, "bytes": len(part.text.encode()), "what": part.what, "note": part.note} for part in parts]
     if not arguments.json:
         say("\n".join(_told(out, size, files, taken, unsure)))

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, write_bytes
 from holdfast.base.versions import __version__
 from holdfast.book.image import image_for
@@ -144,7 +145,7 @@ def _save(file: Path, text: str, option: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, text.encode())
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be written: {error.strerror}", f"choose another place with {option} FILE") from None
+        raise at_place(error, file, "cannot be written", f"choose another place with {option} FILE") from None
 
 
 def _report(file: Path, answer: Json) -> dict[str, int]:

@@ -22,6 +22,7 @@ from holdfast.learn.forget import forget, price
 from holdfast.learn.learn import Learner, mark_told, untold
 from holdfast.learn.policy import load_policy
 from holdfast.learn.rounds import rounds_of
+from holdfast.learn.sources import files_of
 from holdfast.learn.usable import refuse_unusable
 
 EXAMPLE = "holdfast learn helper.yaml --rounds 1"
@@ -81,6 +82,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         say(f"all rounds: {learner.page}")
     if not arguments.json and not new:
         why = f"; {waiting['why']}" if waiting.get("why") else ""
+        places = [one for one in policy.sources if not one.redis and not files_of(one)]
+        if empty := [name for one in places for name in one.files or [one.folder or one.votes or ""]]:
+            why += f"; no file is there yet for {', '.join(empty)}"
         say(f"no round: {waiting['rows']} new rows of {waiting['needed']} that begin one ({waiting['rejected']} rejected){why}")
     return DONE, answer
 

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import file_error
 from holdfast.base.files import Json
 from holdfast.checkup.recorded_machine import recorded
 from holdfast.report.words import shown
@@ -40,6 +41,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return DONE, _send(RunFolder(local.resolve()).existing(), arguments, terminal)
         return DONE, _fetch(arguments, terminal)
     except OSError as error:
+        if error.filename and (told := file_error(error)):  # a file of this machine
+            raise told from None
         text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         raise Stop(BLOCKED, text, "look at the connection, the credentials and the room there, then run the same command again") from None
 

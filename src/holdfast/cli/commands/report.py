@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from holdfast.base.errors import BLOCKED, DONE, Stop, reading
+from holdfast.base.errors import DONE, reading
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.report.run.report import write_report
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         with reading(folder.path):
             write_report(folder, out)
     except OSError as error:
-        raise Stop(BLOCKED, f"{out} cannot be written: {error.strerror}", "choose another place with --out FILE") from None
+        raise at_place(error, out, "cannot be written", "choose another place with --out FILE") from None
     if not arguments.json:
         say(str(out))
     return DONE, {"report": str(out)}

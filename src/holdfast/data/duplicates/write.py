@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import is_full, replacing
 from holdfast.data.duplicates.keys import RowLine, lines_of
 
@@ -66,4 +67,4 @@ def cannot_write(error: OSError, out: Path) -> Stop:
     """Return the Stop for a failed write: its cause and its cure."""
     if is_full(error):
         return Stop(BLOCKED, f"the disk of {out} is full; nothing was written", "make room and give the same command: it goes on")
-    return Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another place for it")
+    return at_place(error, out, "cannot be written", "choose another place for it")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.data.files.raw_row import LARGEST_ROW, UnparsedRow, overlong
 
 _BATCH = 1024  # rows
@@ -42,6 +43,7 @@ def read_columns(file: str, kind: str) -> Iterator[UnparsedRow]:
                     number += 1
                     yield _row(number, row)
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:  # a column's name, too, may be none
+        of_the_file(error, file)
         yield UnparsedRow(number + 1, b"", ("damaged_file", f"no {kind} data can be read behind row {number:,}: {error}"))
 
 

@@ -1,6 +1,6 @@
 """Open a data file as a stream of UTF-8 bytes: decompressed, recoded, guarded. Looks at the first bytes; knows nothing of rows.
 
-What a damaged stream still gives is given; `GuardedStream.damage` then says why it ended early.
+What a damaged stream still gives is given; `GuardedStream.damage` then says why it ended early. A disk that fails is no damage: OSError.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 import zstandard
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import at_place, of_the_file
 
 HEAD = 1 << 16  # bytes a file is judged by
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
@@ -52,8 +53,9 @@ class _Source(Protocol):
 class GuardedStream(io.RawIOBase):
     """A raw stream that ends where its source is damaged, and says so; recodes to UTF-8 on the way where `encoding` is another."""
 
-    def __init__(self, source: _Source, encoding: str) -> None:
-        self.damage = ""
+    def __init__(self, source: _Source, encoding: str, file: object = None) -> None:
+        """Take a source; file: what it is of, for an error of its disk."""
+        self.damage, self._file = "", file
         self._source, self._rest = source, b""
         self._decoder: Any = None if encoding in ("", "utf-8-sig") else codecs.getincrementaldecoder(_decoding(encoding))(_errors(encoding))
         self._first = encoding != ""
@@ -74,7 +76,7 @@ class GuardedStream(io.RawIOBase):
         try:
             data = self._source.read1(_CHUNK)  # what a damaged stream still gives is not lost with what it does not
         except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
-            self.damage, data = str(error), b""
+            self.damage, data = str(of_the_file(error, self._file)), b""
         self._ended = not data
         if self._decoder:
             data = self._decoder.decode(data, self._ended).encode("utf-8", "surrogatepass")
@@ -115,14 +117,17 @@ def read_head(file: str) -> FileHead:
     except IsADirectoryError:
         raise Stop(BLOCKED, f"{file} is a folder", "name the files in it under data.files") from None
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror}", f"check it with: ls -l {file}") from None
+        raise at_place(error, file, "cannot be read", f"check it with: ls -l {file}") from None
     encoding = _encoding(raw)
     return FileHead(GuardedStream(io.BytesIO(raw), encoding).readall() or b"", compression, encoding)
 
 
 def open_stream(handle: BinaryIO, head: FileHead) -> tuple[io.BufferedReader, GuardedStream]:
-    """Open the rows' bytes of an opened file as `head` says they are written; return them and the guard that knows of damage."""
-    guarded = GuardedStream(_decompressed(handle, head.compression), head.encoding)
+    """Open the rows' bytes of an opened file as `head` says they are written; return them and the guard that knows of damage.
+
+    Reading from them raises OSError where the disk fails.
+    """
+    guarded = GuardedStream(_decompressed(handle, head.compression), head.encoding, getattr(handle, "name", None))
     return io.BufferedReader(guarded, _CHUNK), guarded
 
 

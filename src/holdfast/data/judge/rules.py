@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -71,8 +73,10 @@ def rules_of(config: Config, limit: int) -> Rules:
 def asked_fields(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Parse NAME=THEIRS of a command line: names of ours with those the files use. Raises Stop(2)."""
     fields = [one.partition("=") for one in given]
-    if wrong := [ours for ours, sign, _ in fields if not sign]:
+    if wrong := ["".join(field) for field in fields if not all(field)]:
         raise Stop(USAGE, f"--field {wrong[0]}: write NAME=THEIRS", "for example: --field instruction=question --field output=reply")
+    if twice := [ours for ours, count in Counter(ours for ours, _, _ in fields).items() if count > 1]:
+        raise Stop(USAGE, f"--field: {twice[0]} is given twice", "give each field of ours one name of theirs")
     return named(((ours, theirs) for ours, _, theirs in fields), "--field")
 
 
@@ -82,7 +86,9 @@ def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str],
     wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in FIELDS), None)
     if wrong:
         ours, theirs = wrong
-        hint = f"ours comes first: {theirs}, then {ours}" if theirs in FIELDS else f"one of {', '.join(sorted(FIELDS))}"
+        near = difflib.get_close_matches(ours.lower(), FIELDS, 1, 0.7)
+        known = f"{f'did you mean {near[0]}? ' if near else ''}one of {', '.join(sorted(FIELDS))}"
+        hint = f"ours comes first: {theirs}, then {ours}" if theirs in FIELDS else known
         raise Stop(USAGE, f"{key}: {ours} is no field that rows are read from", hint)
     return pairs
 

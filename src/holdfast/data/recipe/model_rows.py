@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from holdfast.base.errors import BLOCKED, GAVE_UP, USAGE, Stop
+from holdfast.base.errors import GAVE_UP, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, append_line, cut_torn_line, read_lines
 from holdfast.data.duplicates.similar import Near, key_of, normal, signatures
 from holdfast.data.files.raw_row import UnparsedRow
@@ -196,9 +197,7 @@ class _Writer:
         try:
             append_line(self._journal, entry, durable=True)
         except OSError as error:
-            raise Stop(
-                BLOCKED, f"{self._journal} cannot be written: {error.strerror}", "make room; rerun the same command to resume"
-            ) from None
+            raise at_place(error, self._journal, "cannot be written", "choose another --out; rerun the same command to resume") from None
         self.found.take(entry)
         self._barren[name] = 0 if rows else self._barren[name] + 1
         if self._barren[name] >= _BARREN:

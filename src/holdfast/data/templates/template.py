@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.base.safe_open import read_small
 from holdfast.data.judge.turns import BadRow, Message
@@ -134,7 +135,7 @@ def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
         what, hint = f"the chat template in {folder}", "download the model's tokenizer again"
         if given:
             what, hint = "data.chat_template", "mend the template, or give another"
-        raise Stop(BLOCKED, f"{what} cannot be used: {_short(error)}", hint) from None
+        raise Stop(BLOCKED, f"{what} cannot be used: {_short(of_the_file(error))}", hint) from None
     names = tuple((name, text) for name in settings if name.endswith("_token") and (text := _token(settings, name)))
     return ChatTemplate(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes, names=names)
 

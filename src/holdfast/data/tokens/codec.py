@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
@@ -238,7 +239,9 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     except Stop:
         raise
     except Exception as error:  # noqa: BLE001  (tokenizers raises plain Exception for a damaged file; it is reported below)
-        raise Stop(BLOCKED, f"the tokenizer in {folder} is damaged: {error}", "fetch the model's tokenizer again") from None
+        raise Stop(
+            BLOCKED, f"the tokenizer in {folder} is damaged: {of_the_file(error, file)}", "fetch the model's tokenizer again"
+        ) from None
     raise Stop(
         BLOCKED,
         f"{folder} has no tokenizer.json",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.file_errors import of_the_file
 from holdfast.base.safe_open import read_small
 from holdfast.base_model.folder import is_folder, read_description
 from holdfast.config.config import Config
@@ -47,7 +48,7 @@ def template_source(given: str | Mapping[str, str] | None) -> str | None:
     try:
         return read_small(file).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise Stop(BLOCKED, f"data.chat_template: {file} cannot be read: {error}", "give a text file of Jinja") from None
+        raise Stop(BLOCKED, f"data.chat_template: {file} cannot be read: {of_the_file(error)}", "give a text file of Jinja") from None
 
 
 def _of_model(model: str) -> str:

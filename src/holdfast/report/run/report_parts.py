@@ -81,13 +81,13 @@ def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def readings(run: RunFolder) -> Json:
-    """Return charts over steps, figures and signs of the machine during training; empty where nothing was kept."""
+    """Return charts over steps, figures and signs of the machine during training; empty where nothing was kept. Raises OSError."""
     try:
         found = kept(run.readings_file)
         over = [one for one in found if isinstance(one.get("step"), int)]
         return {"charts": _reading_charts(over), "rows": list(summed(found)), "signs": seen_signs(found)}
-    except (OSError, *WRONG_VALUES):
-        return {}
+    except WRONG_VALUES:
+        return {"charts": [], "rows": [], "signs": []}
 
 
 def _reading_charts(found: list[Json]) -> list[tuple[str, Markup]]:

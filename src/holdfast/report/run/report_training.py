@@ -14,6 +14,7 @@ from holdfast.base.units import counted
 from holdfast.config.config import Config
 from holdfast.report.data.rows_told import row_warnings
 from holdfast.report.run.report_parts import drawable, duration, shown_incident
+from holdfast.report.summarise import first_to_last, samples_in_words
 from holdfast.report.svg import Marker, histogram, line_chart
 from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, unhealthy, words_of
 from holdfast.run.evaluations import best_of, read_evaluations
@@ -107,8 +108,8 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
         return []
     loss = summary["loss"]
     tiles = [
-        (f"{summary['steps']:,}", f"steps, {counted(summary['samples_seen'], 'sample')}"),
-        (f"{loss['first']:.3f} → {loss['last']:.3f}", "training loss, first and last step"),
+        (f"{summary['steps']:,}", f"steps, {samples_in_words(summary)}"),
+        (first_to_last(loss, 3).replace("->", "→"), "training loss, first and last step"),
     ]
     if change_of_loss(loss):
         unit = words.scaled if evaluation.get("loss", "cross-entropy") != "cross-entropy" else ""
@@ -119,7 +120,8 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
         tiles.append((f"{evaluation['pair_accuracy']:.1%}", f"of {counted(evaluation['rows'], f'held-out {noun}')} {right}"))
         tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of those {noun}s"))
     if summary["wall_seconds"]:
-        tiles.append((duration(summary["wall_seconds"]), f"in all, {summary['goodput']:.0%} of it in committed steps"))
+        share = f", {summary['goodput']:.0%} of it in committed steps" if summary["goodput"] is not None else ""
+        tiles.append((duration(summary["wall_seconds"]), "in all" + share))
     if summary["tokens_per_second"] is not None:
         tiles.append(
             (

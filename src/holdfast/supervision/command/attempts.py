@@ -28,7 +28,7 @@ from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hang_timeout import HangTimeout, Overdue
 from holdfast.processes.hanging import STACKS_S
-from holdfast.processes.process import LOOK_EVERY_S, end_seen, lived_s, living_pids, plain_ending, start_shim, watched
+from holdfast.processes.process import LOOK_EVERY_S, Looks, end_seen, lived_s, living_pids, plain_ending, start_shim, watched
 from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
@@ -62,32 +62,36 @@ def watch(
     asked: float | None = None
     hung: Json | None = None
     living: dict[str, int] = {}
+    looks = Looks()
     while True:
-        if not attempt.folder.is_dir():
-            raise FileNotFoundError(str(attempt.folder))
-        if (ending := _ending(attempt, run, hung)) is not None:
-            if attempt.shim is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    attempt.shim.wait(STACKS_S)  # it has nothing left to do
-            return ending
-        living = living_pids(attempt)
-        pid = living.get("trainer")
-        seen = signs.look(pid)
-        now = time.monotonic()
-        timeout.look(seen.stepped, seen.printed, seen.worked)
-        wish = tick(seen)
-        if wish and asked is None and pid is not None:
-            asked = now
-            if _is_of(attempt, run.trainer_lock, pid):
-                _signal(pid, signal.SIGTERM)
-        late = asked is not None and now - asked > command.stop_s
-        if (wish == 2 or late) and pid is not None and (why := end(attempt, run.trainer_lock)):
-            return Ending("stuck", facts={"reason": why})
-        if asked is None and hung is None and pid is not None and (overdue := timeout.overdue()):
-            hung = _hanging(pid, seen, overdue)
-            if why := _end_hanging(attempt, run.trainer_lock, pid, hung):
+        ends: list[int] = []
+        with looks.one():
+            if not attempt.folder.is_dir():
+                raise FileNotFoundError(str(attempt.folder))
+            if (ending := _ending(attempt, run, hung)) is not None:
+                if attempt.shim is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        attempt.shim.wait(STACKS_S)  # it has nothing left to do
+                return ending
+            living = living_pids(attempt)
+            pid = living.get("trainer")
+            seen = signs.look(pid)
+            now = time.monotonic()
+            timeout.look(seen.stepped, seen.printed, seen.worked)
+            wish = tick(seen)
+            if wish and asked is None and pid is not None:
+                asked = now
+                if _is_of(attempt, run.trainer_lock, pid):
+                    _signal(pid, signal.SIGTERM)
+            late = asked is not None and now - asked > command.stop_s
+            if (wish == 2 or late) and pid is not None and (why := end(attempt, run.trainer_lock)):
                 return Ending("stuck", facts={"reason": why})
-        wait_for_end(watched(attempt), LOOK_EVERY_S)
+            if asked is None and hung is None and pid is not None and (overdue := timeout.overdue()):
+                hung = _hanging(pid, seen, overdue)
+                if why := _end_hanging(attempt, run.trainer_lock, pid, hung):
+                    return Ending("stuck", facts={"reason": why})
+            ends = watched(attempt)
+        wait_for_end(ends, LOOK_EVERY_S)
 
 
 def _signal(pid: int, number: int) -> None:

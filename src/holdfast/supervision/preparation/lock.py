@@ -16,6 +16,7 @@ import orjson
 
 from holdfast.base.disk import make_folders
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, read_json
 from holdfast.base.identity import myself
 from holdfast.base.inert import refuse_unwritable_name
@@ -42,7 +43,7 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
         _claim_folder(run)
         descriptor = int(inherited) if inherited else lock_descriptor(run.supervisor_lock)
     except OSError as error:
-        raise Stop(BLOCKED, f"{path} cannot be written: {error.strerror}", "choose another place with --run DIR") from None
+        raise at_place(error, path, "cannot be written", "choose another place with --run DIR") from None
     try:
         _lock(run, descriptor)
         entry = {

@@ -150,12 +150,12 @@ class Sender:
                 yield path.relative_to(self.run.path).as_posix(), path
 
     def _is_whole(self, folder: Path) -> bool:
-        """True if a checkpoint's files are those of its manifest. Neither a damaged one nor another run's is sent."""
+        """True if a checkpoint's files are those of its manifest. Neither a damaged one nor another run's is sent. Raises OSError."""
         manifest = read_json(folder / MANIFEST) or {}
         try:
             files = manifest["files"].items()
             return manifest["run"] == self.run.id() and all(self._hash(folder / name) == facts["sha256"] for name, facts in files)
-        except (OSError, KeyError, TypeError):
+        except (FileNotFoundError, KeyError, TypeError):  # not a disk that fails: an older state would be sent for the newest
             return False
 
     def _hash(self, path: Path) -> str:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import fsync_folder
-from holdfast.base.safe_open import open_regular
+from holdfast.base.safe_open import naming, open_regular
 from holdfast.row_sources.remote_files import ADDRESS, as_os_error, open_place, refuse_unkeepable
 
 _HINT = "give a folder, or an address such as s3://bucket/runs/mine"
@@ -95,7 +95,7 @@ class SharedFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            with temporary.open("xb") as out:
+            with naming(path, instead_of=temporary), temporary.open("xb") as out:
                 if isinstance(source, bytes):
                     out.write(source)
                 else:
@@ -114,7 +114,7 @@ class SharedFolder:
             return handle.read()
 
     def get(self, name: str, path: Path) -> None:
-        with open_regular(self.path / name) as handle, path.open("xb") as out:
+        with naming(path), open_regular(self.path / name) as handle, path.open("xb") as out:
             shutil.copyfileobj(handle, out, 1 << 22)
 
     def remove(self, name: str) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.tables.bars.features.stretch import Vix
 from holdfast.tables.bars.features.windows import Column, Whole, shifted
 
@@ -39,7 +40,7 @@ def read_vix(file: Path) -> DailyVix:
     try:
         frame = pl.read_csv(file, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
     except OSError as error:
-        raise Stop(BLOCKED, f"{file} cannot be read: {error.strerror or error}", "give the file of the daily VIX with --vix") from None
+        raise at_place(error, file, "cannot be read", "give the file of the daily VIX with --vix") from None
     except pl.exceptions.PolarsError as error:
         raise Stop(BLOCKED, f"{file} is no CSV file: {str(error).splitlines()[0]}", "its columns are DATE and CLOSE") from None
     names = {name.strip().lower(): name for name in frame.columns}

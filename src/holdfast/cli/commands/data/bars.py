@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, is_full, replacing
 from holdfast.base.inert import say
 from holdfast.base.units import counted
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     except OSError as error:
         if is_full(error):
             raise Stop(BLOCKED, f"the disk of {arguments.out} is full; nothing was written", "make room, or choose another place") from None
-        raise Stop(BLOCKED, f"{error.filename or arguments.file}: {error.strerror or error}", "correct the path") from None
+        raise at_place(error, error.filename or arguments.file, "cannot be read or written", "correct the path") from None
     answer["seconds"] = round(time.monotonic() - began, 3)
     if not arguments.json:
         _tell(answer)
@@ -90,7 +91,7 @@ def _make(arguments: argparse.Namespace) -> tuple[int, Json]:
             with replacing(arguments.vix) as handle:
                 made_vix(arguments.make, arguments.seed).write_csv(handle)
     except OSError as error:
-        raise Stop(BLOCKED, f"{error.filename or arguments.file}: {error.strerror or error}", "choose another place") from None
+        raise at_place(error, error.filename or arguments.file, "cannot be written", "choose another place") from None
     if not arguments.json:
         say(f"{counted(arguments.make, 'made bar')}: {arguments.file}" + (f"; their VIX: {arguments.vix}" if arguments.vix else ""))
     return DONE, {

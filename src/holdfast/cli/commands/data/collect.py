@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.locks import hold
@@ -75,12 +76,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             found = gather(batches, file, rejects, arguments.redact, arguments.require_consent, show)
             show.end()
     except OSError as error:
-        where = error.filename or out
-        raise Stop(
-            BLOCKED,
-            f"{where} cannot be read or written: {error.strerror}",
-            "make room or choose another --out, then rerun the same command",
-        ) from None
+        hint = "choose another --out, then rerun the same command"
+        raise at_place(error, error.filename or out, "cannot be read or written", hint) from None
     answer = _answer(found, file, rejects)
     if reader:
         answer |= {"stream": {"reconnected": reader.reconnected, "gone": reader.gone}}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.errors import DONE, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, replacing
 from holdfast.base.inert import say
 from holdfast.cli.commands.data import write as data_write
@@ -101,7 +102,7 @@ def _write(parts: dict[Path, list[Json]], out: Path) -> None:
             with replacing(file) as handle:
                 handle.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in chosen)
     except OSError as error:
-        raise Stop(BLOCKED, f"{error.filename or out} cannot be written: {error.strerror}", "choose another --out") from None
+        raise at_place(error, error.filename or out, "cannot be written", "choose another --out") from None
 
 
 def _by_file(rows: Sequence[Row], out: Path, held_out: Path | None) -> dict[Path, list[Json]]:

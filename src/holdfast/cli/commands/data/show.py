@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.tasks import kind_of
@@ -83,7 +84,7 @@ def _row(file: Path, wanted: int) -> UnparsedRow:
             if row.line > wanted:
                 raise Stop(BLOCKED, f"{file}:{wanted} holds no row", f"the next one is --row {row.line}")
     except OSError as error:
-        raise Stop(USAGE, f"{file} cannot be read: {error.strerror or error}", "correct the path") from None
+        raise at_place(error, file, "cannot be read", "correct the path", code=USAGE) from None
     raise Stop(BLOCKED, f"{file} has {counted(count, 'row')}, none at line {wanted}", f"the last one is --row {last}" if count else "")
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, replacing, write_bytes
 from holdfast.cli.row_check import RowCheck
 from holdfast.config.config import Config
@@ -127,7 +128,7 @@ def _tell(arguments: argparse.Namespace, answer: Json) -> None:
         try:
             write_bytes(arguments.html, render(answer).encode("utf-8", "replace"), durable=False)
         except OSError as error:
-            raise Stop(BLOCKED, f"{arguments.html} cannot be written: {error.strerror}", "choose another --html FILE", answer) from None
+            raise at_place(error, arguments.html, "cannot be written", "choose another --html FILE", answer) from None
     if not arguments.json:
         from holdfast.report.data.table_lines import show
 

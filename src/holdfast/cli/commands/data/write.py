@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.data.recipe.ask import Asker, Endpoint
@@ -51,7 +52,7 @@ def written(arguments: argparse.Namespace, recipe: Recipe) -> tuple[list[Row], J
         with Asker(endpoint) as asker, counting(f"asking {order.model}", recipe.rows) as advance:
             found = write_rows(order, asker, journal, lambda new, so_far: advance(new or so_far.resumed, _bill(order, so_far)))
     except OSError as error:
-        raise Stop(BLOCKED, f"{error.filename or journal} cannot be written: {error.strerror}", "choose another --out") from None
+        raise at_place(error, error.filename or journal, "cannot be written", "choose another --out") from None
     except ValueError as error:
         raise Stop(USAGE, str(error), f"look at the recipe, or at {journal}") from None
     rows = found.rows
