@@ -140,11 +140,6 @@ def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_each_command_tells_each_fault_of_its_disk(disk: Path, tmp_path: Path) -> None:
-    _swept(disk, tmp_path, "--every", "7")
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("case", range(CASES, MANY))
 def test_runs_survive_faults_of_their_disk(case: int, undisturbed: dict[str, SimpleNamespace], disk: Path, tmp_path: Path) -> None:
     survives(case, undisturbed, disk, tmp_path)
