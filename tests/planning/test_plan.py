@@ -16,7 +16,10 @@ import torch
 
 from conftest import holdfast
 from holdfast.book.graphics_cards import named_card
+from holdfast.cli.commands import plan as plan_command
+from holdfast.cli.main import main
 from holdfast.config.config import Config
+from holdfast.machine.read import read_machine
 from holdfast.planning.memory.demand import Demand, between, with_some_again
 from holdfast.planning.memory.fit import Room, Shape, Sweep, alternatives, choose
 from holdfast.planning.planning import plan_run, with_card
@@ -365,3 +368,26 @@ def test_a_traced_step_takes_what_the_step_takes() -> None:
         packs = settings["dtype"] != "bf16" or torch.cpu._is_amx_tile_supported()
         spare = 0 if packs else settings["threads"] * PRODUCT_SPARE
         assert 0.99 * measured < planned < 1.03 * measured + spare, (draw, planned, measured)
+
+
+@pytest.mark.parametrize(
+    ("packages", "says"),
+    [
+        ({"peft": "0.15.2", "transformers": "4.57.6"}, "peft 0.15.2 is older than 0.17"),
+        ({"peft": "0.17.1", "transformers": "5.0.0"}, "peft 0.17.1 cannot be imported beside transformers 5.0.0"),
+        ({"peft": "0.18.1", "transformers": "4.50.1"}, "transformers 4.50.1 is older than 4.57"),
+    ],
+)
+def test_a_library_that_train_stops_for_is_told_and_the_exit_code(
+    bare: Path, packages: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = read_machine(bare.parent, ask_torch=False)
+    monkeypatch.setattr(plan_command, "read_machine", lambda *_, **__: here | {"packages": here["packages"] | packages})
+    assert main(["plan", str(bare), "--memory", "8GiB"]) == 1
+    assert f"train stops before it begins: {says}" in capsys.readouterr().out
+    assert main(["plan", str(bare), "--card", "RTX 4090"]) == 0 and says not in capsys.readouterr().out, (
+        "of another machine's nothing is known"
+    )
+    (bare.parent / "model/config.json").write_text("{")
+    assert main(["plan", str(bare), "--memory", "8GiB"]) == 1
+    assert says in capsys.readouterr().err

@@ -18,6 +18,7 @@ from holdfast.run.types import Finding
 Readiness = Literal["ready", "risky", "blocked"]
 ORDER = {"block": 0, "warn": 1, "info": 2}
 SHELVES = ("checks", "variables")
+VERSIONS = ("peft-version", "transformers-version", "transformers-torch", "torchao-peft")  # cards of libraries that cannot be gone on with
 
 
 def examine(facts: Json, config: Config | None = None, plan: Plan | None = None) -> list[Finding]:
@@ -25,6 +26,12 @@ def examine(facts: Json, config: Config | None = None, plan: Plan | None = None)
     case = Case(read(facts), config, plan)
     found = [finding for shelf in SHELVES for card in cards(shelf).values() for finding in _told(card, case)]
     return sorted(found, key=lambda finding: ORDER[finding.severity])
+
+
+def blocked_by_versions(facts: Json) -> list[Finding]:
+    """List the findings on versions of libraries for which `train` stops."""
+    case = Case(read(facts), None, None)
+    return [finding for name in VERSIONS for finding in _told(cards("checks")[name], case) if finding.severity == "block"]
 
 
 @cache

@@ -11,6 +11,7 @@ from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import LEAST_MEMORY, parse_bytes, with_unit
 from holdfast.book.graphics_cards import named_card
+from holdfast.checkup.examine import blocked_by_versions
 from holdfast.checkup.recorded_machine import recorded
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
-    """Exit codes: 0 it fits, or nobody knows; 1 it does not fit."""
+    """Exit codes: 0 it fits, or nobody knows; 1 it does not fit, or a library is of a version that no run takes."""
     view = PlanView(to_stderr=arguments.json)
     if arguments.table:
         if arguments.config:
@@ -66,8 +67,13 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(USAGE, text, "leave --memory out, or give less")
     here = not (arguments.card or arguments.machine)
     probes = kept_probes(machine, Path.cwd()) if here else None
-    planned = plan_run(config, machine, limit, curve=arguments.why is not None, probes=probes)
-    plan = planned.plan
+    blocked = [] if arguments.card else blocked_by_versions(machine)
+    told = [f"train stops before it begins: {finding.message}; {finding.fix}" for finding in blocked]
+    try:
+        planned = plan_run(config, machine, limit, curve=arguments.why is not None, probes=probes)
+    except Stop as stop:
+        raise Stop(stop.code, "\n".join([stop.message, *told]), stop.hint, stop.answer) from None
+    plan = planned.plan.model_copy(update={"reasons": (*planned.plan.reasons, *told)})
     learns = what_learns(plan, config, planned.model) if plan.learns else ""
     view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
     if arguments.why:
@@ -76,7 +82,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         )
         view.saved(arguments.why)
     cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
-    return BLOCKED if plan.fits is False else DONE, plan.model_dump(mode="json") | cost
+    return BLOCKED if plan.fits is False or blocked else DONE, plan.model_dump(mode="json") | cost
 
 
 def _with_rows(config: Config) -> Config:
