@@ -47,7 +47,10 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     known = dict(known)
     began: dict[int, int | None] | None = known.pop("began", None)
     reached: dict[int, int] = known.pop("reached", {})  # what an attempt printed may be believed after its end
-    ends = [one | {"committed_after": max(one["committed_after"], reached.get(one["attempt"], 0))} for one in told.failure_reports]
+    ends = [
+        one | {"committed_after": max(one["committed_after"], reached[one["attempt"]])} if reached.get(one["attempt"]) else one
+        for one in told.failure_reports
+    ]
     losses = [row["loss"] for row in told.rows if row.get("loss") is not None]
     wall = wall_seconds(told.launches, told.endings, {row["attempt"]: row["time"] for row in told.rows})
     if wall:
