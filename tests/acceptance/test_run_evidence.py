@@ -451,3 +451,25 @@ def test_numbers_of_another_length_than_the_steps_are_not_learned_from_a_later_a
     words = "[ -e begun ] && { for n in 1 2 3 4 5; do echo step $n/5; done; exit 0; }; touch begun; echo Step 2/3: tokenizing; exit 9"
     summary = run(tmp_path, words=["sh", "-c", words])
     assert (summary["steps"], summary["steps_computed_twice"], summary["incidents"][0]["lost_steps"]) == (5, 0, 0)
+
+
+def test_a_folder_of_checkpoints_that_another_run_saves_to_is_doubted(tmp_path: Path) -> None:
+    command, said = Command(("true",), str(tmp_path), checkpoints="out"), list[str]()
+    first, second = (States(RunFolder(tmp_path / name), command, None, said.append) for name in ("first", "second"))
+    for states in (first, second):
+        states.run.path.mkdir()
+        states.claim()
+    assert not said, "the folder is not there yet"
+    (tmp_path / "out").mkdir()
+    for step in (1, 2):
+        first.reached(step)
+        second.reached(step)
+    assert len(said) == 1 and "another holdfast run saves to" in said[0]
+    told = Journals([], list(second.run.events()), [], {1: {}}, {1: {}})
+    assert "another holdfast run saved to" in of_progress(told, {"argv": ["x"], "launcher": None}, 0)["doubts"][0]
+    assert not list(first.run.events())
+    first.release()
+    third = States(RunFolder(tmp_path / "third"), command, None, said.append)
+    third.claim()
+    assert len(said) == 1, "it is free again"
+    third.release()

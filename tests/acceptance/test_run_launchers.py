@@ -43,3 +43,20 @@ def test_a_process_of_a_launcher_that_fails_costs_the_steps_since_the_last_save(
     incident = summary["incidents"][0]
     assert ENDINGS[fault] in incident["evidence"] and "went on from out/step_6, " in incident["evidence"]
     assert "batch system" not in done.stderr
+
+
+@pytest.mark.long
+def test_one_of_two_data_parallel_trainers_that_stops_is_found_with_the_callback_and_both_go_on_from_their_save(tmp_path: Path) -> None:
+    launch = [*LAUNCHERS["torchrun"][:-1], str(ROOT / "tests/support/small_trainer.py"), "--output_dir", "out"]
+    options = ["--max_steps", "8", "--save_steps", "3", "--per_device_train_batch_size", "2", "--report_to", "none", "--use_cpu", "True"]
+    words = [*launch, *options, "--ddp_backend", "gloo", "--seed", "3"]
+    (tmp_path / "alone").mkdir()
+    alone = subprocess.run(words, cwd=tmp_path / "alone", capture_output=True, text=True, check=True)
+    done = holdfast("run", "--run", "run", "--callback", "--hang-s", 8, "--", *words, "--faults", "hang1:6:1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"weights \w+", alone.stdout)) == set(re.findall(r"weights \w+", done.stdout)), done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["attempts"], summary["steps"], summary["doubt"]) == ("finished", 2, 8, None), summary
+    assert (summary["progress_from"], summary["steps_computed_twice"], summary["steps_computed_twice_exact"]) == ("callback", 2, True)
+    incident = summary["incidents"][0]
+    assert ENDINGS["hang"] in incident["evidence"] and "went on from out/checkpoint-3, 2 committed steps" in incident["evidence"]

@@ -1,6 +1,6 @@
 """A real script of transformers' Trainer on a tiny model with LoRA and dropout, that fails as it is told.
 
-Prints "weights SHA256" at its end: of the adapter, bit for bit. --faults KIND:STEP:CALL[,...] as in fake_trainer.py.
+Prints "weights SHA256" at its end: of the adapter, bit for bit. --faults KIND:STEP:CALL[,...] as in fake_trainer.py; hang1: rank 1 alone.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class Faults(TrainerCallback):
         step = state.global_step + 1
         if due(self.ours, "kill", step):
             os.kill(os.getpid(), signal.SIGKILL)
-        if due(self.ours, "hang", step):
+        if due(self.ours, "hang", step) or (os.environ.get("RANK") == "1" and due(self.ours, "hang1", step)):
             time.sleep(600)
         if due(self.ours, "term", step):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -103,7 +103,7 @@ def main() -> None:
     arguments, ours = HfArgumentParser((TrainingArguments, Ours)).parse_args_into_dataclasses()
     with open("calls.txt", "a") as calls:
         calls.write(" ".join(sys.argv[1:]) + "\n")
-    ours.call = len(Path("calls.txt").read_text().splitlines())
+    ours.call = -(-len(Path("calls.txt").read_text().splitlines()) // int(os.environ.get("WORLD_SIZE", 1)))
     trainer = build(arguments, ours)
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint if ours.obey else None)
     print("weights", digest(trainer.model))

@@ -47,7 +47,10 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     known = dict(known)
     began: dict[int, int | None] | None = known.pop("began", None)
     reached: dict[int, int] = known.pop("reached", {})  # what an attempt printed may be believed after its end
-    ends = [one | {"committed_after": max(one["committed_after"], reached.get(one["attempt"], 0))} for one in told.failure_reports]
+    ends = [
+        one | {"committed_after": max(one["committed_after"], reached[one["attempt"]])} if reached.get(one["attempt"]) else one
+        for one in told.failure_reports
+    ]
     losses = [row["loss"] for row in told.rows if row.get("loss") is not None]
     wall = wall_seconds(told.launches, told.endings, {row["attempt"]: row["time"] for row in told.rows})
     if wall:
@@ -161,7 +164,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
     return {
         **dict.fromkeys(_UNKNOWN),
         "useful_s": useful_seconds(rows, trained),
-        "doubts": [*disobeyed(rows, trained), *disagreeing(rows)],
+        "doubts": [*disobeyed(rows, trained), *disagreeing(rows), *_shared_places(events)],
         "command": command["argv"],
         "launcher": command["launcher"],
         "exit_code": code,
@@ -177,6 +180,12 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "steps_dropped": dropped if any(event["event"] == "callback_seen" for event in events) else None,
         "remedies": [{"remedy": event["remedy"], "change": event["change"]} for event in events if event["event"] == "remedy_helped"],
     }
+
+
+def _shared_places(events: list[Json]) -> list[str]:
+    """Describe the folders of checkpoints that another run saved to at the same time."""
+    places = dict.fromkeys(event["place"] for event in events if event["event"] == "checkpoints_shared")
+    return [f"another holdfast run saved to {place} at the same time: what lies there may be of either" for place in places]
 
 
 def _until(goals: Json, events: list[Json]) -> Json:

@@ -75,6 +75,7 @@ class CommandRun:
     def start(self) -> Attempt | None:
         if self.view.stopping():
             return None
+        self.states.claim()
         self.states.keep_what_stayed()
         found = self.states.to_go_on_from() if self.run.attempts() else None
         # a command that has said that it takes no option begins anew, but for what its callback loads

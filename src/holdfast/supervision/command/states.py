@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -57,6 +59,7 @@ class States:
         self.whole = form_of(command, card)
         self.snapshot = snapshot_of(run)
         self._helper: subprocess.Popen[str] | None = None
+        self._lock: int | None = None  # a descriptor of the folder of checkpoints
         self._best = max((int(row.get("step") or 0) for row in run.progress()), default=0)
 
     @property
@@ -67,6 +70,20 @@ class States:
     def reached(self, step: int) -> None:
         """Note that a step was seen."""
         self._best = max(self._best, step)
+        self.claim()
+
+    def claim(self) -> None:
+        """Lock the folder of checkpoints, once it is there; say so where another run that goes on saves there too."""
+        if self._lock is not None or self.command.place is None:
+            return
+        with contextlib.suppress(OSError):  # not there yet, or on a share without locks
+            self._lock = os.open(self.command.place, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.run.event("checkpoints_shared", place=str(self.command.place))
+                theirs = "each may write over the other's checkpoints, and go on from them; give each command its own folder"
+                self.tell(f"another holdfast run saves to {short(self.command.place)} at this moment: {theirs}")
 
     def stands_at(self) -> int:
         """Return how far the run has come for good: its newest checkpoint, or the furthest step seen where none is known of."""
@@ -145,10 +162,13 @@ class States:
                 self._helper = start_helper(python)
 
     def release(self) -> None:
-        """End the helper that waits, if any."""
+        """End the helper that waits, if any, and give the folder of checkpoints free."""
         if self._helper is not None:
             self._helper.communicate()
             self._helper = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def keep(self, attempt: Attempt) -> None:
         """Make a checkpoint of what the callback of an ended attempt kept in memory, where that is newer than the newest whole one."""
