@@ -56,8 +56,8 @@ def rank_of(environment: Mapping[str, str]) -> int:
 
 
 def ranks_here() -> int:
-    """Return how many ranks this process is one of; 1 without a launcher."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Return how many ranks that holdfast started this process is one of; 1 for any other."""
+    return int(os.environ["WORLD_SIZE"]) if STARTED_BY in os.environ else 1
 
 
 def device_number() -> int:
