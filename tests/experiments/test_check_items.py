@@ -157,7 +157,13 @@ def test_it_is_said_how_the_rows_of_two_runs_differ(keys: list[int] | None, told
 
 def of_losses(losses: list[float], order: list[int], rate: float) -> dict[str, Any]:
     facts: dict[str, Any] = {"config": {"train.lr": rate}, "settings": {}, "machine": {}, "model": None, "data": {"sha256": "a"}}
-    facts |= {"artifact_sha256": str(rate), "losses": losses, "order": [[at] for at in order], "steps": len(losses)}
+    facts |= {
+        "artifact_sha256": str(rate),
+        "losses": losses,
+        "loss_steps": [*range(1, len(losses) + 1)],
+        "order": [[at] for at in order],
+        "steps": len(losses),
+    }
     return facts | {"quarantined": 0, "incidents": [], "tokens_per_second": None, "row_keys": np.array([1, 2])}
 
 

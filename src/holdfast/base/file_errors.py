@@ -94,6 +94,7 @@ def at_place(error: OSError, place: object, what: str, hint: str, answer: dict[s
     ours = named in (wanted, *wanted.parents) and (own or error.errno not in _NOT_OF_THE_PLACE)
     if not ours and (told := file_error(error)):
         return Stop(told.code, told.message, told.hint, answer)
+    place = place if named in (wanted, *wanted.parents) else named
     return Stop(code, f"{f'{place} {what}'.rstrip()}: {error.strerror or error}", hint, answer)
 
 

@@ -48,7 +48,7 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     began: dict[int, int | None] | None = known.pop("began", None)
     reached: dict[int, int] = known.pop("reached", {})  # what an attempt printed may be believed after its end
     ends = [
-        one | {"committed_after": max(one["committed_after"], reached[one["attempt"]])} if reached.get(one["attempt"]) else one
+        one | {"committed_after": max(one["committed_after"], reached[number])} if (number := one.get("attempt")) in reached else one
         for one in told.failure_reports
     ]
     losses = [row["loss"] for row in told.rows if row.get("loss") is not None]

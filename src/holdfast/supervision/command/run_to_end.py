@@ -120,7 +120,7 @@ def run_command(
 
 def _without_folder(run: RunFolder, code: int | None, stopped: bool, tell: Callable[[str], None]) -> tuple[int, Json]:
     """Say how a command ended whose run folder was removed under it; exit code and all that is left of a summary."""
-    how = "its end was not seen" if code is None else f"it {ended_by(code)}"
+    how = "how it ended is unknown" if code is None else f"it {ended_by(code)}"
     reason = f"{run.path} was removed while the command was running, which went on: {how}; nothing else is known of it"
     tell(reason)
     status, exits = ("finished", DONE) if code == 0 else ("interrupted", INTERRUPTED) if stopped else ("gave_up", GAVE_UP)
