@@ -23,6 +23,8 @@ from holdfast.planning.side_by_side import StepSize, side_by_side
 from holdfast.run.attempt import close
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
+from holdfast.run.types import Launch
+from holdfast.supervision import launch
 from holdfast.supervision.launch import trainer_launch
 from holdfast.trainer.model.layers.dropout import StepContext
 from support.architectures import ARCHITECTURES, LENGTHS, gradients, task_of
@@ -121,20 +123,36 @@ def test_as_many_processes_compute_parts_as_memory_has_room_for(
     assert processes_for(_settings(**settings), peak, free) == expected
 
 
-def test_where_memory_ran_out_in_processes_threads_compute_the_parts(undisturbed: SimpleNamespace, tmp_path: Path) -> None:
-    """Not where it ran out in one process, or where several ended for another reason."""
+@pytest.fixture
+def again(undisturbed: SimpleNamespace, tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """A run whose parts may be computed in processes; `ended(ranks, cause)`: after an attempt of so many; None: not dealt with."""
     shutil.copytree(undisturbed.run, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     config = run.config()
     config = config.model_copy(update={"train": config.train.model_copy(update={"parts_in": "auto"})})
-    assert trainer_launch(run, config).ranks == 2
     folder = run.attempt(1)
-    for ranks, cause, expected in [(1, "host_out_of_memory", 2), (2, "hang", 2), (2, "host_out_of_memory", 1)]:
-        launch = json.loads((folder / "launch.json").read_text()) | {"ranks": ranks}
-        (folder / "launch.json").write_text(json.dumps(launch))
-        close(folder, {"diagnosis": {"cause": cause}})
-        found = trainer_launch(run, config)
+
+    def ended(ranks: int, cause: str | None) -> Launch:
+        orders = json.loads((folder / "launch.json").read_text()) | {"ranks": ranks}
+        (folder / "launch.json").write_text(json.dumps(orders))
+        (folder / "wreck.json").unlink(missing_ok=True)
+        if cause is not None:
+            close(folder, {"diagnosis": {"cause": cause}})
+        return trainer_launch(run, config)
+
+    yield SimpleNamespace(ended=ended)
+
+
+def test_where_memory_ran_out_in_processes_threads_compute_the_parts(again: SimpleNamespace) -> None:
+    """Not where it ran out in one process, or where several ended for another reason."""
+    for ranks, cause, expected in [(1, None, 2), (1, "host_out_of_memory", 2), (2, "hang", 2), (2, "host_out_of_memory", 1)]:
+        found = again.ended(ranks, cause)
         assert (found.ranks, found.env["OMP_NUM_THREADS"]) == (expected, str(2 // expected))
+
+
+def test_processes_that_may_still_live_have_their_memory_already(again: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "host_memory", lambda: {"MemAvailable": 1 << 20})
+    assert [again.ended(ranks, cause).ranks for ranks, cause in [(1, None), (2, None), (2, "hang")]] == [1, 2, 1]
 
 
 def test_what_does_not_fit_at_the_same_time_is_computed_one_by_one_and_costs_no_bit(

@@ -19,7 +19,7 @@ from holdfast.machine.place import Place
 from holdfast.machine.system import steering, usable_threads
 from holdfast.planning.ranks import devices_for, processes_for
 from holdfast.processes.rank_info import rank_info_of
-from holdfast.run.attempt import closed, read_launch_spec
+from holdfast.run.attempt import closed, is_closed, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
 from holdfast.run.timeline import settings_in
@@ -70,10 +70,19 @@ def _processes(run: RunFolder, config: Config, settings: Settings) -> int:
         return 1
     if asked == "processes":
         return settings.at_once
+    if (living := _not_closed(run)) > 1:
+        return living
     if usable_threads() < settings.at_once or parts_ran_out(run):
         return 1
     free = [size for size in (host_memory().get("MemAvailable"), plan.capacity_bytes) if size is not None]
     return processes_for(settings, plan.peak_bytes, min(free, default=None))
+
+
+def _not_closed(run: RunFolder) -> int:
+    """Return the processes of the newest attempt where nobody has dealt with its end, so that it may go on; 0 where there is none."""
+    number = max(run.attempts(), default=None)
+    orders = None if number is None or is_closed(run.attempt(number)) else read_launch_spec(run.attempt(number))
+    return orders.ranks if orders else 0
 
 
 def parts_ran_out(run: RunFolder) -> bool:
