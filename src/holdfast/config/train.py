@@ -148,8 +148,8 @@ class Train(Section):
     parts_at_once: Literal["auto", "off"] | Annotated[int, Field(ge=2, le=64)] = Field(
         "auto",
         description="on a CPU, parts of each step (2, 4, 8 ...) that are computed at the same time, on cores of their own; auto: one "
-        "for each core, 4 at most, where a LoRA adapter is trained with sft on a model that is heavy enough to gain from it; off where "
-        "other programs keep the cores busy",
+        "for each core, 4 at most, on a model that is heavy enough to gain from it, where that was measured: LoRA with sft (4 bits too) "
+        "and dpo, DoRA with sft; off where other programs keep the cores busy",
     )
     parts_in: Literal["auto", "threads", "processes"] = Field(
         "auto",

@@ -17,6 +17,7 @@ _MOST = 4  # parts at the same time: they share one interpreter
 _HEAVY = 1 << 33  # parameters times tokens of a mean step; below it the interpreter's own time is too large a share
 _KINDS = ("lora", "rslora", "dora")
 _OBJECTIVES = ("sft", "dpo", "orpo", "simpo")
+_MEASURED = (("lora", "sft", "wide"), ("lora", "sft", "nf4"), ("lora", "dpo", "wide"), ("dora", "sft", "wide"))
 _FROZEN = ("auto", "half", "fp32", "nf4", "int8")
 
 
@@ -56,7 +57,8 @@ def side_by_side(config: Config, settings: Settings, size: StepSize) -> tuple[Pa
 def _gains(config: Config, settings: Settings, size: StepSize) -> bool:
     """Return whether such a run was measured to become faster; others do so where they are asked to."""
     train, adapter = config.train, config.adapter
-    measured = train.objective == "sft" and adapter.type in ("lora", "rslora") and settings.frozen in ("auto", "half", "fp32")
+    kind = adapter.type.removeprefix("rs"), train.objective, "nf4" if settings.frozen == "nf4" else "wide"
+    measured = kind in _MEASURED and settings.frozen in ("auto", "half", "fp32", "nf4")
     return measured and settings.threads > 1 and size.mean * size.parameters >= _HEAVY and train.micro_batch_tokens is None
 
 
