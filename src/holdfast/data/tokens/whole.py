@@ -27,10 +27,14 @@ class TokenPlace(NamedTuple):
 
 def reads_whole(tokenizer: Tokenizer) -> bool:
     """True if the tokens of a text depend on where the text begins and ends, so that those of its pieces are not its own."""
-    tree = json.loads(tokenizer.to_str())
-    parts = [*_parts(tree["normalizer"]), *_parts(tree["pre_tokenizer"])]
-    model = tree["model"]
-    return any(map(_changes_ends, parts)) or any(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
+    parts = [*_parts(state_of(tokenizer.normalizer)), *_parts(state_of(tokenizer.pre_tokenizer))]
+    marks = (getattr(tokenizer.model, name, None) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
+    return any(map(_changes_ends, parts)) or any(marks)
+
+
+def state_of(part: Any) -> dict[str, Any]:
+    """Return the settings of a part of a tokenizer; empty where there is none."""
+    return dict(json.loads(part.__getstate__())) if part else {}
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:

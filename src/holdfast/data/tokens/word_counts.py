@@ -8,15 +8,14 @@ What is not certain is left to the tokenizer.
 from __future__ import annotations
 
 import itertools
-import json
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 from tokenizers.models import BPE
 
 from holdfast.base.files import Json
+from holdfast.data.tokens.whole import state_of
 
 QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CUT_AT_SPACES = (
@@ -41,7 +40,7 @@ def word_counts(tokenizer: Tokenizer, ending: str) -> WordCounts | None:
     model = tokenizer.model
     if not isinstance(model, BPE) or model.dropout:
         return None
-    normal, before = _state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)
+    normal, before = state_of(tokenizer.normalizer), state_of(tokenizer.pre_tokenizer)
     added = tokenizer.get_added_tokens_decoder().values()
     for token in added:
         odd = token.lstrip or token.rstrip or token.single_word or (token.normalized and normal)
@@ -61,13 +60,7 @@ def word_counts(tokenizer: Tokenizer, ending: str) -> WordCounts | None:
 
 def begins_with_space(tokenizer: Tokenizer) -> bool:
     """True if a tokenizer's normalizer puts a space before every text, as those of Llama 2 do, and nothing else changes texts."""
-    return not tokenizer.pre_tokenizer and _state(tokenizer.normalizer).get("normalizers") == _METASPACE
-
-
-def _state(part: Any) -> Json:
-    """Return the settings of a part of a tokenizer; empty where there is none."""
-    found: Json = json.loads(part.__getstate__()) if part else {}
-    return found
+    return not tokenizer.pre_tokenizer and state_of(tokenizer.normalizer).get("normalizers") == _METASPACE
 
 
 def _overlap(one: str, other: str) -> bool:
