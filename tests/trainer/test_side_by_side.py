@@ -19,7 +19,7 @@ from conftest import events, holdfast, lines, write_config
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.planning.ranks import processes_for
-from holdfast.planning.side_by_side import StepSize, side_by_side
+from holdfast.planning.side_by_side import StepSize, parts_ahead, side_by_side
 from holdfast.run.attempt import close
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
@@ -289,3 +289,22 @@ def test_each_kind_that_is_computed_side_by_side_has_the_bits_of_one_by_one(
         assert torch.equal(together.optimizer.gradient, alone.optimizer.gradient)
         together.training.apply(step, ours)
         alone.training.apply(step, theirs)
+
+
+@pytest.mark.parametrize(
+    ("parts_in", "says"),
+    [
+        ("auto", "in 2 processes, which need about 2 x 3.00 GiB, where that much is free at the start; else in threads"),
+        ("processes", "in 2 processes, which need about 2 x 3.00 GiB"),
+        ("threads", "in threads of one process"),
+    ],
+)
+def test_a_plan_says_what_computes_the_parts(parts_in: str, says: str) -> None:
+    told = parts_ahead(_config(parts_in=parts_in), _settings(), _HEAVY, 3 << 30)
+    assert told == f"2 parts of each step are computed at the same time, {says}"
+    assert parts_ahead(_config(parts_in=parts_in), _settings(), replace(_HEAVY, mean=1.0), 3 << 30) == ""
+
+
+def test_processes_share_the_parts_that_are_computed_at_the_same_time() -> None:
+    settings = _settings(shards=4, at_once=4)
+    assert [settings.parts_of_each(ranks) for ranks in (1, 2, 4, 8)] == [4, 2, 1, 1]

@@ -64,6 +64,10 @@ class Settings(BaseModel):
         """Return the CPU threads of each of `ranks` processes; all where parts are computed at the same time in one."""
         return max(1, self.threads // ranks) if self.at_once > 1 else self.threads
 
+    def parts_of_each(self, ranks: int) -> int:
+        """Return how many parts of a step each of `ranks` processes computes at the same time."""
+        return max(1, self.at_once // ranks)
+
     def of_model(self) -> PartialSettings:
         """Return the settings that a model is built for; the others hold for the process, or are looked up in each step."""
         return {name: getattr(self, name) for name in _MODEL}

@@ -42,6 +42,7 @@ from holdfast.planning.plan import (
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import PARTS, branches_of, ranks_of
 from holdfast.planning.siblings import largest_sibling
+from holdfast.planning.side_by_side import StepSize, parts_ahead
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
@@ -76,6 +77,9 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     if isinstance(ahead, str):
         plan = plan.model_copy(update={"reasons": (*plan.reasons, f"how long it takes is unknown: {ahead}")})
     else:
+        size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
+        parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, *([parts] if parts else []))})
         plan = with_duration(config, machine | {"probes": probes or machine.get("probes")}, plan, ahead.tokens, ahead.checked(config))
     return replace(planned, plan=plan)
 

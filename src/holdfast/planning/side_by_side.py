@@ -7,8 +7,9 @@ of it (`benchmarks/results/engine.md`). No clock decides: two runs of one config
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
-from holdfast.base.units import counted
+from holdfast.base.units import counted, gib
 from holdfast.config.config import Config
 from holdfast.config.objectives import either
 from holdfast.config.settings import PartialSettings, Settings
@@ -17,8 +18,14 @@ _MOST = 4  # parts at the same time: they share one interpreter
 _HEAVY = 1 << 33  # parameters times tokens of a mean step; below it the interpreter's own time is too large a share
 _KINDS = ("lora", "rslora", "dora")
 _OBJECTIVES = ("sft", "dpo", "orpo", "simpo")
-_MEASURED = (("lora", "sft", "wide"), ("lora", "sft", "nf4"), ("lora", "dpo", "wide"), ("dora", "sft", "wide"))
-_FROZEN = ("auto", "half", "fp32", "nf4", "int8")
+_WIDE = ("auto", "half", "fp32")
+_FROZEN = (*_WIDE, "nf4", "int8")
+# adapter, objective and frozen matrices of runs that were measured to become faster; others do so where they are asked to
+_FASTER = {
+    *product(("lora", "rslora"), ("sft",), (*_WIDE, "nf4")),
+    *product(("lora", "rslora"), ("dpo",), _WIDE),
+    *product(("dora",), ("sft",), _WIDE),
+}
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,23 @@ def side_by_side(config: Config, settings: Settings, size: StepSize) -> tuple[Pa
     return changes, f"{told}: short operations gain little from more threads, and passes do not wait for each other"
 
 
+def parts_ahead(config: Config, settings: Settings, size: StepSize, peak_bytes: int) -> str:
+    """Return a plan's sentence about parts of a step; empty where a step is computed whole. peak_bytes: of one process."""
+    changes, _ = side_by_side(config, settings, size)
+    if not changes:
+        return ""
+    parts, asked = changes["at_once"], config.train.parts_in
+    told = f"{parts} parts of each step are computed at the same time"
+    if asked == "threads":
+        return f"{told}, in threads of one process"
+    need = f"{parts} processes, which need about {parts} x {gib(peak_bytes)}"
+    return f"{told}, in {need}" if asked == "processes" else f"{told}, in {need}, where that much is free at the start; else in threads"
+
+
 def _gains(config: Config, settings: Settings, size: StepSize) -> bool:
-    """Return whether such a run was measured to become faster; others do so where they are asked to."""
-    train, adapter = config.train, config.adapter
-    kind = adapter.type.removeprefix("rs"), train.objective, "nf4" if settings.frozen == "nf4" else "wide"
-    measured = kind in _MEASURED and settings.frozen in ("auto", "half", "fp32", "nf4")
+    """Return whether such a run, with its settings and step size, was measured to become faster."""
+    train = config.train
+    measured = (config.adapter.type, train.objective, settings.frozen) in _FASTER
     return measured and settings.threads > 1 and size.mean * size.parameters >= _HEAVY and train.micro_batch_tokens is None
 
 

@@ -217,6 +217,11 @@ class RunFolder:
         folder = self.path / "attempts"
         return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
 
+    def newest_attempt(self) -> Path | None:
+        """Return the folder of the newest attempt; None where there was none."""
+        number = max(self.attempts(), default=None)
+        return None if number is None else self.attempt(number)
+
     def config(self) -> Config:
         """Read the run's config as resolved. Raises Stop(1) where its file is damaged, OSError where it may be whole."""
         try:

@@ -80,8 +80,8 @@ def _processes(run: RunFolder, config: Config, settings: Settings) -> int:
 
 def _not_closed(run: RunFolder) -> int:
     """Return the processes of the newest attempt where nobody has dealt with its end, so that it may go on; 0 where there is none."""
-    number = max(run.attempts(), default=None)
-    orders = None if number is None or is_closed(run.attempt(number)) else read_launch_spec(run.attempt(number))
+    newest = run.newest_attempt()
+    orders = None if newest is None or is_closed(newest) else read_launch_spec(newest)
     return orders.ranks if orders else 0
 
 
@@ -105,10 +105,9 @@ def _tight(run: RunFolder, settings: Settings) -> bool:
 
 def _known_devices(run: RunFolder) -> list[int] | None:
     """Return the newest attempt's devices without the one found gone; None where none was: then all are tried."""
-    number = max(run.attempts(), default=None)
-    if number is None:
+    if (newest := run.newest_attempt()) is None:
         return None
-    gone, orders = (read_json(run.attempt(number) / "result.json") or {}), read_launch_spec(run.attempt(number))
+    gone, orders = (read_json(newest / "result.json") or {}), read_launch_spec(newest)
     if gone.get("kind") != "device_gone" or orders is None:
         return None
     return [device for device in orders.devices if device != gone.get("device")]

@@ -122,8 +122,7 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
     if told:
         run.event("ladder", says=told)
         terminal.say(told)
-    if _ranks(planned.settled, machine) == 1:
-        choose_parts(run, config, plan, terminal)
+    _choose_parts(run, planned.settled, plan, machine, terminal)
     run.write_config(config)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
@@ -139,6 +138,12 @@ def _begin_timeline(run: RunFolder, settled: Config, plan: RunPlan, machine: Jso
     """Write down the settings that follow from the plan: the first entry of the timeline."""
     settings = settings_of(settled, plan, machine, usable_threads(), plan.steps, plan.samples, _ranks(settled, machine)).as_json()
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
+
+
+def _choose_parts(run: RunFolder, settled: Config, plan: RunPlan, machine: Json, terminal: Terminal) -> None:
+    """Choose which parts of a step are computed at the same time; several ranks have parts of their own."""
+    if _ranks(settled, machine) == 1:
+        choose_parts(run, settled, plan, terminal)
 
 
 def _ranks(config: Config, machine: Json) -> int:
@@ -174,8 +179,7 @@ def _begin_timeline_again(run: RunFolder, terminal: Terminal) -> None:
     plan, config = run.plan(), run.config()
     machine, settled = read_json(run.machine_file) or read_machine(run.path), with_start(run, config)
     _begin_timeline(run, settled, plan, machine)
-    if _ranks(settled, machine) == 1:
-        choose_parts(run, config, plan, terminal)
+    _choose_parts(run, settled, plan, machine, terminal)
     terminal.tell(f"{run.timeline_file}: its only line was torn; it was written again of the plan")
 
 

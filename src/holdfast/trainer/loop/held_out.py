@@ -134,7 +134,7 @@ class HeldOut:
             with tag_out_of_memory(batch):
                 return float(self.training.task.loss_sum(batch, step)[0].double())
 
-        at_once = max(1, settings.at_once // self.training.rank.size)
+        at_once = settings.parts_of_each(self.training.rank.size)
         with products_in(settings.part_threads):
             for start in range(0, len(batches), at_once):
                 if job.stopping.asked:

@@ -90,7 +90,7 @@ def _make_smaller(training: TrainingState, step: int, full: OutOfMemory) -> None
     assert full.batch is not None
     batch = full.batch
     reason = f"out of memory at step {step} with {len(batch.numbers)} samples, {batch.size} tokens: {full}"
-    if training.job.settings(step).at_once > training.rank.size:  # costs no bit
+    if training.job.settings(step).parts_of_each(training.rank.size) > 1:  # costs no bit
         change({"at_once": 1}, training, step, reason, training.rank.together)
     elif len(batch.numbers) > 1:
         change({"micro_batch_tokens": batch.half}, training, step, reason, training.rank.together)

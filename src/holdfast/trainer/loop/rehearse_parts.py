@@ -14,7 +14,7 @@ def rehearse_parts(training: TrainingState, announce: Announce) -> None:
     """Try the run's largest passes first. Those at the same time are held against the same ones, one by one: same bits, or one by one."""
     rehearse(training, announce)
     settings = training.job.settings(1)
-    if settings.at_once <= training.rank.size:  # none in this process
+    if settings.parts_of_each(training.rank.size) == 1:
         return
     data = training.task.data
     step, _ = data.table.largest_step(data.sizes, settings.samples)

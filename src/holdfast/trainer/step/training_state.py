@@ -65,7 +65,7 @@ class TrainingState:
         budget, shards = settings.micro_batch_tokens, settings.shards
 
         def of(scale: float) -> Gradients:
-            how = ((at_once or settings.at_once) // rank.size, settings.part_threads)
+            how = (at_once or settings.parts_of_each(rank.size), settings.part_threads)
             return compute_gradients(self.task, self.optimizer, step, samples, budget, announce, meanwhile, rank, shards, scale, *how)
 
         if not self.scale:
