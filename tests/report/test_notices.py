@@ -42,6 +42,10 @@ from holdfast.verify.verdict import _word
         ),
         ({"event": "snapshot_interval", "step": 9, "steps": 1, "reason": "cheap"}, "from step 9 on after every step: cheap"),
         (
+            {"event": "setting_changed", "what": "at_once 2 -> 1 from step 3 on", "reason": "no room"},
+            "at_once 2 -> 1 from step 3 on; no room",
+        ),
+        (
             {"event": "remedy_applied", "remedy": "x", "settings": {"a": 1 / 3, "b": {}}, "rows": []},
             "remedy: x, settings: a=0.33333 b=none, rows: none",
         ),

@@ -71,7 +71,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
     name = (attempt / "nurse.json").stat()
     reserve(attempt)
     environment = _environment(launch)
-    if foreign or len(launch.get("devices", ())) > 1:
+    if foreign or (len(launch.get("devices", ())) > 1 and launch.get("settings", {}).get("device") != "cpu"):  # on a CPU there is no NCCL
         environment |= recorder_variables(attempt, environment)
     times, trainers = {"began": clock.now()}, standby
     signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM) if trainers else None)

@@ -22,7 +22,7 @@ _WORDS = {
     "snapshot_interval": "the interval of snapshots was changed",
     "memory_fragmented": "the card's memory is in pieces: its allocator holds more than was ever in use together",
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
-    "setting_changed": "a setting of the model was changed",
+    "setting_changed": "settings were changed",
     "computes_differently": "this machine computes differently from call to call",
     "libraries_changed": "libraries are of another version than the run had so far: bits may differ from there on",
     "length_bias": "the better answers and the worse ones differ in length",
@@ -81,6 +81,10 @@ def _rolled_back(event: Json) -> str:
     return f"{back}{settings}: {event['reason']}"
 
 
+def _setting_changed(event: Json) -> str:
+    return "; ".join(str(event[key]) for key in ("what", "reason") if event.get(key))
+
+
 def _snapshot_interval(event: Json) -> str:
     steps = event["steps"]
     often = "after every step" if steps == 1 else f"after one step in {steps:,} (a death then costs up to {steps:,} steps, computed again)"
@@ -96,6 +100,7 @@ _SENTENCES: dict[str, Callable[[Json], str]] = {
     "computes_differently": _computes_differently,
     "length_bias": _length_bias,
     "rolled_back": _rolled_back,
+    "setting_changed": _setting_changed,
     "snapshot_interval": _snapshot_interval,
 }
 

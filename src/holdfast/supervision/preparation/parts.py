@@ -27,7 +27,7 @@ def choose_parts(run: RunFolder, config: Config, plan: RunPlan, terminal: Termin
     changes, reason = side_by_side(config, settings, size)
     if changes:
         add_entry(run.timeline_file, Entry(1, changes, reason))
-        run.event("setting_changed", what=f"parts of a step at the same time 1 -> {changes['at_once']} from step 1 on", reason=reason)
+        run.event("setting_changed", what=reason)
     elif reason:
         run.event("parts_one_by_one", says=reason)
         terminal.say(f"holdfast: {reason}")
