@@ -252,7 +252,13 @@ def given(place: Path, text: str, words: list[str]) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize(
     ("text", "bytes_read"),
-    [("RUN < rows", 9), ("(read line; RUN) < rows", 5), ("RUN < empty", 0), ("cat rows | RUN", 9), ("(cat rows; sleep 1; cat rows) | RUN", 18)],
+    [
+        ("RUN < rows", 9),
+        ("(read line; RUN) < rows", 5),
+        ("RUN < empty", 0),
+        ("cat rows | RUN", 9),
+        ("(cat rows; sleep 1; cat rows) | RUN", 18),
+    ],
 )
 def test_what_comes_by_standard_input_is_passed_on_to_each_start(tmp_path: Path, text: str, bytes_read: int) -> None:
     (tmp_path / "rows").write_text("one\nfive\n")

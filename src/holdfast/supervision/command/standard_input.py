@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 def given_input() -> tuple[str | None, int, bytes]:
-    """Return the file that is our standard input, the offset in it, and the bytes of a pipe; (None, 0, b"") where it is empty or a terminal.
+    """Return the file that is our standard input, the offset in it, a pipe's bytes; (None, 0, b"") where it is empty or a terminal.
 
     Raises Stop(2) for what could not be given a second time: a pipe of more than MOST_KEPT bytes or without an end, a file without a name.
     """
