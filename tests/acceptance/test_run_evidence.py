@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 from conftest import holdfast
+from holdfast.base.errors import Stop
 from holdfast.processes.attempt import Attempt
 from holdfast.report.seen_progress import each_step_told, useful_seconds
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.command import standard_input
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.run_to_end import after_words
 from holdfast.supervision.command.saved import _interval
@@ -247,8 +250,17 @@ def given(place: Path, text: str, words: list[str]) -> subprocess.CompletedProce
     return subprocess.run(["bash", "-c", text.replace("RUN", command)], cwd=place, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("text", "bytes_read"), [("RUN < rows", 9), ("(read line; RUN) < rows", 5), ("RUN < empty", 0)])
-def test_a_file_on_standard_input_is_passed_on_to_each_start(tmp_path: Path, text: str, bytes_read: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "bytes_read"),
+    [
+        ("RUN < rows", 9),
+        ("(read line; RUN) < rows", 5),
+        ("RUN < empty", 0),
+        ("cat rows | RUN", 9),
+        ("(cat rows; sleep 1; cat rows) | RUN", 18),
+    ],
+)
+def test_what_comes_by_standard_input_is_passed_on_to_each_start(tmp_path: Path, text: str, bytes_read: int) -> None:
     (tmp_path / "rows").write_text("one\nfive\n")
     (tmp_path / "empty").touch()
     if "read line" in text:  # bash has read the first line
@@ -256,16 +268,42 @@ def test_a_file_on_standard_input_is_passed_on_to_each_start(tmp_path: Path, tex
     done = given(tmp_path, text, [sys.executable, "-c", COUNTS])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"step {bytes_read}\n") == 2, "the second start reads it all again"
+    assert "|" not in text or (tmp_path / "run/stdin").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_came_by_a_pipe_is_given_again_where_the_run_is_taken_up(tmp_path: Path) -> None:
+    """Also from where its folder lies by then; a finished run keeps what it had."""
+    words = [sys.executable, "-c", "import os, sys; print('step', len(sys.stdin.read())); os.path.exists('well') or sys.exit(5)"]
+    assert given(tmp_path, "printf four | RUN", ["sh", "-c", "cat | wc -c; test -e well"]).returncode == 3
+    assert given(tmp_path, "rm -r run; printf four | RUN", words).returncode == 3
+    (tmp_path / "well").touch()
+    done = given(tmp_path, "mv run other; ln -s other run; RUN < /dev/null", words)
+    assert done.returncode == 0 and "step 4\n" in done.stdout, done.stderr
+    assert given(tmp_path, "printf more | RUN", words).returncode == 0 and (tmp_path / "run/stdin").read_text() == "four"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("cat rows | RUN", "is a pipe with data in it"), ("exec < rows; rm rows; RUN", "a file that has no name any more")],
+    [("yes | RUN", "is a pipe with more than 64.0 MiB in it"), ("exec < rows; rm rows; RUN", "a file that has no name any more")],
 )
 def test_an_input_that_cannot_be_read_again_is_refused_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "rows").write_text("one\nfive\n")
     done = given(tmp_path, text, ["true"])
     assert done.returncode == 2 and said in done.stderr and "< FILE" in done.stderr and not (tmp_path / "run").exists()
+
+
+def test_a_pipe_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standard_input, "_PAUSE_MS", 10)
+    kept, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+    os.write(write, b"one")
+    try:
+        with pytest.raises(Stop, match="gave 3 bytes and did not end"):
+            standard_input.given_input()
+    finally:
+        os.dup2(kept, 0)
+        for end in (kept, read, write):
+            os.close(end)
 
 
 @pytest.mark.parametrize("text", ["sleep 3 | RUN", "true | RUN", "RUN <&-"])

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from conftest import holdfast
+from holdfast.base import cache
+from holdfast.base.cache import read_kept, write_kept
 from holdfast.base.disk import flush_tree
+from holdfast.base.file_errors import file_error_in
 from holdfast.base.files import Tail, append_line, cut_torn_line, fsync_folder, last_line, read_lines, sha256, write_bytes
 from holdfast.base.safe_open import read_small
 from holdfast.run.folder import RunFolder
@@ -159,3 +162,33 @@ def test_one_file_that_a_disk_does_not_take_keeps_no_other_from_it(
     else:
         RunFolder(tmp_path).flush_all(status)
     assert sorted(flushed) == sorted(["a", "c", tmp_path.name, tmp_path.parent.name])
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("Traceback\nOSError: [Errno 5] Input/output error: '/m/x.json'\n", "the disk of /m/x.json fails to read or write"),
+        ("PermissionError: [Errno 13] Permission denied: '/a b' -> '/c'", "/a b may not be read or written by this user"),
+        ("OSError: [Errno 24] Too many open files", "this process may not open more files"),
+        ("RuntimeError: unable to open file </m/x> in read-only mode: Input/output error (5)", "the disk of /m/x fails to read or write"),
+        ("OSError: [Errno 5] Input/output error: '/m/x.json'\ntraining went on", ""),
+        ("ValueError: [Errno] nothing", ""),
+        ("", ""),
+    ],
+)
+def test_the_error_of_a_file_that_a_child_printed_last_is_told_in_our_words(printed: str, says: str) -> None:
+    found = file_error_in(printed)
+    assert (found is None) if not says else (found is not None and found.message.startswith(says) and bool(found.hint))
+
+
+def test_what_the_cache_holds_is_made_anew_where_its_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_kept(tmp_path / "deep" / "kept.json", {"a": 1})
+    assert read_kept(tmp_path / "deep" / "kept.json") == {"a": 1} and read_kept(None) is None
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(cache, "read_json", fails)
+    monkeypatch.setattr(cache, "write_json", fails)
+    assert read_kept(tmp_path / "deep" / "kept.json") is None
+    write_kept(tmp_path / "deep" / "kept.json", {"a": 2})

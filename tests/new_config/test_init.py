@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
@@ -275,6 +276,21 @@ def test_init_writes_a_config_that_loads_with_its_plan(tmp_path: Path, capsys: p
     values = [line for line in out.read_text().splitlines() if line.startswith("  ") and not line.lstrip().startswith("#")]
     assert sum("#" in line for line in values) >= len(values) - 2  # nearly each with its reason
     assert _main(["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]) == 2  # nothing is overwritten
+
+
+def test_a_plan_that_the_disk_does_not_give_is_told_as_unknown_and_the_config_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "mine.plan.json")
+
+    monkeypatch.setattr("holdfast.cli.commands.init.write_json", fails)
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
+    write_rows(rows, make_rows(60))
+    assert _main(["init", "--model", "tiny", "--data", str(rows), "--out", str(out), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["plan"] is None and out.exists()
+    assert "no room on the disk of mine.plan.json" in answer["plan_unknown"] and "holdfast plan" in answer["plan_unknown"]
 
 
 def test_rows_decide_the_objective(tmp_path: Path) -> None:

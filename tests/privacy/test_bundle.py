@@ -256,6 +256,7 @@ def _archive(file: Path, folder: str, own: str | None) -> Path:
         (("x-bundle", "one"), "one", True),
         (("x-bundle", None), None, True),
         (("x-bundle", "another"), "one", False),
+        (("x-bundle", ""), "one", True),
         (("x-bundle", None), "one", False),
         (("x-bundle", "one"), None, False),
         (("y-bundle", "one"), "one", False),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+
+from holdfast.base.files import Json, read_json, write_json
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
@@ -16,3 +19,18 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
         return Path.home() / ".cache" / "holdfast"
     except RuntimeError:
         return None
+
+
+def read_kept(file: Path | None) -> Json | None:
+    """Return what a file of the cache holds; None where there is none, or it cannot be read: it is made anew."""
+    with contextlib.suppress(OSError):
+        return read_json(file) if file else None
+    return None
+
+
+def write_kept(file: Path | None, value: Json, durable: bool = True) -> None:
+    """Keep what can be made again; nothing where there is no home, or a full one."""
+    with contextlib.suppress(OSError):
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, value, durable)

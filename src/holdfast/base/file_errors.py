@@ -63,6 +63,8 @@ _NOT_OF_THE_PLACE = (
     errno.ENODEV,
 )
 E = TypeVar("E", bound=Exception)
+_PRINTED = re.compile(r"[\w.]*Error: \[Errno (\d+)\] [^:]*(?:: ['\"](.+?)['\"](?: -> .*)?)?$")  # the last line of Python's tracebacks
+_OF_TORCH = re.compile(r"unable to (?:open|mmap).*?<(.+?)>.*\((\d+)\)$")
 _RUST = re.compile(r"\(os error (\d+)\)")  # how a library in Rust tells of an error of the system
 
 
@@ -105,6 +107,15 @@ def file_error(error: OSError) -> Stop | None:
     place = error.filename2 or error.filename
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)
     return Stop(BLOCKED, fact_of(error, named), _TABLE[error.errno][1])
+
+
+def file_error_in(printed: str) -> Stop | None:
+    """Return what `file_error` says of the error of the file system that a process printed last, None where its last line is none."""
+    last = (printed.strip().splitlines() or [""])[-1]
+    if found := _PRINTED.match(last):
+        return file_error(OSError(int(found[1]), os.strerror(int(found[1])), found[2]))
+    found = _OF_TORCH.search(last)
+    return file_error(OSError(int(found[2]), os.strerror(int(found[2])), found[1])) if found else None
 
 
 def fact_of(error: OSError, place: object) -> str:

@@ -266,7 +266,8 @@ def cut_torn_line(path: Path) -> int:
             raise damaged(path, f"it {error.strerror}") from None
         raise
     try:
-        return 0 if _ends_whole(descriptor) else _heal(descriptor)
+        with naming(path):
+            return 0 if _ends_whole(descriptor) else _heal(descriptor)
     finally:
         os.close(descriptor)
 

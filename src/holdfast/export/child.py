@@ -15,14 +15,17 @@ import numpy.typing as npt
 
 from holdfast.base.child import NOTES, PROGRESS, trainer_command
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.file_errors import file_error_in
 from holdfast.base.files import Json, read_json, read_lines, write_json
 from holdfast.base.inert import inert
+from holdfast.base.safe_open import read_end
 from holdfast.base.units import span
 from holdfast.base.wait import wait_for_end
 from holdfast.export.samples import Samples
 from holdfast.machine.system import usable_threads
 
 Say = Callable[[str], None]
+_END_BYTES = 1 << 16
 _EVERY_S = 10.0  # between two lines
 _LEAST = 0.05  # of the work, before it tells how long the rest takes
 
@@ -63,6 +66,8 @@ def ask(job: str, folder: Path, request: Json, env: Mapping[str, str], say: Say 
         code = follow(trainer_command(job, folder / "request.json"), log, env, say, folder / PROGRESS)
     if code:
         told = read_json(folder / "error.json") or {}
+        if not told and (found := file_error_in(read_end(folder / "output.log", _END_BYTES))):
+            raise found
         what = f"{told['part']}: {told['message']}" if told else f"exit code {code}: {_last_line(folder / 'output.log')}"
         hint = told.get("hint") or "holdfast diagnose reads such logs"
         raise Stop(told.get("code", BLOCKED), f"the model could not be measured ({what})", hint)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.base.cache import cache_folder
+from holdfast.base.cache import cache_folder, read_kept, write_kept
 from holdfast.base.child import trainer_command
-from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.files import Json
 from holdfast.base.wait import doing
 
 _DEADLINE_S = 60  # of one probe; the child as a whole has several times that
@@ -24,14 +24,12 @@ def read_probes(facts: Json, folder: Path) -> Json:
     while not folder.is_dir():
         folder = folder.parent
     kept = _kept(facts, folder)
-    answer = read_json(kept) if kept else None
+    answer = read_kept(kept)
     if answer is None:
         with doing(f"trying out what this machine computes, each probe {_DEADLINE_S} s at most"):
             answer = _run(folder)
-        if kept and all(probe.get("outcome") in ("ok", "absent") for probe in answer.values()):
-            with contextlib.suppress(OSError):  # no home, or a full one: measured again the next time
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                write_json(kept, answer, durable=False)
+        if all(probe.get("outcome") in ("ok", "absent") for probe in answer.values()):
+            write_kept(kept, answer, durable=False)
     return answer
 
 
@@ -39,8 +37,7 @@ def kept_probes(facts: Json, folder: Path) -> Json:
     """Return what earlier probes of this machine found; empty where it was not probed, or has changed since."""
     while not folder.is_dir():
         folder = folder.parent
-    kept = _kept(facts, folder)
-    return (read_json(kept) if kept else None) or {}
+    return read_kept(_kept(facts, folder)) or {}
 
 
 def _kept(facts: Json, folder: Path) -> Path | None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.base.cache import cache_folder
+from holdfast.base.cache import cache_folder, read_kept, write_kept
 from holdfast.base.child import trainer_command
-from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.files import Json
 from holdfast.base.identity import boot_id
 
 _DEADLINE_S = 120
@@ -29,13 +29,11 @@ def read_torch(ask: bool) -> Json:
     if build is None:
         return {"torch": None}
     kept = _kept_answer(str(build["version"]))
-    answer = read_json(kept) if kept else None
+    answer = read_kept(kept)
     if answer is None and ask:
         answer = _ask_now()
-        if _holds_until_reboot(answer, build) and kept:
-            with contextlib.suppress(OSError):  # no home, or a full one: asked again the next time
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                write_json(kept, answer, durable=False)
+        if _holds_until_reboot(answer, build):
+            write_kept(kept, answer, durable=False)
     answer = answer or {}
     return {**answer, "torch": build | answer.get("torch", {})}
 

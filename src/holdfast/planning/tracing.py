@@ -18,10 +18,11 @@ from typing import Any
 
 import orjson
 
-from holdfast.base.cache import cache_folder
+from holdfast.base.cache import cache_folder, read_kept, write_kept
 from holdfast.base.child import trainer_command, with_env
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.file_errors import file_error_in
+from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.base.wait import doing
 from holdfast.base_model.folder import ModelFacts
@@ -73,13 +74,10 @@ class Tracer:
     def _known(self, case: Json) -> Json:
         """Return the cached answer, else ask the child."""
         place = self._kept / f"{_key(case)}.json" if self._kept and not case.get("curve") else None
-        if place and (answer := read_json(place)):
+        if answer := read_kept(place):
             return answer
         answer = self._ask(case)
-        if place:
-            with contextlib.suppress(OSError):  # no home, or a full one: it is traced anew
-                place.parent.mkdir(parents=True, exist_ok=True)
-                write_json(place, answer)
+        write_kept(place, answer)
         return answer
 
     def _ask(self, case: Json) -> Json:
@@ -94,7 +92,9 @@ class Tracer:
         try:
             answer = orjson.loads(line)
         except orjson.JSONDecodeError:
-            raise Stop(BLOCKED, f"the step could not be traced: the child that does it ended ({_last(self._child)})", _UNKNOWN) from None
+            said = _last(self._child)
+            text = f"the step could not be traced: the child that does it ended ({said})"
+            raise file_error_in(said) or Stop(BLOCKED, text, _UNKNOWN) from None
         if "refused" in answer:
             raise Stop(BLOCKED, answer["refused"], answer["hint"])
         if "failed" in answer:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from holdfast.base.errors import Stop
+from holdfast.base.file_errors import file_error
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules, rules_of
@@ -52,7 +53,8 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
         found = [_file(name, codec, rules) for name in config.data.files]
         apart = [_file(name, codec, rules) for name in config.data.held_out_files]
     except (OSError, Stop) as error:
-        return f"its rows cannot be counted yet: {getattr(error, 'message', None) or getattr(error, 'strerror', None) or error}"
+        told = error if isinstance(error, Stop) else file_error(error)
+        return f"its rows cannot be counted yet: {told.message if told else error}"
     rows, tokens = sum(count for count, _ in found), sum(total for _, total in found)
     if rows < 1:
         return "none of the first rows can be trained on"

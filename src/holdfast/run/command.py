@@ -18,7 +18,8 @@ class Command:
     checkpoints, as its user or its arguments name it. progress: a regular expression or a file. retries: most restarts, None:
     as long as it makes progress. hang_s: seconds of silence, at least. stop_s: seconds between being asked to stop and SIGKILL.
     there: checkpoints that were there before, with their time of change: another run's. unknown_option: the option to go on that was
-    added to it and that it said it does not know; it is added no more. stdin: the file it reads as its standard input, from byte stdin_at.
+    added to it and that it said it does not know; it is added no more. stdin: the file it reads as its standard input, from byte stdin_at,
+    or the name of one in the run folder.
     to: a second place for its states; to_every: fewest steps between two of them that the callback keeps.
     """
 

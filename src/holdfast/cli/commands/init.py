@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.file_errors import file_error
 from holdfast.base.files import Json, write_json
 from holdfast.base.inert import say
 from holdfast.base.units import gib
@@ -93,8 +94,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     tell("looking at the machine, and planning the run: some seconds, a minute or more for a large model")
     with working("planning the run", arguments.json):
         plan, why = _plan(out, card, config.task)
-    if plan:
-        write_json(out.with_suffix(".plan.json"), plan.model_dump(mode="json"))
     _tell_keys(made, arguments.json)
     _tell(made, out, plan, why, arguments.json)
     answer |= {"plan": plan.model_dump(mode="json") if plan else None, "plan_unknown": why or None}
@@ -149,7 +148,7 @@ def _account(made: ConfigDraft, out: Path) -> Json:
 
 
 def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
-    """Return the plan of the config, or None and why there is none."""
+    """Return the plan of the config, which is written beside it, or None and why there is none: the config is there all the same."""
     try:
         config = load_config(out, need_rows=False)
         if task == "tabular":
@@ -157,9 +156,14 @@ def _plan(out: Path, card: Json | None, task: str) -> tuple[Plan | None, str]:
         if config.model and not (Path(config.model).exists() or config.model == "tiny"):
             return None, f"{config.model} is not on this machine: `holdfast plan {out}` fetches it"
         machine = read_machine(Path.cwd(), ask_torch=card is None)
-        return plan_run(config, with_card(machine, card) if card else machine).plan, ""
+        plan = plan_run(config, with_card(machine, card) if card else machine).plan
+        write_json(out.with_suffix(".plan.json"), plan.model_dump(mode="json"))
+        return plan, ""
     except Stop as stop:
         return None, stop.message
+    except OSError as error:
+        told = file_error(error)
+        return None, f"{told.message if told else error}; `holdfast plan {out}` makes one"
 
 
 def _tell_keys(made: ConfigDraft, quiet: bool) -> None:

@@ -22,7 +22,7 @@ from holdfast.run.command import Command, read_command, write_command
 from holdfast.run.fingerprints import read_fingerprints
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.run_to_end import finished_before, free_name, run_command
-from holdfast.supervision.command.standard_input import given_input
+from holdfast.supervision.command.standard_input import given_input, keep
 from holdfast.supervision.companions.notified import notify_in
 from holdfast.supervision.foreign_checkpoints.newest import marks
 from holdfast.supervision.policy.resuming import checkpoints_of, known_by, resumes_by, training_in
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 the command ended well, 1 blocked, 2 usage, 3 given up, 130 stopped and resumable."""
     terminal = Terminal(to_stderr=True, quiet=False)
     stop = StopSignals(ends=True)
-    command = _command(arguments)
+    command, piped = _command(arguments)
     notify = notify_in(arguments.notify) if arguments.notify else None
     beside = _beside(arguments.compare) if arguments.compare else None
     path = _path(arguments, command)
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     with held(path) as (folder, _):
         terminal.fall_back_on(folder.supervisor_log)
         stop.outlive_terminal(terminal)
-        command = _taken_up(folder, command)
+        command = _taken_up(folder, command, piped)
         if summary := finished_before(folder):
             doubt = f" ({summary['doubt']})" if summary.get("doubt") else ""
             terminal.say(f"{path} is finished{doubt}; to run the command again give another --run or --name")
@@ -101,8 +101,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop, notify, beside)
 
 
-def _command(arguments: argparse.Namespace) -> Command:
-    """Return the command to watch over. Raises Stop(2)."""
+def _command(arguments: argparse.Namespace) -> tuple[Command, bytes]:
+    """Return the command to watch over, and what came for it through a pipe. Raises Stop(2)."""
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not words:
         raise Stop(USAGE, "no command is given", "put it behind two dashes: holdfast run -- python train.py --output_dir out")
@@ -119,7 +119,7 @@ def _command(arguments: argparse.Namespace) -> Command:
     named = arguments.checkpoints or checkpoints_of(words, card, config)
     if named and training.at is not None:  # a shell may have changed the folder when it meets the name
         named = str(here / named)
-    file, at = given_input()
+    file, at, piped = given_input()
     command = Command(
         tuple(words),
         str(here),
@@ -139,8 +139,8 @@ def _command(arguments: argparse.Namespace) -> Command:
     flag = resumes_by(words, card)
     goes_on = flag is not None and given(training.words, flag) is not None
     if command.place is None or goes_on:  # it goes on from what is there: that is its own
-        return command
-    return replace(command, there=marks(command.place, card.whole if card else "files"))
+        return command, piped
+    return replace(command, there=marks(command.place, card.whole if card else "files")), piped
 
 
 def _beside(path: Path) -> RunFolder:
@@ -236,7 +236,7 @@ def _path(arguments: argparse.Namespace, command: Command) -> Path:
     return free_name(RUNS, scripts[0] if scripts else Path(command.argv[0]).name or "command", command).resolve()
 
 
-def _taken_up(folder: RunFolder, command: Command) -> Command:
+def _taken_up(folder: RunFolder, command: Command, piped: bytes) -> Command:
     """Return the command of this folder: a new one, or the one begun here, with the options of today. Raises Stop(2) for another."""
     if folder.config_file.exists():
         raise Stop(USAGE, f"{folder.path} is a run of holdfast train", "another folder: --run DIR")
@@ -248,6 +248,8 @@ def _taken_up(folder: RunFolder, command: Command) -> Command:
         command = replace(command, there=begun.there, unknown_option=begun.unknown_option)
         if command.stdin is None:  # as it was given when it was begun
             command = replace(command, stdin=begun.stdin, stdin_at=begun.stdin_at)
+    if piped and not finished_before(folder):
+        keep(piped, folder.path)
     if command != begun:  # a disk that is full keeps nobody from taking up a command that lives
         write_command(folder, command)
     return command

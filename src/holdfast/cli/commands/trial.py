@@ -9,6 +9,7 @@ import yaml
 
 from holdfast.base.disk import has_room
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, USAGE, Stop, reading
+from holdfast.base.file_errors import file_error_in
 from holdfast.base.files import Json
 from holdfast.config.settings import PartialSettings, Settings, checked
 from holdfast.config.yaml_tree import in_one_line, value_of
@@ -19,6 +20,7 @@ from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.run.timeline import newest_settings, read_timeline
+from holdfast.supervision.evidence import last_text
 from holdfast.supervision.launch import child_environment, trainer_launch
 from holdfast.terminal.run_view import Terminal
 
@@ -62,6 +64,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if outcome["ending"] != "finished" and not has_room(folder.path):
         text = f"the disk of {folder.path} is full: the trial could not be written ({outcome['ending']}), which says nothing about the step"
         raise Stop(BLOCKED, text, "make room, then repeat the command")
+    if outcome["ending"] != "finished" and (told := file_error_in(last_text(Path(outcome["folder"], "output.log")))):
+        raise Stop(told.code, f"{told.message}, which says nothing about the step", told.hint, outcome)
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     terminal.say(_sentence(outcome) + ("" if change.changes() else _against_the_run(outcome, row)))
     return (DONE if outcome["finite"] else BLOCKED), outcome

@@ -91,7 +91,7 @@ class CommandRun:
             "stands_at": self.states.stands_at(),
             "remedy": told.name,
             "terminal": _terminal_size(),
-            "stdin": [self.command.stdin, self.command.stdin_at] if self.command.stdin else None,
+            "stdin": [str(self.run.path / self.command.stdin), self.command.stdin_at] if self.command.stdin else None,
         }
         attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name)

@@ -37,6 +37,7 @@ _JOURNALS = (
 _WHOLE = (
     "run.json",
     "command.json",
+    "stdin",
     "config.yaml",
     "machine.json",
     "plan.json",

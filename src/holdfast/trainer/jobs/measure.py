@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from holdfast.base.child import PROGRESS
 from holdfast.base.errors import BLOCKED, Stop, error_message
+from holdfast.base.file_errors import file_error_in, of_the_file
 from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.trainer.common.device import release, take_threads
 from holdfast.trainer.common.oom import is_out_of_memory
@@ -55,7 +56,9 @@ def measure(path: Path) -> int:
                 )
                 return BLOCKED
             if isinstance(error, (OSError, *CODE)):  # of another's files
-                write_json(out / "error.json", {"part": part["name"], "message": error_message(error), "hint": ""})
+                told = file_error_in(error_message(error))
+                what = {"message": told.message, "hint": told.hint} if told else {"message": error_message(error), "hint": ""}
+                write_json(out / "error.json", {"part": part["name"], **what})
                 return BLOCKED
             raise
         append_line(out / "done.jsonl", {"part": part["name"]})
@@ -115,7 +118,7 @@ def _tokenise(part: Json) -> Json:
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ImportError, *CODE) as error:
-        return {"chats": [], "texts": [], "unloadable": error_message(error)}
+        return {"chats": [], "texts": [], "unloadable": error_message(of_the_file(error, folder))}
     chats = [
         tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
         for messages in part.get("chats") or []
