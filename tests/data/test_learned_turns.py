@@ -64,12 +64,32 @@ def test_the_mask_of_a_row_is_followed_and_told_as_used(name: str, field: str, m
 
 
 @pytest.mark.parametrize(
+    ("first", "mask", "expected"),
+    [
+        ({"weight": 0.5}, None, [0.5, True]),
+        ({"weight": "0.25"}, None, [0.25, True]),
+        ({"loss_scale": 0.5, "train": True}, None, [0.5, True]),
+        ({"loss_scale": 0.5, "train": False}, None, [False, True]),
+        ({}, [0.5, 1], [0.5, True]),
+        ({"weight": 0.5}, [0, 1, 0.25, 0.75], [0.5, 0.75]),
+        ({"weight": 0.5}, [0.25, 0.0], [0.25, False]),
+    ],
+)
+def test_a_share_between_zero_and_one_is_how_much_an_answer_counts(first: dict[str, Any], mask: Any, expected: list[Any]) -> None:
+    row = {"messages": [TALK[0], TALK[1] | first, *TALK[2:]], "loss_mask": mask}
+    assert [turn.learn for turn in parse_example(row, "auto").messages if turn.role == "assistant"] == expected
+
+
+@pytest.mark.parametrize(
     ("row", "told"),
     [
         ({"messages": TALK, "loss_mask": [0, 1, 1]}, "3 entries"),
-        ({"messages": TALK, "loss_mask": [0, 0.5]}, "0.5"),
+        ({"messages": TALK, "loss_mask": [0, -0.5]}, "-0.5"),
         ({"messages": TALK, "loss_mask": "0011"}, "text"),
-        ({"messages": [TALK[0], TALK[1] | {"weight": 0.5}]}, "data.row_weight"),
+        ({"messages": [TALK[0], TALK[1] | {"weight": 1.5}]}, "data.row_weight"),
+        ({"messages": [TALK[0], TALK[1] | {"weight": "nan"}]}, "weight"),
+        ({"messages": [TALK[0], TALK[1] | {"weight": 1e-9}]}, "weight"),
+        ({"messages": [TALK[0], TALK[1] | {"masked": 0.5}]}, "masked"),
         ({"messages": [TALK[0], TALK[1] | {"masked": 2}]}, "masked"),
         ({"messages": [TALK[0], TALK[1] | {"train_detail": [PART | {"end_offset": 0, "train": False}]}]}, "a part of it"),
         ({"messages": [TALK[0], TALK[1] | {"train_detail": [PART | {"train": False}, PART | {"train": True}]}]}, "a part of it"),

@@ -114,6 +114,40 @@ def test_a_weight_of_two_is_the_row_twice(model: Path, objective: str, settings:
     assert split.loss == but_for_rounding(two.loss, TERMS)
 
 
+@pytest.mark.parametrize("settings", [{}, {"packing": False}, {"reduction_parts": 4}])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_shares_of_tokens_weigh_their_losses_and_the_mean(model: Path, settings: dict[str, Any], by_row: bool) -> None:
+    tokens = tokens_of()
+    share = np.random.default_rng(3).choice(np.array([0.25, 0.5, 1], np.float32), len(tokens.ids))
+    tokens = counted(tokens, [1, 2, 0.5, 1, 3, 1]) if by_row else tokens
+    stand = Stand(model, tokens=replace(tokens, share=share), settings=settings, adapter={"dropout": 0.0})
+    plain = Stand(model, tokens=tokens, settings={"packing": False}, adapter={"dropout": 0.0})
+    computed = stand.compute(1)
+    total, divisor = torch.zeros(()), 0.0
+    for number in range(len(tokens)):
+        ids, learned = (torch.from_numpy(array.astype(np.int64)) for array in tokens.row(number))
+        own = torch.from_numpy(share[tokens.starts[number] : tokens.starts[number + 1]])
+        counts = own * float(tokens.weights_of([number])[0]) * learned
+        logits = plain.task.losses.model(input_ids=ids[None]).logits[0, :-1]
+        total = total + (torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none") * counts[1:]).sum()
+        divisor += float(counts[1:].sum())
+    wanted = torch.autograd.grad(total / divisor, list(plain.optimizer.parameters.values()))
+    assert computed.loss == but_for_rounding(float(total.detach()) / divisor, TERMS)
+    found = stand.optimizer.parts(stand.optimizer.gradient)
+    for one, other in zip(found, wanted, strict=True):
+        assert_equal_but_for_rounding(other.flatten(), one.flatten(), TERMS)
+    assert stand.compute(1, budget=30).loss == but_for_rounding(computed.loss, TERMS)
+
+
+def test_shares_that_are_all_one_change_no_bit(model: Path) -> None:
+    tokens = tokens_of()
+    found = []
+    for share in (None, np.ones(len(tokens.ids), np.float32)):
+        stand = of(model, "sft", replace(tokens, share=share))
+        found.append(([stand.step(step) for step in (1, 2)], stand.saved()))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("objective", ["sft", "dpo", "kto"])
 def test_weights_that_are_all_one_change_no_bit_and_all_alike_no_loss(model: Path, objective: str) -> None:
     tokens = tokens_of() if objective == "sft" else pairs_of(marked=objective == "kto")

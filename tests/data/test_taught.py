@@ -201,7 +201,7 @@ def test_what_turns_say_of_themselves_is_kept(first: Any, second: Any, expected:
 
 def test_a_weight_that_is_none_and_a_row_with_nothing_to_learn_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadRow, match="neither yes nor no"):
-        parse_example({"messages": [ASK, TELL | {"weight": 0.5}]}, "auto")
+        parse_example({"messages": [ASK, TELL | {"weight": 1.5}]}, "auto")
     with pytest.raises(BadRow) as bad:
         written({"messages": [ASK, TELL | {"train": False}]}, codec_with(tmp_path, SHAPES["plain"]))
     assert bad.value.reason == "all_labels_masked"

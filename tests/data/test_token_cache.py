@@ -22,6 +22,7 @@ from holdfast.base.errors import Stop
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
+from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.files.read import read_rows, read_unparsed
 from holdfast.data.judge.rules import Rules
 from holdfast.data.survey.survey import check_block
@@ -30,6 +31,8 @@ from holdfast.data.tokens import shard
 from holdfast.data.tokens.cache import TokenCache, cache_key
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.shard import Block, blocks, shard_bytes, tokenise
+from holdfast.data.tokens.shown import show_row
+from holdfast.data.tokens.taught import told_of
 from holdfast.data.workers import workers
 from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Copies, Workers
@@ -228,9 +231,9 @@ def counts_changed(file: Path) -> str:
 
 def of_another_version(file: Path) -> str:
     data = file.read_bytes()
-    assert data.count(b'\\"version\\":3,') == 1
-    file.write_bytes(data.replace(b'\\"version\\":3,', b'\\"version\\":0,'))
-    return "it is of version 0, this is version 3"
+    assert data.count(b'\\"version\\":4,') == 1
+    file.write_bytes(data.replace(b'\\"version\\":4,', b'\\"version\\":0,'))
+    return "it is of version 0, this is version 4"
 
 
 @pytest.mark.parametrize("damage", [torn, flipped, emptied, another_files, counts_changed, of_another_version])
@@ -397,3 +400,41 @@ def test_a_damaged_token_set_is_refused(assets: SimpleNamespace, tmp_path: Path)
     torn(tmp_path / "a" / "data.safetensors")
     with pytest.raises(ValueError, match=r"data\.safetensors is damaged: it has [\d,]+ bytes"):
         load_tokens(tmp_path / "a" / "data.safetensors")
+
+
+def test_answers_that_count_less_than_whole_are_so_in_the_token_set(assets: SimpleNamespace, tmp_path: Path) -> None:
+    def rows(one: Any, two: Any) -> list[dict[str, Any]]:
+        turns = [{"role": role, "content": text} for role, text in (("user", "q1"), ("assistant", "amber one"), ("user", "q2"))]
+        marked = [turns[0], turns[1] | one, turns[2], {"role": "assistant", "content": "amber two"} | two]
+        return [{"messages": marked}, {"prompt": "Join", "completion": "plain"}]
+
+    def made(name: str, one: Any, two: Any) -> Path:
+        file = write_rows(tmp_path / f"{name}.jsonl", rows(one, two))
+        build(assets.model, [file], tmp_path / "cache", tmp_path / name)
+        return tmp_path / name / "data.safetensors"
+
+    plain, shares = load_tokens(made("plain", {}, {})), load_tokens(made("shares", {"weight": 0.25}, {"weight": 0.5}))
+    assert plain.share is None and shares.share is not None
+    assert np.array_equal(plain.ids, shares.ids) and np.array_equal(plain.learned, shares.learned)
+    learned = shares.share[shares.learned == 1].tolist()
+    assert sorted({*learned}) == [0.25, 0.5, 1.0] and learned == sorted(learned)  # the first answer, the second, the plain row
+    masked, nought = load_tokens(made("masked", {"masked": True}, {})), load_tokens(made("nought", {"weight": 0}, {"weight": 1}))
+    assert masked.share is None and nought.share is None and np.array_equal(masked.learned, nought.learned)
+    assert 0 < masked.learned.sum() < plain.learned.sum()
+    shown = show_row(UnparsedRow(1, json.dumps(rows({"weight": 0.25}, {})[0]).encode()), Rules(), load_codec(assets.model))
+    assert {token.get("weight", 1.0) for token in shown.tokens if token["learned"]} == {0.25, 1.0}
+    assert not any("weight" in token for token in shown.tokens if not token["learned"])
+    block = next(blocks(str(tmp_path / "shares.jsonl")))
+    found = tokenise(block, Rules(), load_codec(assets.model)).verdicts
+    assert found.taught.as_json()["shares"] == 2
+    assert "2 of 3 answers count less than whole, as their rows say" in told_of(found.taught.as_json())
+
+
+@pytest.mark.parametrize("worse", [False, True])
+def test_answers_held_against_others_count_whole(assets: SimpleNamespace, worse: bool) -> None:
+    asked = {"role": "user", "content": "q"}
+    better, other = ({"role": "assistant", "content": text} | mark for text, mark in (("yes", {"weight": 0.5}), ("no", {})))
+    pair = {"prompt": [asked], "chosen": [other if worse else better], "rejected": [better if worse else other]}
+    rules = Rules(wanted="pairs", learns="last")
+    found = tokenise(Block((UnparsedRow(1, json.dumps(pair).encode()),)), rules, load_codec(assets.model)).verdicts
+    assert dict(found.by_reason) == {"bad_weight": 1}

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.data.judge.bad_row import BadRow, kind_of
 from holdfast.data.judge.names import ROW_MASKS, TURN_MARKS
+from holdfast.data.judge.row_weight import LEAST
 
 _OFF, _ON = ("false", "no", "0", "0.0"), ("true", "yes", "1", "1.0")
 
 
-def learns(turn: dict[str, Any], number: int) -> bool:
-    """Return whether a turn is to be learned, as it says itself: {"train": false}, {"weight": 0}, {"masked": true}.
+def learns(turn: dict[str, Any], number: int) -> bool | float:
+    """Return whether a turn is to be learned, as it says itself: {"train": false}, {"weight": 0}, {"masked": true}, or how much it counts
+    where that is less than whole: {"weight": 0.5}. Of several marks the least.
 
     Raises BadRow for a mark that says neither, and for one that teaches a part of the turn.
     """
+    found: bool | float = True
     for name in sorted(TURN_MARKS & turn.keys()):
         mark = turn[name]
         if mark is None:
             continue
         if name == "train_detail":
             mark = _of_parts(mark, str(turn.get("content", turn.get("value", ""))), number)
-        if _says(mark, f"turn {number} has a {name}") == (name == "masked"):
-            return False
-    return True
+        told = f"turn {number} has a {name}"
+        found = min(found, not _says(mark, told) if name == "masked" else _counts(mark, told))
+    return found
 
 
-def row_mask(value: Mapping[str, Any], roles: Sequence[str]) -> set[int]:
-    """Return which answers a row's own mask leaves out: {"loss_mask": [0, 1]}, a number a turn or a number an answer. Raises BadRow."""
-    found: set[int] = set()
+def row_mask(value: Mapping[str, Any], roles: Sequence[str]) -> dict[int, bool | float]:
+    """Return how much answers count of which a row's own mask says less than whole: {"loss_mask": [0, 1]}, a number a turn or a number an
+    answer. Raises BadRow."""
+    found: dict[int, bool | float] = {}
     for name in ROW_MASKS & value.keys():
         mask = value[name]
         if mask is None:
@@ -40,8 +45,17 @@ def row_mask(value: Mapping[str, Any], roles: Sequence[str]) -> set[int]:
             told = f"the row has a {name} of {many}; one an answer ({len(answers):,}) or one a turn ({len(roles):,}) is read"
             raise BadRow("bad_weight", told)
         turns = range(len(roles)) if len(mask) == len(roles) else answers
-        found |= {at for at, mark in zip(turns, mask, strict=True) if not _says(mark, f"the row has a {name}")}
-    return {at for at in found if roles[at] == "assistant"}
+        for at, mark in zip(turns, mask, strict=True):
+            found[at] = min(found.get(at, True), _counts(mark, f"the row has a {name}"))
+    return {at: count for at, count in found.items() if roles[at] == "assistant" and count is not True}
+
+
+def _counts(mark: Any, told: str) -> bool | float:
+    """Return how much a mark lets an answer count: yes, no, or a share between 0 and 1. Raises BadRow, which begins with `told`."""
+    with contextlib.suppress(ValueError):
+        if isinstance(mark, float | str) and LEAST <= (share := float(mark)) < 1:
+            return share
+    return _says(mark, told)
 
 
 def _says(mark: Any, told: str) -> bool:
@@ -50,8 +64,8 @@ def _says(mark: Any, told: str) -> bool:
         return mark.strip().lower() in _ON
     if isinstance(mark, bool | int | float) and mark in (0, 1):
         return bool(mark)
-    between = isinstance(mark, int | float) and 0 < mark < 1
-    way = "; a turn counts whole or not at all, a whole row by the field that data.row_weight names" if between else ""
+    more = isinstance(mark, int | float) and mark > 1
+    way = "; a turn counts once at most, a row as often as the field says that data.row_weight names" if more else ""
     it = f"it is {mark!r}" if isinstance(mark, int | float) else f"it is {kind_of(mark)}"
     raise BadRow("bad_weight", f"{told} that says neither yes nor no: 1, true, 0 or false are read, {it[:80]}{way}")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.base.files import Json
+from holdfast.data.judge.bad_row import BadRow, kind_of
 from holdfast.data.judge.names import in_our_case
-from holdfast.data.judge.turns import BadRow, kind_of
 
 LEAST, MOST = 1e-6, 1e6  # beyond these a loss in fp32 says nothing of the other rows of a step, or nothing at all
 _RANGE = f"{LEAST:f} to {MOST:,.0f}"

@@ -39,15 +39,15 @@ _PART_TEXTS = ("text", "value", "content")
 
 class Message(NamedTuple):
     """One turn. `calls`: the tool calls it makes, each {"type": "function", "function": {"name", "arguments"}}; `thinking`: what the
-    assistant thought before it, apart from the content. `learn`: False where the row says that this answer is not to be learned.
-    `beside`: further fields that a template may ask for.
+    assistant thought before it, apart from the content. `learn`: False where the row says that this answer is not to be learned, a share
+    between 0 and 1 where it counts less than whole. `beside`: further fields that a template may ask for.
     """
 
     role: str
     content: str
     calls: tuple[Any, ...] = ()
     thinking: str = ""
-    learn: bool = True
+    learn: bool | float = True
     beside: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -117,8 +117,8 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
             found.append(turn_of(turn, number, share or None))
         else:
             found += exchange_of(turn, number) or [turn_of(turn, number, share or None)]
-    off = row_mask(value, [one.role for one in found])
-    return tuple(one._replace(learn=False) if at in off else one for at, one in enumerate(found)) if off else tuple(found)
+    less = row_mask(value, [one.role for one in found])
+    return tuple([one._replace(learn=min(one.learn, less[at])) if at in less else one for at, one in enumerate(found)])
 
 
 def talk_field(value: dict[str, Any]) -> str:

@@ -42,12 +42,13 @@ def learned_by(written: RenderedRow, learns: Literal["assistant", "last", "all"]
         return written
     parts = written.sequences[-1]
     if learns == "all" and len(written.sequences) == 1:
-        return written._replace(sequences=[[(text, True) for text, _ in parts]])
+        return written._replace(sequences=[[(text, True) for text, _ in parts]], shares=0)
     last = written.last if written.last >= 0 else max((at for at, (_, learned) in enumerate(parts) if learned), default=len(parts))
-    only = [(text, learns == "all" or (learned and at >= last)) for at, (text, learned) in enumerate(parts)]
+    only: list[Piece] = [(text, learns == "all" or (at >= last and learned)) for at, (text, learned) in enumerate(parts)]
     notes = tuple(note for note in written.notes if note[0] != "several_sequences")
     learned = written.answers if learns == "all" else 1
-    return written._replace(sequences=[only], notes=notes, learned=learned, unended=min(learned, written.unended))
+    shares = int(any(0 < share < 1 for _, share in only))
+    return written._replace(sequences=[only], notes=notes, learned=learned, unended=min(learned, written.unended), shares=shares)
 
 
 def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:
@@ -67,7 +68,8 @@ def pair_written(prompt: str, answer: str, template: ChatTemplate) -> RenderedRo
 def _by_shape(example: Example, template: ChatTemplate) -> RenderedRow | None:
     """Render by the skeleton of the conversation's shape; None where none holds for it."""
     messages = example.messages
-    if template.shapes is None or example.tools or any(one.calls or one.thinking or one.beside or not one.learn for one in messages):
+    unlike = any(one.calls or one.thinking or one.beside or one.learn is not True for one in messages)
+    if template.shapes is None or example.tools or unlike:
         return None
     roles = tuple([message.role for message in messages])
     shape = _shape(roles, template)
@@ -113,7 +115,7 @@ def _text(example: Example, template: ChatTemplate) -> RenderedRow:
     elif stripped != learned:
         learned = stripped
     lead = template.lead if template.compiled is not None and not (given or learned).startswith(template.lead) else ""
-    found = [(given, False), (learned, True)]
+    found: list[Piece] = [(given, False), (learned, True)]
     unended = () if ends else (("answer_without_end", "the tokenizer has no end of text: the model does not learn to stop"),)
     return RenderedRow([[(lead, False), *found] if lead else found], unended, 1, 1, len(unended))
 
@@ -154,7 +156,8 @@ def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> RenderedRow
             answers += 1
         else:
             given += f"{names.get(message.role, f'### {message.role}:')}{message.content}\n\n"
-    learned = sum(flag for _, flag in found)
+    learned = sum(bool(flag) for _, flag in found)
     if not learned and answers:
         raise BadRow("all_labels_masked", f"each of its {answers:,} answers is marked as not to be learned")
-    return RenderedRow([found], (), answers, learned, 0 if template.eos else learned, answers - learned)
+    shares = sum(0 < flag < 1 for _, flag in found)
+    return RenderedRow([found], (), answers, learned, 0 if template.eos else learned, answers - learned, shares=shares)

@@ -27,7 +27,8 @@ class RenderedRow(NamedTuple):
     """A row as it is trained on. `sequences`: pieces, each with whether it is learned; of several each has other answers of the row.
 
     `answers`: of the row, `learned`: of them, without what a limit cuts off, `unended`: of those, without a token that ends them.
-    `off`: those that the row itself marks as not to be learned. `calls`, `thoughts`: turns whose tool calls or reasoning are left out.
+    `off`: those that the row itself marks as not to be learned, `shares`: those it lets count less than whole.
+    `calls`, `thoughts`: turns whose tool calls or reasoning are left out.
     `last`: the piece with which the last learned answer begins in the last sequence; -1 where it is one piece, the last that is learned.
     """
 
@@ -40,6 +41,7 @@ class RenderedRow(NamedTuple):
     calls: int = 0
     thoughts: int = 0
     last: int = -1
+    shares: int = 0
 
 
 def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> RenderedRow:
@@ -148,10 +150,10 @@ class _JudgedAnswers:
 
     def __init__(self, messages: tuple[Message, ...], template: ChatTemplate, notes: dict[str, str]) -> None:
         self.messages, self.template, self.notes = messages, template, notes
-        self.learned = self.unended = self.off = self.calls = self.thoughts = 0
+        self.learned = self.unended = self.off = self.calls = self.thoughts = self.shares = 0
 
-    def teaches(self, at: int, text: str) -> bool:
-        """True if the answer of turn `at` is learned, of which the template writes `text`."""
+    def teaches(self, at: int, text: str) -> bool | float:
+        """Return whether, or with which share, the answer of turn `at` is learned, of which the template writes `text`."""
         message = self.messages[at]
         if not message.learn:
             self.off += 1
@@ -164,7 +166,8 @@ class _JudgedAnswers:
             self.unended += 1
             why = "the chat template writes no token that ends an answer" if not end else f"turn {at} is learned without {end!r} at its end"
             self.notes.setdefault("answer_without_end", f"{why}: from it the model does not learn to stop")
-        return True
+        self.shares += message.learn is not True
+        return message.learn
 
     def _keeps(self, at: int, message: Message, text: str) -> bool:
         """True if anything of the turn is in `text`; notes what is not."""
@@ -205,7 +208,8 @@ class _JudgedAnswers:
         if parts > 1:
             told = f"the chat template writes earlier turns otherwise than it wrote them as answers: {parts} sequences"
             notes["several_sequences"] = f"{told}, so that each answer is learned behind the prompt that a server renders"
-        return RenderedRow(sequences, tuple(notes.items()), answers, self.learned, self.unended, self.off, self.calls, self.thoughts)
+        counts = (answers, self.learned, self.unended, self.off, self.calls, self.thoughts)
+        return RenderedRow(sequences, tuple(notes.items()), *counts, shares=self.shares)
 
 
 def _probe(text: str) -> str:

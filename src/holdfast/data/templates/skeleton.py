@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-Piece = tuple[str, bool]
+Piece = tuple[str, bool | float]  # a text, and whether it is learned: a share between 0 and 1 where it counts less than whole
 _OPAQUE = (nodes.Concat, nodes.AssignBlock, nodes.Macro, nodes.CallBlock, nodes.FilterBlock)  # these make plain text of a mark
 
 
@@ -88,7 +88,7 @@ class _Mark(_JoinedMark):
 class Skeleton:
     """The pieces of a conversation: per piece the constants around its contents, and whether it is learned; and what contents must be."""
 
-    parts: tuple[tuple[tuple[str, ...], bool], ...]
+    parts: tuple[tuple[tuple[str, ...], bool | float], ...]
     absent: tuple[str, ...]
     stripped: bool
     notes: tuple[tuple[str, str], ...] = ()  # of every such conversation: reason and detail
@@ -96,7 +96,7 @@ class Skeleton:
     last: int = -1  # the piece its last answer begins with, as RenderedRow has it
 
     @cached_property
-    def frames(self) -> tuple[tuple[str, str, bool], ...] | None:
+    def frames(self) -> tuple[tuple[str, str, bool | float], ...] | None:
         """What stands before and behind the content of each piece, and whether it is learned; None where one has not just one content."""
         if any(len(constants) != 2 for constants, _ in self.parts):
             return None

@@ -42,6 +42,7 @@ class TokenSet:
     pad: int
     weight: npt.NDArray[np.float32] | None = None  # [rows]: how much each counts; None: all alike
     group: npt.NDArray[np.int64] | None = None  # [rows]: the first row that each hangs together with; None: each stands alone
+    share: npt.NDArray[np.float32] | None = None  # [tokens]: how much each counts as a target; None: all learned ones whole
     grouped_by: tuple[str, ...] | None = None  # what was looked at for that; None: nothing, as before rows were grouped
 
     def __len__(self) -> int:
@@ -50,6 +51,13 @@ class TokenSet:
     def weights_of(self, rows: list[int]) -> npt.NDArray[np.float32]:
         """Return the weights of these rows, float32 [rows]."""
         return np.ones(len(rows), np.float32) if self.weight is None else self.weight[rows]
+
+    def counts_of(self, number: int) -> npt.NDArray[np.float32] | None:
+        """Return how much each token of a row counts as a target, float32 [its tokens]; None where all of the set count alike."""
+        if self.share is None and self.weight is None:
+            return None
+        share = 1 if self.share is None else self.share[int(self.starts[number]) : int(self.starts[number + 1])]
+        return np.full(self.length(number), 1 if self.weight is None else self.weight[number], np.float32) * np.float32(share)
 
     def row(self, number: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
         span = slice(int(self.starts[number]), int(self.starts[number + 1]))
@@ -82,7 +90,7 @@ class ShardPart(NamedTuple):
     tokens: int
 
 
-_TYPES = {"ids": "<i4", "learned": "u1", "starts": "<i8", "file": "<i4", "line": "<i8", "weight": "<f4", "group": "<i8"}
+_TYPES = {"ids": "<i4", "learned": "u1", "starts": "<i8", "file": "<i4", "line": "<i8", "weight": "<f4", "share": "<f4", "group": "<i8"}
 _KINDS = {name: np.dtype(kind) for name, kind in _TYPES.items()}
 
 
@@ -95,6 +103,8 @@ def join_parts(path: Path, parts: list[ShardPart], data: Data, pad: int, grouped
     sizes = {"ids": tokens, "learned": tokens, "starts": rows + 1, "file": rows, "line": rows} | (
         {"weight": rows} if data.row_weight else {}
     )
+    if any(len(read_array(part.shard, "shares")) for part in parts):
+        sizes["share"] = tokens
     facts: dict[str, Any] = {"files": (*data.files, *data.held_out_files), "held_out_files": len(data.held_out_files), "pad": pad}
     group = np.arange(rows)
     if grouped:
@@ -128,6 +138,9 @@ def _column(name: str, parts: list[ShardPart]) -> Iterator[bytes]:
             yield read_array(part.shard, name).tobytes()
         elif name == "weight":
             yield read_array(part.shard, "weights").tobytes()
+        elif name == "share":
+            shares = read_array(part.shard, "shares")
+            yield (shares if len(shares) else np.ones(part.tokens, _KINDS[name])).tobytes()
         elif name == "file":
             yield np.full(part.rows, part.file, _KINDS[name]).tobytes()
         elif name == "line":

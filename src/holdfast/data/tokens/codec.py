@@ -27,10 +27,10 @@ from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_wit
 
 @dataclass(frozen=True)
 class Tokens:
-    """One row: token numbers, and for each whether it is learned. `cut`: how many tokens did not fit."""
+    """One row: token numbers, and for each whether, or with which share, it is learned. `cut`: how many tokens did not fit."""
 
     ids: list[int]
-    learned: list[bool] | list[int]
+    learned: list[bool] | list[int] | list[bool | float]
     cut: int
     lost: int = 0  # answers of which nothing is learned
     torn: int = 0  # answers of which the end is cut off
@@ -181,13 +181,14 @@ class Codec:
             size = fit(lead, [(size, learned) for size, (_, learned) in zip(sizes, row, strict=True)], rules)
         except BadRow as bad:
             return bad
-        ids, flags = [*lead, *ids], [False] * len(lead)
+        ids = [*lead, *ids]
+        flags: list[bool | float] = [False] * len(lead)
         for own, (_, learned) in zip(sizes, row, strict=True):
             flags += [learned] * own
         return Tokens(ids[: size.tokens], flags[: size.tokens], size.cut, size.lost, size.torn)
 
 
-def fit(lead: tuple[int, ...], parts: list[tuple[int, bool]], rules: Rules) -> Fit:
+def fit(lead: tuple[int, ...], parts: list[tuple[int, bool | float]], rules: Rules) -> Fit:
     """Return how much of a row is trained on, from the number of tokens of each part. Raises BadRow where nothing of it can be."""
     total, targets, learned, lost, torn = len(lead), 0, 0, 0, 0
     for length, is_learned in parts:

@@ -34,9 +34,9 @@ from holdfast.data.tokens.codec import Codec, Tokens
 from holdfast.data.tokens.taught import LearnedAnswers, notes_of
 from holdfast.data.tokens.too_long import Changes, Parts, fitted
 
-_VERSION = 3  # of a shard's form; what turns a row into tokens is part of the key of its cache
+_VERSION = 4  # of a shard's form; what turns a row into tokens is part of the key of its cache
 _BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 20
-_ARRAYS = ("ids", "learned", "lengths", "lines", "weights", "rejects", *Kin._fields)
+_ARRAYS = ("ids", "learned", "lengths", "lines", "weights", "shares", "rejects", *Kin._fields)
 
 
 class BlockLike(Protocol):
@@ -159,7 +159,8 @@ def verdicts_of(facts: Json) -> Verdicts:
 @dataclass(frozen=True)
 class Shard:
     """A tokenised block: ids int32 and learned uint8 [tokens], lengths int32 and lines int32 (from the block's first) [rows],
-    a row that was split as several of one line, weights fp32 [rows], none where all rows count alike,
+    a row that was split as several of one line, weights fp32 [rows], none where all rows count alike, shares fp32 [tokens]: how much each
+    counts as a target, none where all learned ones count whole,
     what each row hangs together with others by as in Kin, rejects uint8: one JSON object a line, its line counted like the others."""
 
     ids: npt.NDArray[np.int32]
@@ -167,6 +168,7 @@ class Shard:
     lengths: npt.NDArray[np.int32]
     lines: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
+    shares: npt.NDArray[np.float32]
     rejects: npt.NDArray[np.uint8]
     conversations: npt.NDArray[np.int64]
     prompts: npt.NDArray[np.int64]
@@ -213,32 +215,48 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields), rules.beside)
     verdicts.weights.take(row.weight for row in trained)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
-    learned = np.fromiter(itertools.chain.from_iterable(tokens.learned for _, tokens in kept), np.uint8)
+    learned, shares = _flags([tokens for _, tokens in kept], rules.wanted == "answers" and any(one.shares for one in taught))
     verdicts.learned, verdicts.largest = int((learned & 1).sum()), int(ids.max(initial=-1))
     lengths = np.array([len(tokens.ids) for _, tokens in kept], np.int32)
     lines = np.array([line for line, _ in kept], np.int32)
     counts = np.array(weights if rules.weight else [], np.float32)
-    return Shard(ids, learned, lengths, lines, counts, as_lines(rejects), *kin_of(trained, times), verdicts)
+    return Shard(ids, learned, lengths, lines, counts, shares, as_lines(rejects), *kin_of(trained, times), verdicts)
 
 
 def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) -> Parts:
     """Join a pair to one row of two sequences, the worse one second; its tokens, and those of an answer marked bad, have WORSE added.
 
-    Raises BadRow where nothing of the worse answer is left.
+    Raises BadRow where nothing of the worse answer is left, and where an answer counts less than whole.
     """
     (first,) = better.rows
+    _refuse_shares(first)
     if not example.worse:
         flags = list(first.learned) if example.good else [flag + WORSE for flag in first.learned]
         return better._replace(rows=(Tokens(first.ids, flags, first.cut),))
     encoded = codec.encode([worse_pieces(example, codec.template)], rules)
     second = fitted(replace(example, messages=example.worse, worse=()), encoded, codec, rules)
     (other,) = second.rows
+    _refuse_shares(other)
     if rules.wanted == "marks":  # a pair is two marked answers
         bad = Tokens(other.ids, [flag + WORSE for flag in other.learned], other.cut)
         return better._replace(rows=(first, bad), changes=better.changes or second.changes)
     flags = [*first.learned, *(flag + WORSE for flag in other.learned)]
     changes = better.changes or second.changes
     return better._replace(rows=(Tokens([*first.ids, *other.ids], flags, first.cut + other.cut),), changes=changes)
+
+
+def _flags(rows: list[Tokens], some: bool) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Return which tokens are learned, and with which share: empty but where `some` answers count less than whole."""
+    flags = itertools.chain.from_iterable(tokens.learned for tokens in rows)
+    if not some:
+        return np.fromiter(flags, np.uint8), np.array([], np.float32)
+    shares = np.fromiter(flags, np.float32)
+    return (shares > 0).astype(np.uint8), shares
+
+
+def _refuse_shares(answer: Tokens) -> None:
+    if any(0 < flag < 1 for flag in answer.learned):
+        raise BadRow("bad_weight", "its answer has a weight between 0 and 1; answers that are held against others count whole")
 
 
 def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[JudgedRow, RenderedRow]], list[Reject]]:

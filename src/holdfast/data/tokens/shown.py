@@ -82,6 +82,8 @@ def _tokens(pieces: list[Piece], codec: Codec) -> list[Json]:
     text, done = "".join(part for part, _ in pieces), 0
     for number, _, end, piece in codec.placed(pieces):
         until = max(done, end)
-        found.append({"id": number, "text": text[done:until], "learned": bool(pieces[piece][1])})
+        share = pieces[piece][1]
+        own = {"weight": share} if 0 < share < 1 else {}
+        found.append({"id": number, "text": text[done:until], "learned": bool(share)} | own)
         done = until
     return found

@@ -49,8 +49,8 @@ _MARKUP = (
 class LearnedAnswers:
     """Of the kept rows: their answers, how many are learned, and of those how many without a token that ends them.
 
-    `off`: answers that their rows mark as not to be learned; `cut`: those beyond the longest row allowed. `tool_calls_left_out`,
-    `reasoning_left_out`: turns.
+    `off`: answers that their rows mark as not to be learned; `cut`: those beyond the longest row allowed; `shares`: those that count less
+    than whole. `tool_calls_left_out`, `reasoning_left_out`: turns.
     """
 
     answers: int = 0
@@ -60,9 +60,11 @@ class LearnedAnswers:
     reasoning_left_out: int = 0
     off: int = 0
     cut: int = 0
+    shares: int = 0
 
     def take(self, written: RenderedRow, lost: int, torn: int) -> None:
         """Count a row. lost, torn: answers that the limit takes away, and those whose end it takes."""
+        self.shares += written.shares
         if not lost and not torn and not written.notes and written.learned == written.answers:
             self.answers += written.answers
             self.learned += written.answers
@@ -81,8 +83,8 @@ class LearnedAnswers:
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def as_json(self) -> Json:
-        """Return all counts; `off` and `cut` where they are not 0."""
-        return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut")}
+        """Return all counts; `off`, `cut` and `shares` where they are not 0."""
+        return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut", "shares")}
 
 
 def notes_of(rows: list[JudgedRow], written: list[RenderedRow], codec: Codec) -> Iterator[tuple[str, JudgedRow, str]]:
@@ -116,6 +118,8 @@ def told_of(taught: Json, train_on: str = "assistant") -> list[str]:
                 f"{left:,} not the last one, which alone is learned" if train_on == "last" else f"{left:,} left out by the chat template"
             )
         said.append(f"! of {counted(answers, 'answer')} {learned:,} are learned ({'; '.join(filter(None, why))})")
+    if shares := taught.get("shares", 0):
+        said.append(f"{shares:,} of {learned:,} answers count less than whole, as their rows say")
     if taught["without_end"]:
         ending = f"{taught['without_end']:,} of {learned:,} answers are learned without a token that ends them"
         said.append(f"! {ending}: the model does not learn from them to stop; holdfast data show FILE --row N shows one")

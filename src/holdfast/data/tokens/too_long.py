@@ -94,7 +94,7 @@ def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
                 fitting = _by_sentences(tokens, codec, pieces, rules)
             except BadRow as bad:
                 refused, lost = bad, lost + len(tokens.ids)
-                missed += sum(learned for _, learned in pieces)
+                missed += sum(bool(learned) for _, learned in pieces)
                 continue
             found += fitting
             lost += fitting[-1].cut
@@ -151,9 +151,8 @@ def _by_sentences(whole: Tokens, codec: Codec, parts: list[Piece], rules: Rules)
     placed = codec.placed(parts)
     starts = [token.begin for token in placed if token.piece == len(parts) - 1]
     given = size - len(starts)
-    if [learned for _, learned in parts].count(True) != 1 or not parts[-1][1] or given > limit // 2:
-        learned = sum(whole.learned[1:limit])
-        if not learned:
+    if sum(bool(learned) for _, learned in parts) != 1 or not parts[-1][1] or given > limit // 2:
+        if not any(whole.learned[1:limit]):
             raise BadRow("all_labels_masked", f"the answer begins after max_tokens = {limit}; the row has {size} tokens")
         count = Counter(token.piece for token in placed)
         cut = fit(codec.lead(parts), [(count[at], flag) for at, (_, flag) in enumerate(parts)], Rules(max_tokens=limit))
@@ -166,7 +165,7 @@ def _by_sentences(whole: Tokens, codec: Codec, parts: list[Piece], rules: Rules)
         room = limit - given - again
         end = size if size - begin <= room else _last(ends, begin - given, begin - given + room) + given
         ids = whole.ids[:given] + whole.ids[begin - again : end]
-        flags = [False] * (given + again) + whole.learned[begin:end]
+        flags = [*[False] * (given + again), *whole.learned[begin:end]]
         found.append(Tokens(ids, flags, 0))
         again = end - given - _first(ends, end - given - max(1, room // 4), end - given)
         begin = end

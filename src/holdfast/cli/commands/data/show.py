@@ -112,4 +112,5 @@ def _tell(shown: ShownRow, place: str, rules: Rules) -> None:
 def _list(tokens: list[Json]) -> None:
     for token in tokens:
         text = token["text"] if len(token["text"]) <= _SHOWN else f"{token['text'][:_SHOWN]}..."
-        say(f"{token['id']:>8}  {'*' if token['learned'] else ' '}  {text!r}")
+        share = f"  weight {token['weight']:g}" if "weight" in token else ""
+        say(f"{token['id']:>8}  {'*' if token['learned'] else ' '}  {text!r}{share}")

@@ -39,10 +39,13 @@ class TextBatch(Batch):
     good: tuple[bool, ...]
     group: Any = None  # what the micro-batches of a step share, where they do
     weights: tuple[float, ...] | None = None  # of each sample, how much it counts; None: all alike
-    label_weights: Tensor | None = None  # the same of each label, fp32 [labels]
+    label_weights: Tensor | None = None  # the same of each label, times its share of it, fp32 [labels]
+    counted: float | None = None  # their sum, where labels of one sample may differ
 
     @property
     def divisor(self) -> float:
+        if self.counted is not None:
+            return self.counted
         if self.weights is None:
             return float(self.labels)
         if self.group is not None:
@@ -81,10 +84,14 @@ def _batch(tokens: TokenSet, numbers: list[int], packed: bool, device: torch.dev
     sources = tuple(str(tokens.source(number)) for number in numbers)
     found = [(number, part, good) for number in numbers for part, good in sequences(*tokens.row(number))]
     owners = tuple(number for number, _, _ in found)
-    weights = None if tokens.weight is None else tokens.weight[list(owners)]
+    counts = [tokens.counts_of(number) for number in owners]
+    weights = None if counts[0] is None else [count for count in counts if count is not None]
     batch = assemble([part for _, part, _ in found], owners, sources, tokens.pad, packed, device, weights)
     lengths = tuple(tokens.length(number) for number in numbers)
     batch = replace(batch, numbers=tuple(numbers), lengths=lengths, good=tuple(good for _, _, good in found))
+    if tokens.share is not None and weights is not None:
+        labels = [own[1:][learned[1:] > 0] for own, (_, (_, learned), _) in zip(weights, found, strict=True)]
+        batch = replace(batch, counted=math.fsum(np.concatenate(labels)))
     return batch if tokens.weight is None else replace(batch, weights=tuple(tokens.weight[numbers].tolist()))
 
 
@@ -95,11 +102,11 @@ def assemble(
     pad: int,
     packed: bool,
     device: torch.device,
-    weights: npt.NDArray[np.float32] | None = None,
+    weights: list[npt.NDArray[np.float32]] | None = None,
 ) -> TextBatch:
     """Lay sequences of (ids, learned) out as one micro-batch: one after the other, or each in a row of its own, padded on the right.
 
-    weights: how much each sequence counts, where not all count alike.
+    weights: of each sequence how much each of its tokens counts, where not all count alike.
 
     All of it is one block, which goes to a card in one copy from pinned memory; nobody waits for that.
     """
@@ -124,7 +131,7 @@ def assemble(
     if packed:
         ends.view(np.int32)[: len(rows) + 1] = np.cumsum((0, *lengths))
     if weights is not None:
-        counting.view(np.float32)[:labels] = np.repeat(weights, [len(wanted) for wanted in targets])
+        counting.view(np.float32)[:labels] = np.concatenate([own[1:][wanted] for own, wanted in zip(weights, targets, strict=True)])
     parts = on_device(torch.from_numpy(block), device).split_with_sizes(sizes)
     return TextBatch(
         numbers,
