@@ -197,6 +197,74 @@ def test_a_persons_rows_are_withdrawn_for_a_price_that_is_told_first(assets: Sim
     assert promoted(policy) == [], "no row is left that a version could have learned"
 
 
+def in_domains(first: int, count: int, **rare: int) -> list[dict[str, Any]]:
+    """Rows of two domains that are told by how they ask, `count` each from number `first` on, and some of a third."""
+    joined = [row | {"topic": "join"} for row in make_rows(first + count)[first:]]
+    words = ("red", "green", "blue", "grey")
+    told = [(f"What is the colour of thing {at}?", f"Thing {at} is {words[at % 4]}.", "colour") for at in range(first, first + count)]
+    told += [(f"Please greet number {at}", f"Hello, {at}.", "greet") for at in range(first, first + rare.get("greet", 0))]
+    return joined + [{"prompt": prompt, "completion": answer, "topic": topic} for prompt, answer, topic in told]
+
+
+def with_experts(folder: Path, assets: SimpleNamespace) -> Path:
+    gate = {"rows": "held.jsonl", "domains": "topic", "margin": 5.0}
+    keys = {"round": {"rows": 60}, "gate": gate, "keep": {"drop": ["duplicate", "in_held_out"]}}
+    policy = policy_in(folder, assets, **keys, experts={"rows": 20, "held": 12})
+    write_rows(policy.parent / "held.jsonl", in_domains(200, 20, greet=6))
+    write_rows(policy.parent / "inbox" / "1.jsonl", in_domains(0, 40, greet=8))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def experts(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    policy = with_experts(tmp_path_factory.mktemp("experts") / "undisturbed", assets)
+    return {"policy": policy} | learn(policy)
+
+
+def test_a_domain_with_enough_rows_has_an_expert_and_the_router_knows_its_prompts(experts: dict[str, Any]) -> None:
+    found = experts["experts"]
+    assert [one["name"] for one in found["experts"]] == ["colour", "join"]
+    assert "greet" in found["all"] and "rows learned of 20" in found["all"]["greet"]
+    measured = found["measured"]
+    assert measured["accuracy"]["rows"] == 20 and measured["accuracy"]["right"] >= 18
+    assert measured["none"]["rows"] == 18 and measured["none"]["right"] >= 14
+    assert measured["wrong_route"]["verdict"] == "worse", "each has learned its own domain alone"
+    assert learn(experts["policy"])["experts"] == found, "they are there"
+
+
+def test_killed_while_experts_are_trained_the_same_ones_are_made(experts: dict[str, Any], assets: SimpleNamespace, tmp_path: Path) -> None:
+    policy = with_experts(tmp_path / "killed", assets)
+    place = policy.parent / "learned" / "rounds" / "0001" / "experts"
+    for name in ("colour", "join"):
+        child = start("learn", policy, cwd=policy.parent, env={"HOLDFAST_MODELS": str(policy.parent / "models.jsonl")})
+        wait_until(lambda name=name: any(one.stat().st_size for one in place.glob(f"{name}-*/run/steps.jsonl")))
+        kill(child.pid)
+        child.communicate()
+        for run in place.glob(f"{name}-*/run"):
+            for pid in processes_of(run).values():
+                kill(pid)
+    again = learn(policy)["experts"]
+    assert again | {"of": None} == experts["experts"] | {"of": None}
+    assert not [*place.glob("*/run/checkpoints/*")]
+
+
+def test_experts_that_have_learned_withdrawn_rows_are_made_again_without(assets: SimpleNamespace, tmp_path: Path) -> None:
+    policy = with_experts(tmp_path / "withdrawn", assets)
+    rows = [row | {"person": "ann" if at % 9 == 0 else "ben"} for at, row in enumerate(in_domains(0, 40))]
+    tree = json.loads(policy.read_text())
+    policy.write_text(json.dumps(tree | {"keep": tree["keep"] | {"per_person": 1.0}}))
+    write_rows(policy.parent / "inbox" / "1.jsonl", rows)
+    before = learn(policy)["experts"]
+    learn(policy, "--forget", "ann", "--yes")
+    assert not [*(policy.parent / "learned").rglob("experts.json")]
+    after = learn(policy)["experts"]
+    assert [one["name"] for one in after["experts"]] == ["colour", "join"]
+    assert after["adapter_sha256"] != before["adapter_sha256"]
+    theirs = [json.dumps(row.get("output") or row["completion"]) for row in rows if row["person"] == "ann"]
+    texts = [file.read_text() for file in (policy.parent / "learned").rglob("*.jsonl")]
+    assert not [text for text in texts for answer in theirs if answer in text]
+
+
 @needs_server
 def test_a_stream_is_acknowledged_once_after_the_rounds_end(server: Server, assets: SimpleNamespace, tmp_path: Path) -> None:
     import redis

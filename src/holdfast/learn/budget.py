@@ -25,7 +25,8 @@ def make_room(policy: Policy, rounds: list[Round]) -> None:
     for each in refused[: max(0, len(refused) - policy.retain)]:
         shutil.rmtree(each.run, ignore_errors=True)
     spare = _beyond(policy)
-    for place in [*(each.run for each in refused), *(RunFolder(each.run).checkpoints for each in over)]:
+    experts = [each.experts for each in over if each not in refused][:-1]  # those of the last version stay; a rollback has them made again
+    for place in [*(each.run for each in refused), *experts, *(RunFolder(each.run).checkpoints for each in over)]:
         if spare <= 0:
             return
         spare -= bytes_in(place)
@@ -59,6 +60,6 @@ def time_is_up(policy: Policy, rounds: list[Round]) -> str:
     if allowed is None:
         return ""
     recent = [each for each in rounds if time.time() - (each.of("collected") or {}).get("time", 0.0) < _WEEK_S]
-    hours = sum(float(row.get("seconds") or 0.0) for each in recent for row in RunFolder(each.run).steps()) / 3600
+    hours = sum(float(row.get("seconds") or 0.0) for each in recent for run in each.runs for row in RunFolder(run).steps()) / 3600
     told = f"{hours:.2f} hours were trained in the last seven days, budget.hours_a_week allows {allowed:g}"
     return told if hours >= allowed else ""

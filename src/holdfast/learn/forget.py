@@ -19,6 +19,7 @@ from holdfast.learn.rounds import WITHDRAWN, Round, hash_of, learned_by, rounds_
 from holdfast.learn.sources import arrived
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
+from holdfast.serve.experts import experts_folder
 from holdfast.supervision.preparation.rows import token_cache_of
 
 
@@ -72,6 +73,9 @@ def forget(learner: Learner, person: str) -> int | None:
         each.done("trained", (each.of("trained") or {}) | facts)
     for old in plan["old_runs"]:
         shutil.rmtree(old, ignore_errors=True)
+    if plan["keys"]:
+        for old in [*(experts_folder(Path(run)) for run in plan["old_runs"]), *(each.experts for each in rounds)]:
+            shutil.rmtree(old, ignore_errors=True)  # each has learned rows of every round before it; the next command makes them again
     _remove(rounds, person, keys)
     _forget_tokens(learner)
     learner.write_page()

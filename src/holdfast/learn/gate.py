@@ -35,7 +35,7 @@ def held_rows(policy: Policy) -> list[tuple[str, Json]]:
     if without:
         text = f"{counted(without, 'row')} of {policy.gate.rows} without the field {field!r}, by which gate.domains tells domains apart"
         raise Stop(USAGE, text, f"fields there: {', '.join(sorted(rows[0]))}")
-    named = [(_domain(row, field), row) for row in rows]
+    named = [(domain_of(row, field), row) for row in rows]
     counts = Counter(name for name, _ in named)
     if few := {name: count for name, count in counts.items() if count < FEWEST}:
         told = ", ".join(f"{name} has {count}" for name, count in few.items())
@@ -44,9 +44,12 @@ def held_rows(policy: Policy) -> list[tuple[str, Json]]:
     return named
 
 
-def _domain(row: Json, field: str | None) -> str:
+def domain_of(row: Json, field: str | None) -> str:
+    """Return the name of a row's domain; "" for a row that has none."""
     if not field:
         return ALL
+    if not row.get(field):
+        return ""
     name = row[field] if isinstance(row[field], str) else json.dumps(row[field])
     return f"{NEW} (domain)" if name == NEW else name
 
@@ -93,7 +96,7 @@ def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Pa
 def _unmeasured(policy: Policy, rows: Path, measured: set[str]) -> Json:
     """Count the new rows a round learned of each domain of which the gate has no row."""
     field = policy.gate.domains
-    names = Counter(_domain(row, field) for row in read_lines(rows) if row.get(field)) if field else Counter[str]()
+    names = Counter(domain_of(row, field) for row in read_lines(rows) if row.get(field)) if field else Counter[str]()
     return {name: count for name, count in names.items() if name not in measured}
 
 

@@ -90,6 +90,13 @@ class Gate(Section):
     prompts: str | None = Field(None, description="prompts with rules for their answers (verify --prompts): none that held may be lost")
 
 
+class Experts(Section):
+    """Which domains (gate.domains) have an adapter of their own, beside the one for all."""
+
+    rows: int = Field(30, ge=8, description="rows of a domain that were learned, from which it has one")
+    held: int = Field(20, ge=10, description="and of its rows at the gate: half set the router's threshold, the others measure it")
+
+
 class Budget(Section):
     """What the rounds may cost."""
 
@@ -107,9 +114,16 @@ class Policy(Section):
     round: Begin = Field(default_factory=lambda: Begin(), description="when a round begins")
     replay: Replay = Field(default_factory=lambda: Replay(), description="shares of a round's rows that are not new")
     gate: Gate = Field(description="what a round must show")
+    experts: Experts | None = Field(None, description="also train an adapter for each domain, and a router that chooses one by the prompt")
     budget: Budget = Field(default_factory=lambda: Budget(), description="what the rounds may cost")
     folder: str | None = Field(None, description="where the rounds are kept (default: runs/learn/NAME beside the policy)")
     retain: int = Field(3, ge=0, description="refused rounds whose trained states are kept; rows, fates and verdicts always are")
+
+    @model_validator(mode="after")
+    def _domains_of_experts(self) -> Policy:
+        if self.experts and not self.gate.domains:
+            raise ValueError("experts are trained by domain: gate.domains names the field that tells a row's")
+        return self
 
     @field_validator("name")
     @classmethod

@@ -3,7 +3,7 @@
 FOLDER/rounds/0001/arrived.jsonl  what it took      1-collected.json ... 6-acknowledged.json  one for each phase
                    fates.jsonl    every row's fate  train.jsonl, new.jsonl  what it trained on, what it was measured on
                    run/           the run           told.json  it was in the answer of a command
-                   training.log   what its training said
+                   training.log   what its training said   experts/  those of its version, where the policy wants them
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.serve.experts import experts_folder
 
 WITHDRAWN = "withdrawn"
 PHASES = ("collected", "judged", "trained", "gated", "decided", "acknowledged")
@@ -56,6 +57,16 @@ class Round:
         """Where it trains; what was trained again without withdrawn rows lies elsewhere."""
         again = (self.of("trained") or {}).get("run")
         return Path(again) if again else self.path / "run"
+
+    @property
+    def experts(self) -> Path:
+        """Where the experts of its version are."""
+        return experts_folder(self.run)
+
+    @property
+    def runs(self) -> list[Path]:
+        """Its run, and those of its experts."""
+        return [self.run, *sorted(self.experts.glob("*/run"))]
 
     def file(self, phase: str) -> Path:
         return self.path / f"{PHASES.index(phase) + 1}-{phase}.json"

@@ -18,6 +18,7 @@ from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.locks import hold
 from holdfast.base.units import counted, span
+from holdfast.learn.experts import make_experts
 from holdfast.learn.forget import forget, price
 from holdfast.learn.learn import Learner, mark_told, untold
 from holdfast.learn.policy import load_policy
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return _forget(learner, arguments, tell)
         done = 0
         waiting: Json = {}
+        experts = make_experts(policy, tell)
         while arguments.rounds is None or done < arguments.rounds:
             one, waiting = learner.next_round()
             if one is None and not arguments.follow:
@@ -67,6 +69,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             learner.finish(one)
             done += 1
             tell(_line(one.answer()))
+            experts = make_experts(policy, tell)
         new = untold(learner.folder)
         if len(new) > done:  # rounds of a command that a failing disk ended behind their last phase
             learner.write_page()
@@ -76,6 +79,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             "folder": str(learner.folder),
             "name": policy.name,
             "report": str(learner.page) if learner.page.exists() else None,
+            "experts": experts,
         }
         mark_told(new)
     if not arguments.json and new:

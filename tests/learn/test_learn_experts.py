@@ -1,0 +1,88 @@
+"""Experts by domain: which domains have one, what a route gains or costs, and what is said where nothing can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.learn.experts import divide
+from holdfast.learn.policy import Policy
+from holdfast.learn.routes import GENERAL, routes_answer, told_in_words
+from holdfast.serve.router import NONE
+
+
+def rows_of(**counts: int) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, {"prompt": f"{name} {number}"}) for name, count in counts.items() for number in range(count)]
+
+
+def test_a_domain_with_too_few_rows_is_left_to_the_adapter_for_all_and_said() -> None:
+    learned = [*rows_of(ssh=40, dns=40, git=9), ("", {})]
+    names, without = divide(learned, rows_of(ssh=20, dns=12, git=20, new=20), 30, 20)
+    assert names == ["ssh"]
+    assert without == {"dns": "12 rows at the gate of 20", "git": "9 rows learned of 30", "new": "0 rows learned of 30"}
+
+
+def test_experts_without_domains_are_refused() -> None:
+    tree = {"name": "n", "config": "c", "sources": [{"files": "x"}], "gate": {"rows": "x"}, "experts": {}}
+    with pytest.raises(ValueError, match=r"gate\.domains names the field"):
+        Policy.model_validate(tree)
+
+
+@pytest.fixture
+def answer_for() -> Callable[..., dict[str, Any]]:
+    """What is measured of 40 prompts of each of two domains, ten of a domain without an expert, ten general ones; 5 tokens a row.
+
+    A row loses 1 nat a token under the adapter for all; under its own expert `gain` less, under the other `harm` more.
+    """
+
+    def make(choose: Callable[[int, int], int], gain: float = 0.2, harm: float = 0.5) -> dict[str, Any]:
+        names = ["ssh"] * 40 + ["dns"] * 40 + ["rare"] * 10 + [GENERAL] * 10
+        truth = np.array([0] * 40 + [1] * 40 + [NONE] * 20)
+        noise = np.random.default_rng(0).normal(0, 0.02, (100, 3))
+        table = np.ones((100, 3)) + harm
+        table[:, 0] = 1
+        table[np.arange(80), truth[:80] + 1] = 1 - gain
+        chosen = np.array([choose(number, int(own)) for number, own in enumerate(truth)])
+        return routes_answer(names, truth, chosen, ["ssh", "dns"], np.full(100, 5.0), 5 * (table + noise), np.arange(100))
+
+    return make
+
+
+def test_a_router_that_is_right_gains_what_the_oracle_does(answer_for: Callable[..., dict[str, Any]]) -> None:
+    found = answer_for(lambda number, own: own)
+    assert (found["accuracy"]["right"], found["accuracy"]["rows"]) == (80, 80)
+    assert (found["none"]["right"], found["none"]["rows"]) == (20, 20)
+    assert found["routed"]["verdict"] == found["oracle"]["verdict"] == "better"
+    assert found["routed_beside_oracle"]["loss"]["difference"] == 0
+    assert found["wrong_route"]["loss"]["difference"] == pytest.approx(0.7, abs=0.02)
+    assert found["wrongly_routed"] is None
+    assert "better, -0.17" in told_in_words(found)[1] or "better, -0.18" in told_in_words(found)[1]
+
+
+def test_wrong_routes_cost_what_they_cost_and_are_counted(answer_for: Callable[..., dict[str, Any]]) -> None:
+    found = answer_for(lambda number, own: 1 - own if own != NONE and number % 2 else own)
+    assert found["accuracy"]["share"] == 0.5
+    low, high = found["accuracy"]["interval"]
+    assert low < 0.5 < high
+    assert found["by_domain"]["ssh"]["went_to"] == {"ssh": 20, "dns": 20}
+    assert found["wrongly_routed"]["rows"] == 40
+    assert found["routed"]["verdict"] == "worse" and found["oracle"]["verdict"] == "better"
+    assert found["routed_beside_oracle"]["verdict"] == "worse"
+
+
+def test_everything_sent_to_the_adapter_for_all_is_the_same_as_it(answer_for: Callable[..., dict[str, Any]]) -> None:
+    found = answer_for(lambda number, own: NONE)
+    assert (found["accuracy"]["right"], found["none"]["right"]) == (0, 20)
+    assert found["routed"]["verdict"] == "same"
+    assert found["by_domain"]["ssh"]["went_to"] == {"(all)": 40}
+
+
+def test_no_word_of_judgement_without_an_interval_that_excludes_zero(answer_for: Callable[..., dict[str, Any]]) -> None:
+    found = answer_for(lambda number, own: own, gain=0.0)
+    assert found["oracle"]["verdict"] in ("same", "cannot_tell")
+    few = routes_answer(["a"] * 3, np.zeros(3, int), np.zeros(3, int), ["a"], np.ones(3), np.array([[2.0, 1.0]] * 3), np.arange(3))
+    assert few["routed"]["verdict"] == "cannot_tell"
+    assert few["wrong_route"] is None and few["general"] is None
