@@ -19,6 +19,7 @@ import pytest
 
 from conftest import ROOT, events, fill, kill, lines, make_rows, wait_until, write_rows
 from holdfast.base.errors import Stop
+from holdfast.base.wait import what_is_done
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -400,6 +401,22 @@ def test_a_damaged_token_set_is_refused(assets: SimpleNamespace, tmp_path: Path)
     torn(tmp_path / "a" / "data.safetensors")
     with pytest.raises(ValueError, match=r"data\.safetensors is damaged: it has [\d,]+ bytes"):
         load_tokens(tmp_path / "a" / "data.safetensors")
+
+
+def test_reading_rows_notes_how_many_were_read(assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    find = TokenCache.find
+
+    def noting(self: TokenCache, name: str) -> Any:
+        noted.append(what_is_done())
+        return find(self, name)
+
+    monkeypatch.setattr(TokenCache, "find", noting)
+    file = write_rows(tmp_path / "rows.jsonl", make_rows(6 * 1024))
+    build(assets.model, [file], tmp_path / "cache", tmp_path / "a")
+    begun = f"reading and checking the rows of {file}"
+    assert noted[0] == begun and set(noted[1:]) <= {begun, *(f"{begun}, {count * 1024:,} so far" for count in range(1, 7))}
+    assert noted[-1] != begun and not what_is_done()
 
 
 def test_answers_that_count_less_than_whole_are_so_in_the_token_set(assets: SimpleNamespace, tmp_path: Path) -> None:

@@ -135,3 +135,19 @@ def test_a_step_is_told_once_however_long_it_stands(tmp_path: Path, monkeypatch:
         for _ in range(3):
             terminal.tick(SimpleNamespace(unwritten=lambda: 0))  # type: ignore[arg-type]
     assert [line.split("  ")[0] for line in screen.getvalue().splitlines()[1:]] == ["step 1/9", "step 2/9"]
+
+
+def test_a_start_without_a_step_is_told_of_where_no_live_line_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.terminal.run_view.newest_settings", lambda _: SimpleNamespace(steps=9))
+    clock = [100.0]
+    monkeypatch.setattr("holdfast.terminal.run_view.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    told = {}
+    for quiet in (False, True):
+        terminal, screen = Terminal(to_stderr=True, quiet=quiet), io.StringIO()
+        terminal.console = Console(file=screen, soft_wrap=True)
+        clock[0] = 100.0
+        terminal.begin(RunFolder(tmp_path), Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"]}}))
+        for clock[0] in (105.0, 114.0, 115.0, 120.0, 129.0, 131.0, 150.0):
+            terminal.tick(SimpleNamespace(unwritten=lambda: 0))  # type: ignore[arg-type]
+        told[quiet] = [line.partition(";")[0] for line in screen.getvalue().splitlines()[1:]]
+    assert told == {False: ["15 s: no step yet", "31 s: no step yet"], True: []}

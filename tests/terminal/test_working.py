@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.wait import doing, what_is_done
 from holdfast.book import cards_of
+from holdfast.cli.commands import train
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.experiments.check.bench import Bench, Item
@@ -138,3 +142,20 @@ def test_plan_tells_how_many_steps_it_has_computed(monkeypatch: pytest.MonkeyPat
         child.demand(config, model, settings, rows, 8, {})
     steps = ["computing step 1 without weights, 8 rows of 96 tokens", "computing step 2 without weights, 1 row of 512 tokens"]
     assert noted == ["reading the model's shapes", *steps]
+
+
+def test_train_tells_what_its_preparation_is_at(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], config_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    def prepare(*_: object) -> None:
+        alarm()
+        with doing("reading and checking the rows of rows.jsonl") as note:
+            note[0] += ", 1,024 so far"
+            alarm()
+        raise Stop(BLOCKED, "enough")
+
+    monkeypatch.setattr(train, "open_run", prepare)
+    monkeypatch.setattr(train, "StopSignals", lambda: SimpleNamespace(outlive_terminal=lambda _: None))
+    assert main(["train", str(config_of("c")), "--run", str(tmp_path / "run")]) == BLOCKED
+    told = ["  0 s: preparing the run", "  0 s: reading and checking the rows of rows.jsonl, 1,024 so far"]
+    assert [line for line in capfd.readouterr().err.splitlines() if line.startswith("  0 s")] == told

@@ -36,12 +36,15 @@ def wait_for_end(pids: Iterable[int], timeout_s: float, bell: socket.socket | No
 
 
 @contextlib.contextmanager
-def doing(words: str) -> Iterator[None]:
-    """Note what is done while the block runs, for who tells it meanwhile; inside another block it is a part of that."""
+def doing(words: str) -> Iterator[list[str]]:
+    """Note what is done while the block runs, for who tells it meanwhile; inside another block it is a part of that.
+
+    Yields the note, whose only element may be replaced as the work goes on.
+    """
     note = [words]
     _noted.append(note)
     try:
-        yield
+        yield note
     finally:
         _noted[:] = [other for other in _noted if other is not note]
 

@@ -76,7 +76,7 @@ class Terminal:
         self._progress: Live | None = None
         self._shown = ProgressWords(0, 0)
         self._per_second = "tokens"
-        self._began = 0.0
+        self._began, self._starting = 0.0, _PLAIN_LINE_EVERY_S
         self._looked = self._printed = 0.0
         self._events: Tail | None = None
         self._told_step: int | None = None
@@ -133,10 +133,10 @@ class Terminal:
         self._steps = newest_settings(read_timeline(run.timeline_file)).steps
         self._per_second = words_of(config).per_second
         self.say(f"run: {run.path}  ({words_of(config).title}, {counted(self._steps, 'step')})")
+        self._began, self._starting = time.monotonic(), _PLAIN_LINE_EVERY_S
         if self.quiet or not self.console.is_terminal:
             return
         self._shown = ProgressWords(run.committed(), self._steps, "starting")
-        self._began = time.monotonic()
         self._progress = live_line(lambda: self._shown, self.console)
         self._progress.start()
 
@@ -152,6 +152,7 @@ class Terminal:
         self._tell_full_disk(self._run, attempt.unwritten())
         row = None if self.quiet else last_line(self._run.steps_file)
         if row is None:
+            self._tell_start(now - self._began)
             return
         self._see(row)
         if self._progress is not None:
@@ -161,6 +162,12 @@ class Terminal:
         elif row["step"] != self._told_step and now - self._printed >= _PLAIN_LINE_EVERY_S:
             self._printed, self._told_step = now, row["step"]
             self._print("  ".join([f"step {row['step']}/{self._steps}", *self._numbers(row), *filter(None, [self._ahead(row)])]))
+
+    def _tell_start(self, seconds: float) -> None:
+        """Say, where no live line tells it, that there is no step yet: after 15 seconds, and each time that twice as many have passed."""
+        if self._progress is None and seconds >= self._starting:
+            self._starting *= 2
+            self.say(f"{span(seconds)}: no step yet; the model is loaded, and what makes steps fast is proven, before the first one")
 
     def _ahead(self, row: Json) -> str:
         """Say how long the steps that are left may take; empty where nothing is known of it, or none is left."""

@@ -31,6 +31,7 @@ from holdfast.supervision.remote.elsewhere import fetched
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.training.run_to_end import run_to_end
 from holdfast.terminal.run_view import Terminal
+from holdfast.terminal.working import working
 
 EXAMPLE = "holdfast train examples/quickstart.yaml train.lr=1e-4 --run runs/first"
 
@@ -73,7 +74,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         terminal.fall_back_on(folder.supervisor_log)
         stop.outlive_terminal(terminal)
         config = with_rows(folder, with_start(folder, config), terminal.tell)
-        open_run(folder, config, arguments.extend, terminal)
+        with working("preparing the run", arguments.json or arguments.quiet):
+            open_run(folder, config, arguments.extend, terminal)
         config = config.model_copy(update={"model": folder.config().model, "data": folder.config().data})  # with the commit it began with
         summary = read_json(folder.summary_file)
         if summary and summary["status"] == "finished":

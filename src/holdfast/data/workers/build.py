@@ -16,6 +16,7 @@ import numpy as np
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
+from holdfast.base.wait import doing
 from holdfast.config.config import Config
 from holdfast.data.files.raw_row import json_line
 from holdfast.data.token_set.token_set import ShardPart, TokenSet
@@ -42,15 +43,17 @@ def check_rows(config: Config, cache: TokenCache, workers: Workers, rejects: Bin
     checked = BuildResult()
     for number, file in enumerate((*config.data.files, *config.data.held_out_files)):
         before = checked.verdicts.rows
-        for path, shard, block, found in _shards(file, cache, workers):
-            checked.parts.append(ShardPart(path, number, block.first_line, len(shard.lengths), len(shard.ids)))
-            checked.verdicts.add(shard.verdicts)
-            for reason, line in shard.verdicts.first.items():
-                checked.first_noted.setdefault(reason, {"file": file, "line": block.first_line + line})
-            checked.reused += found
-            for reject in shard.rejected(file, block.first_line):
-                rejects.write(json_line(reject))
-                checked.first_rejected.setdefault(reject["reason"], reject)
+        with doing(f"reading and checking the rows of {file}") as note:
+            for path, shard, block, found in _shards(file, cache, workers):
+                checked.parts.append(ShardPart(path, number, block.first_line, len(shard.lengths), len(shard.ids)))
+                checked.verdicts.add(shard.verdicts)
+                for reason, line in shard.verdicts.first.items():
+                    checked.first_noted.setdefault(reason, {"file": file, "line": block.first_line + line})
+                checked.reused += found
+                for reject in shard.rejected(file, block.first_line):
+                    rejects.write(json_line(reject))
+                    checked.first_rejected.setdefault(reject["reason"], reject)
+                note[0] = f"reading and checking the rows of {file}, {checked.verdicts.rows - before:,} so far"
         if checked.verdicts.rows == before:
             size = Path(file).stat().st_size
             raise Stop(

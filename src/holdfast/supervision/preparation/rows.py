@@ -10,6 +10,7 @@ import numpy as np
 from holdfast.base.cache import cache_folder
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing, write_json
+from holdfast.base.wait import doing
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
@@ -77,9 +78,10 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     if config.data.row_weight and not checked.verdicts.weights.rows:
         message = f"data.row_weight: no row has a weight in a field {config.data.row_weight!r}, so all of them would count alike"
         raise Stop(BLOCKED, message, "correct the name of the field, or leave data.row_weight out")
-    digest = join_parts(run.data_file, checked.parts, config.data, codec.pad)
-    if wanted and digest != wanted:
-        digest = join_parts(run.data_file, checked.parts, config.data, codec.pad, grouped=False)
+    with doing(f"looking for rows that hang together, among {sum(part.rows for part in checked.parts):,}"):
+        digest = join_parts(run.data_file, checked.parts, config.data, codec.pad)
+        if wanted and digest != wanted:
+            digest = join_parts(run.data_file, checked.parts, config.data, codec.pad, grouped=False)
     cache.clear_spare()
     tokens = load_tokens(run.data_file)
     summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
