@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from conftest import holdfast
+from conftest import holdfast, start, wait_until
 from holdfast.base.errors import Stop
+from holdfast.base.files import read_json
 from holdfast.processes.attempt import Attempt
 from holdfast.report.seen_progress import each_step_told, useful_seconds
 from holdfast.report.summarise import Journals, of_progress, summarise
@@ -218,18 +220,40 @@ SLOW = "(for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo step $n/16; sl
 
 @pytest.mark.parametrize(
     "text",
-    [
-        f"{SLOW} & exit 0",
-        f"setsid sh -c '{SLOW}' & sleep 0.2",
-        f"{SLOW.replace('/16', '')} & sleep 1",
-        f"nohup sh -c '{SLOW}' > log & exit 0",
-    ],
-    ids=["a child", "a session of its own", "no total", "silent"],
+    [f"{SLOW} & exit 0", f"setsid sh -c '{SLOW}' & sleep 0.2", f"{SLOW.replace('/16', '')} & sleep 1"],
+    ids=["a child", "a session of its own", "no total"],
 )
-def test_training_that_goes_to_the_background_is_refused_and_not_finished(tmp_path: Path, text: str) -> None:
-    summary = run(tmp_path, words=["sh", "-c", text], code=3)
+def test_training_that_goes_to_the_background_is_followed_to_its_end(tmp_path: Path, text: str) -> None:
+    summary = run(tmp_path, words=["sh", "-c", text])
+    assert (summary["status"], summary["steps"], summary["attempts"], summary["doubt"]) == ("finished", 16, 1, None)
+    assert "running in the background: it is followed to its end" in summary["told"]
+
+
+def test_how_training_in_the_background_ends_is_how_the_command_ended(tmp_path: Path) -> None:
+    text = "[ -e once ] && exit 0; touch once; (for n in 1 2 3 4 5 6 7 8 9; do echo step $n/9; sleep 0.5; done; exit 7) & exit 0"
+    summary = run(tmp_path, words=["sh", "-c", text])
+    assert summary["attempts"] == 2 and "exit code 7" in summary["told"]
+
+
+def test_training_in_the_background_is_stopped_as_its_user_wants(tmp_path: Path) -> None:
+    child = start("run", "--run", tmp_path / "run", "--", "sh", "-c", f"{SLOW.replace('0.5', '1')} & exit 0", cwd=tmp_path)
+    wait_until(lambda: "followed" in (read_json(tmp_path / "run/attempts/001/rank0.json") or {}))
+    child.send_signal(signal.SIGINT)
+    child.communicate()
+    assert child.returncode == 130
+    assert (read_json(tmp_path / "run/summary.json") or {})["status"] == "interrupted"
+
+
+def test_training_that_goes_to_the_background_without_a_word_is_refused_and_not_finished(tmp_path: Path) -> None:
+    summary = run(tmp_path, words=["sh", "-c", f"nohup sh -c '{SLOW}' > log & exit 0"], code=3)
     assert summary["status"] == "gave_up" and "running in the background, which was ended" in summary["reason"]
     assert "start it in the foreground" in summary["told"] and summary["attempts"] == 1
+
+
+def test_what_goes_on_printing_behind_a_whole_training_is_not_followed_for_ever(tmp_path: Path) -> None:
+    text = "while true; do echo in use; sleep 1; done & for n in 1 2 3 4; do echo step $n/4; done"
+    summary = run(tmp_path, words=["sh", "-c", text])
+    assert (summary["status"], summary["steps"]) == ("finished", 4) and "left running in the background, and was ended" in summary["doubt"]
 
 
 def test_a_helper_that_is_left_behind_a_whole_training_takes_nothing_from_it(tmp_path: Path) -> None:

@@ -23,13 +23,18 @@ from typing import Any
 
 from holdfast.base.identity import command_of, identify
 from holdfast.base.wait import wait_for_end
-from holdfast.processes.tree import below
+from holdfast.machine import clock
+from holdfast.processes.tree import below, cpu_seconds
 
 LOOK_EVERY_S = 0.5
 MOST_OUTPUT, KEPT_HEAD, KEPT_TAIL = 64 << 20, 1 << 20, 16 << 20  # bytes of output.log
 _MOST_WITH_HOLE = 1 << 34  # bytes
 _KEEP_SIZE, _PUNCH = 1, 2  # modes of fallocate(2)
 SETTLE_S = 3.0  # for what a command started to end after it
+EARLY_S = 60.0  # a command that ends well so soon, and leaves something that works, has gone to the background
+QUIET_S = 60.0  # without output and work, after which what is followed is no training
+_WORKS = 0.2  # of a processor
+ENOUGH = "enough"  # made in an attempt's folder: what was left has done all there is to do, and is followed no further
 LEAVE_S = 5.0  # between SIGTERM and SIGKILL of what it left
 _CHUNK = 1 << 16
 _SUBREAPER = 36
@@ -43,6 +48,7 @@ class CommandSession:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         self.stdin: int | None = None
+        self.began = time.monotonic()
         self.master, self.slave = _terminal(launch.get("terminal"))
 
     def streams(self) -> dict[str, Any]:
@@ -71,11 +77,13 @@ class CommandSession:
             os.close(self.stdin)
         if self.slave is not None:
             os.close(self.slave)
+        self._name(pid)
+
+    def _name(self, pid: int, **facts: Any) -> None:
+        """Write down who is the command from now on."""
         with contextlib.suppress(OSError):
             if identity := identify(pid):
-                temporary = self.attempt / "rank0.tmp"
-                temporary.write_text(json.dumps({"identity": identity}))
-                temporary.replace(self.attempt / "rank0.json")
+                write_whole(self.attempt / "rank0.json", {"identity": identity, **facts})
 
     def look(self, living: list[int]) -> None:
         """Wait for its end, a moment at most; its output is copied from its terminal, and kept within bounds."""
@@ -87,15 +95,37 @@ class CommandSession:
         bound_output(self.attempt / "output.log", self.output)
         _collect(*living)
 
-    def end(self) -> dict[str, Any]:
-        """End what the command left behind after its own end, cut the middle of its log, and return what was left."""
-        before = self._output_bytes()
-        _settle(self._output_bytes)
-        printed = self._output_bytes() > before
-        left = _end_what_is_left()
+    def end(self, code: int) -> dict[str, Any]:
+        """Follow what goes on in the background where the command ended well at once, end what it left then, and return what was seen."""
+        may_follow, followed = code == 0 and time.monotonic() - self.began < EARLY_S, {}
+        while True:
+            before, worked = self._output_bytes(), cpu_seconds(below(os.getpid()))
+            _settle(self._output_bytes)
+            printed, left = self._output_bytes() > before, below(os.getpid())
+            works = printed or cpu_seconds(left) - worked > _WORKS * SETTLE_S
+            if not (may_follow and works and left) or (self.attempt / ENOUGH).exists():
+                break
+            self._name(left[0], followed=command_of(left[0]))
+            code = self._follow(left[0])
+            may_follow, followed = code == 0, {"code": code, "ended": clock.now()}
+        names = _end_what_is_left()
         self._output_bytes()
         cut_middle(self.attempt / "output.log", self.output)
-        return {"left": left[:2], "left_printed": printed and bool(left)}
+        return {"left": names[:2], "left_printed": printed and bool(names), **followed}
+
+    def _follow(self, pid: int) -> int:
+        """Wait for the end of what went to the background, as for the command's own; its exit code, 0 where it is followed no further."""
+        seen, since = (0, 0.0), time.monotonic()
+        while not (self.attempt / ENOUGH).exists() and time.monotonic() - since < QUIET_S:
+            self.look([pid])
+            with contextlib.suppress(ChildProcessError):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status)
+            now = (self._output_bytes(), cpu_seconds([pid, *below(pid)]))
+            if now[0] != seen[0] or now[1] - seen[1] > _WORKS * LOOK_EVERY_S:
+                seen, since = now, time.monotonic()
+        return 0
 
     def _output_bytes(self) -> int:
         """Return the bytes of output so far, all that its terminal holds included."""
@@ -217,3 +247,15 @@ def _end_what_is_left() -> list[str]:
             time.sleep(0.05)
             _collect()
     return names
+
+
+def write_whole(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file, whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(value))
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

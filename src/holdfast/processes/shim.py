@@ -25,7 +25,7 @@ from holdfast.base.identity import identify, myself
 from holdfast.base.safe_open import lock_descriptor, open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
-from holdfast.processes.command_session import CommandSession
+from holdfast.processes.command_session import CommandSession, write_whole
 from holdfast.processes.rank_environment import recorder_variables
 from holdfast.processes.trainers import Trainers
 
@@ -40,7 +40,7 @@ class Beside(Protocol):
 
     def started(self, pid: int) -> None: ...
     def look(self, living: list[int]) -> None: ...
-    def end(self) -> dict[str, Any]: ...
+    def end(self, code: int) -> dict[str, Any]: ...
 
 
 def main(argv: list[str]) -> int:
@@ -94,7 +94,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
         while (code := trainers.poll()) is None:
             beside.look(trainers.living)
         times["ended"] = clock.now()
-        facts = beside.end()
+        facts = beside.end(code)
     facts |= trainers.limits[trainers.guilty]
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
     written = False
@@ -177,16 +177,9 @@ class Writer:
         if time.monotonic() - self.died >= self.pause:
             self._start()
 
-    def end(self) -> dict[str, Any]:
+    def end(self, code: int) -> dict[str, Any]:
         """Leave the writer to end by itself, after what it has to write."""
         return {}
-
-
-def write_whole(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

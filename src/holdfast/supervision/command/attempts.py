@@ -25,6 +25,7 @@ from holdfast.machine import clock
 from holdfast.machine.kernel_log import oom_kills
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
+from holdfast.processes.command_session import ENOUGH
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hang_timeout import HangTimeout, Overdue
 from holdfast.processes.hanging import STACKS_S
@@ -94,10 +95,24 @@ def watch(
         wait_for_end(ends, LOOK_EVERY_S)
 
 
+def followed(attempt: Attempt) -> str:
+    """Return the name of what the command left in the background and is followed in its place; empty where it is the command itself."""
+    return str((read_json(attempt.folder / "rank0.json") or {}).get("followed") or "")
+
+
+def leave_followed(attempt: Attempt) -> None:
+    """Have what is followed in the background ended."""
+    with contextlib.suppress(OSError):
+        (attempt.folder / ENOUGH).touch()
+
+
 def _signal(pid: int, number: int) -> None:
-    """Send a signal to the command and to its process group, which it leads."""
+    """Send a signal to the command and to its process group, where it leads one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            os.kill(pid, number)
 
 
 def _is_of(attempt: Attempt, lock: Path, pid: int) -> bool:

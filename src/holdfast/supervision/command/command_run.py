@@ -64,7 +64,7 @@ class CommandRun:
         self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
         self.left = ""  # what a command that ended well left running, in words
         self._row = self._stepped = 0.0  # when the last row was written, and when its step was first seen
-        self._hangs = 0
+        self._hangs = self._followed = 0
 
     def adopt(self) -> Attempt | None:
         return adopt(self.run)
@@ -124,6 +124,7 @@ class CommandRun:
         def tick(seen: ProgressSigns) -> int:
             self.seen = seen
             self._tell_slow_pattern(signs)
+            self._tell_followed(attempt, seen)
             self._note(attempt, seen, signs)
             if seen.stepped and seen.source == "callback":
                 self.states.await_death(attempt)
@@ -163,6 +164,16 @@ class CommandRun:
             self.run.event("progress_pattern_slow", pattern=self.command.progress)
             text = f"--progress {self.command.progress!r} took too long on what the command printed: it is not used in this attempt"
             self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
+
+    def _tell_followed(self, attempt: Attempt, seen: ProgressSigns) -> None:
+        """Say once of an attempt that its command returned, and what of it goes on; what goes on behind the last step is no training."""
+        if attempt.number == self._followed or not (name := attempts.followed(attempt)):
+            return
+        self._followed = attempt.number
+        if seen.step is not None and seen.total is not None and seen.step >= seen.total:
+            attempts.leave_followed(attempt)
+        else:
+            self.view.tell(f"the command returned and left {name!r} running in the background: it is followed to its end")
 
     def _note(self, attempt: Attempt, seen: ProgressSigns, signs: Signs, at_once: bool = False) -> None:
         """Write a row to progress.jsonl where there is a new step, at most one a second. Its time is when that step was first seen."""
