@@ -37,6 +37,7 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,7 @@ def _load(library: str) -> None:
     if library:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL).card_devices(0)
     from holdfast.book import cards_of, shelves
+    from holdfast.report.pages import page_template
     from holdfast.trainer.common import libraries
 
     with libraries.libraries():
@@ -355,8 +357,19 @@ def _load(library: str) -> None:
             get_checkpoint_conversion_mapping("qwen2")  # 900 regular expressions, compiled once
         for shelf in shelves():  # 2,000 regular expressions of its cards
             cards_of(shelf)
+    page_template("report.html")
     libraries._read_models_once = lambda: None
+    _forget_exits()
     gc.freeze()
+
+
+def _forget_exits() -> None:
+    """Let no fork do what torch does at its end for what it loaded: it touches 40 MB, and tells of compiled code that is none here."""
+    for loaded in weakref.finalize._registry.values():  # type: ignore[attr-defined]  # 180 libraries of operators
+        loaded.atexit = False
+    for module, name in (("_dynamo.utils", "dump_compile_times"), ("_subclasses.fake_tensor", "dump_cache_stats")):
+        if (told := getattr(sys.modules.get(f"torch.{module}"), name, None)) is not None:
+            atexit.unregister(told)
 
 
 if __name__ == "__main__":
