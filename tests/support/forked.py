@@ -60,6 +60,7 @@ LOADED_WITH = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
+_READ_BY_RANKS = ("TORCH_NCCL_", "TORCH_FR_")  # when the first group of them is made
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 # the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
@@ -134,7 +135,8 @@ def _module(args: list[str]) -> list[str]:
 
 
 def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in _TOLD_LATER}
+    later = {name for name in environment if name in _TOLD_LATER or name.startswith(_READ_BY_RANKS)}
+    return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in later}
 
 
 def take_terminal() -> None:
