@@ -37,6 +37,7 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ LOADED_WITH = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 _READ_BY_PYTHON = ("PYTHON", "LD_", "LC_", "LANG", _CARD)
+_READ_BY_RANKS = ("TORCH_NCCL_", "TORCH_FR_")  # when the first group of them is made
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 # the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
@@ -133,7 +135,8 @@ def _module(args: list[str]) -> list[str]:
 
 
 def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in _TOLD_LATER}
+    later = {name for name in environment if name in _TOLD_LATER or name.startswith(_READ_BY_RANKS)}
+    return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in later}
 
 
 def take_terminal() -> None:
@@ -338,6 +341,7 @@ def _load(library: str) -> None:
     if library:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL).card_devices(0)
     from holdfast.book import cards_of, shelves
+    from holdfast.report.pages import page_template
     from holdfast.trainer.common import libraries
 
     with libraries.libraries():
@@ -355,8 +359,19 @@ def _load(library: str) -> None:
             get_checkpoint_conversion_mapping("qwen2")  # 900 regular expressions, compiled once
         for shelf in shelves():  # 2,000 regular expressions of its cards
             cards_of(shelf)
+    page_template("report.html")
     libraries._read_models_once = lambda: None
+    _forget_exits()
     gc.freeze()
+
+
+def _forget_exits() -> None:
+    """Let no fork do what torch does at its end for what it loaded: it touches 40 MB, and tells of compiled code that is none here."""
+    for loaded in weakref.finalize._registry.values():  # type: ignore[attr-defined]  # 180 libraries of operators
+        loaded.atexit = False
+    for module, name in (("_dynamo.utils", "dump_compile_times"), ("_subclasses.fake_tensor", "dump_cache_stats")):
+        if (told := getattr(sys.modules.get(f"torch.{module}"), name, None)) is not None:
+            atexit.unregister(told)
 
 
 if __name__ == "__main__":

@@ -79,3 +79,12 @@ def test_a_module_is_none_where_a_version_lacks_it_or_what_it_imports_and_not_wh
     for name in ("library_of_a_version.alone", "not_installed_anywhere"):
         with pytest.raises(ModuleNotFoundError):
             module_if_there(name)
+
+
+@pytest.mark.parametrize(("code", "ended"), [([3], 3), ([], 0)])
+def test_a_process_that_is_left_at_once_has_done_what_others_asked_for_at_its_end(code: list[int], ended: int) -> None:
+    """Its exit code is its own; one that ends otherwise, with none, ends as Python ends it."""
+    lines = ["import atexit", "from holdfast.trainer.__main__ import leave_at_once", f"atexit.register(leave_at_once, {code})"]
+    program = "\n".join([*lines, "atexit.register(print, 'asked for')", "print('done')"])
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout) == (ended, "done\nasked for\n")

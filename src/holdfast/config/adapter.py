@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import functools
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -81,9 +82,7 @@ class Adapter(Section):
 
     def _own_keys(self) -> list[str]:
         """Return the given keys that only some kinds have."""
-        fields = type(self).model_fields
-        own = [name for name in fields if name not in _SHARED]
-        return [name for name in own if getattr(self, name) != fields[name].get_default(call_default_factory=True)]
+        return [name for name, default in _own_defaults(type(self)).items() if getattr(self, name) != default]
 
     @field_validator("targets")
     @classmethod
@@ -91,3 +90,10 @@ class Adapter(Section):
         if isinstance(value, str) and (why := refused(value)):
             raise ValueError(why)
         return value
+
+
+@functools.cache
+def _own_defaults(section: type[Adapter]) -> dict[str, Any]:
+    """Return the defaults of keys that only some kinds have."""
+    fields = section.model_fields
+    return {name: field.get_default(call_default_factory=True) for name, field in fields.items() if name not in _SHARED}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from holdfast.base.versions import __version__
 from holdfast.report.words import visible
 
 
+@functools.cache
 def page_template(name: str) -> jinja2.Template:
     """Load the template of a page, a file of this folder that extends page.html."""
     folder = jinja2.PackageLoader("holdfast", "report/templates")

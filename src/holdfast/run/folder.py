@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ from holdfast.machine.readings.keep import FILE as READINGS
 from holdfast.run.plan import RunPlan, read_plan
 
 TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
+
+
+@functools.lru_cache(maxsize=8)  # one command asks for it ten times and more
+def _config_of(text: str) -> Config:
+    return Config.model_validate(value_of(text))
 
 
 @dataclass(frozen=True)
@@ -225,7 +231,7 @@ class RunFolder:
     def config(self) -> Config:
         """Read the run's config as resolved. Raises Stop(1) where its file is damaged, OSError where it may be whole."""
         try:
-            return Config.model_validate(value_of(read_small(self.config_file).decode()))
+            return _config_of(read_small(self.config_file).decode())
         except (yaml.YAMLError, ValueError, OSError) as error:
             if isinstance(error, OSError):
                 of_the_file(error)
