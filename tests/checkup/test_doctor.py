@@ -559,6 +559,21 @@ def test_a_card_is_judged_by_the_share_that_a_plan_leaves_to_others(config_file:
     assert [said(times) for times in (0.4, 1.0, 1.6)] == [False, None, True], "near the limit only a trace tells"
 
 
+@pytest.mark.parametrize(("reserve", "fits"), [(None, True), ("0", True), ("1GiB", True), ("8000MiB", False), ("9GiB", False)])
+def test_what_is_left_to_others_is_as_the_config_says_in_doctor_plan_and_train(config_file: Path, reserve: str | None, fits: bool) -> None:
+    config = load_config(config_file, [f"train.memory_reserve={reserve}"] if reserve else [])
+    machine = SOUND | {"gpus": [], "torch": {"version": "2.9.1+cpu", "hip": None, "cuda": None}, "memory_bytes": 8 << 30}
+    with planner(config, machine) as work:
+        traced = work.plan(8 << 30, curve=False).plan
+    quick = quick_plan(config, read_model("tiny"), machine, LENGTHS)
+    assert (traced.fits, quick.fits, make_plan(config, read_model("tiny"), machine, LENGTHS).fits) == (fits, fits, fits)
+    assert (
+        traced.reserve_bytes == quick.reserve_bytes == min(8 << 30, (8 << 30) // 5 if reserve is None else config.train.memory_reserve or 0)
+    )
+    findings = {finding.id: finding.message for finding in judge(machine, config, True)}
+    assert ("train.memory_reserve" in findings.get("memory-plan", "")) == (not fits)
+
+
 LENGTHS = {"max": 128, "mean": 64, "rows": 0, "step": 128 * 32}
 
 

@@ -129,6 +129,13 @@ class Train(Section):
         le=2**50,
         description="most memory the trainer may take, for example 8GiB; by default 95 % of it where running out freezes a machine",
     )
+    memory_reserve: Annotated[int, BeforeValidator(lambda value: 0 if str(value) == "0" else parse_memory(value))] | None = Field(
+        None,
+        ge=0,
+        le=2**50,
+        description="memory of the device that a plan keeps free for other programs, for example 2GiB; by default a fifth of main memory, "
+        "a quarter of a card, 35 % of one whose driver hangs the machine when it is full",
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="of the adapter's first weights, the order of the rows, dropout and what is held out")
     deterministic: bool | None = Field(
         None, description="only kernels that give the same bits every time; by default on the CPU and in trials"

@@ -20,7 +20,7 @@ from holdfast.base.units import gib, span
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.duration import Ahead, PastRun, duration, work_of
-from holdfast.planning.plan import USABLE_SHARE
+from holdfast.planning.plan import usable
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan, read_plan
@@ -124,8 +124,9 @@ def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
         parts = plan.bytes.model_copy(update={"context": plan.bytes.context + more})
         plan = plan.model_copy(update={"bytes": parts, "peak_bytes": plan.peak_bytes + more})
         if plan.fits and plan.capacity_bytes is not None:
-            reserve = plan.reserve_bytes if plan.reserve_bytes is not None else (1 - USABLE_SHARE) * plan.capacity_bytes
-            plan = plan.model_copy(update={"fits": plan.peak_bytes <= plan.capacity_bytes - reserve})
+            given = plan.reserve_bytes
+            limit = usable(config.train, plan.capacity_bytes) if given is None else plan.capacity_bytes - given
+            plan = plan.model_copy(update={"fits": plan.peak_bytes <= limit})
     return plan.model_copy(update={"reasons": (*plan.reasons, told)})
 
 

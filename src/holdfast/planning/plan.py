@@ -10,6 +10,7 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.config.train import Train
 from holdfast.machine.facts import FREEZE_WHEN_FULL
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.planning.memory.arithmetic import (
@@ -71,7 +72,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     peak = max(sum(spent.values()), loading)
     per_step = config.train.effective_batch * lengths["mean"]
     return Plan(
-        fits=None if capacity is None else peak <= capacity * USABLE_SHARE,
+        fits=None if capacity is None else peak <= usable(config.train, capacity),
         peak_bytes=peak,
         capacity_bytes=capacity,
         bytes=Bytes(**spent),
@@ -103,8 +104,8 @@ def quick_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json) 
     least = make_plan(config, model, machine, lengths, fused, least=True)
     if least.capacity_bytes is None:
         return make_plan(config, model, machine, lengths, fused)
-    limit = least.capacity_bytes * (1 - reserve(machine))
-    reserved = least.capacity_bytes - int(limit)
+    reserved = reserve(config.train, machine, least.capacity_bytes)
+    limit = least.capacity_bytes - reserved
     off = int(_OFF * least.peak_bytes) + _OFF_BYTES
     if least.peak_bytes + off <= limit:
         plan = make_plan(config, model, machine, lengths, fused)
@@ -129,12 +130,19 @@ def begins_fused(config: Config, precision: str, machine: Json) -> bool:
     return bool(training_devices(machine) and read(machine).tritons()) and config.fusable(precision)
 
 
-def reserve(machine: Json) -> float:
-    """Return the share of the device that a plan leaves to others: the system, other processes, a card's driver."""
+def reserve(train: Train, machine: Json, capacity: int) -> int:
+    """Return the bytes of the device that a plan leaves to others: the system, other processes, a card's driver."""
+    if train.memory_reserve is not None:
+        return min(train.memory_reserve, capacity)
     gpus = training_devices(machine)
     if not gpus:
-        return 1 - USABLE_SHARE
-    return FREEZING_RESERVE if gpus[0].get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE
+        return int(capacity * (1 - USABLE_SHARE))
+    return int(capacity * (FREEZING_RESERVE if gpus[0].get("arch") in FREEZE_WHEN_FULL else CARD_RESERVE))
+
+
+def usable(train: Train, capacity: int) -> float:
+    """Return the bytes of a device that the closed form plans with: what train.memory_reserve leaves, by default a share."""
+    return capacity * USABLE_SHARE if train.memory_reserve is None else max(0, capacity - train.memory_reserve)
 
 
 def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:
@@ -151,7 +159,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     if capacity is None:
         return wanted, asked or 0
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
-    room = capacity * USABLE_SHARE - sum(need.fixed.values()) - beside
+    room = usable(config.train, capacity) - sum(need.fixed.values()) - beside
     choices = range(need.layers + 1) if asked is None else [asked]
     floor = max(fixed or 0, longest)
     layers = next((n for n in choices if sum(need.step(floor, n).values()) <= room), choices[-1])
@@ -181,9 +189,9 @@ def _reasons(config: Config, capacity: int | None, budget: int, checkpointed: in
     elif capacity is None:
         reasons.append(f"micro_batch_tokens = {budget}; the machine's memory is unknown, so this is not checked against it")
     else:
-        reasons.append(
-            f"micro_batch_tokens = {budget}, about {_gib(peak)} needed of {_gib(capacity)}, {USABLE_SHARE:.0%} of which may be used"
-        )
+        own = config.train.memory_reserve
+        most = f"{USABLE_SHARE:.0%}" if own is None else f"all but {_gib(own)} (train.memory_reserve)"
+        reasons.append(f"micro_batch_tokens = {budget}, about {_gib(peak)} needed of {_gib(capacity)}, {most} of which may be used")
     if checkpointed:
         reasons.append(f"{checkpointed} layers are computed again in backward, because keeping them all would not fit")
     return [*reasons, about_rows(lengths)]

@@ -215,7 +215,7 @@ class Planner:
     def room(self, need: Demand, capacity: int | None) -> Room:
         """Return what lies beside a step: interpreter and libraries, snapshots kept in main memory; on a card a context."""
         beside = CARD_CONTEXT if self.gpu else self._process(need) + self._snapshots(need)
-        return Room(capacity, int((capacity or 0) * reserve(self.machine)), beside, heap=self.gpu is None)
+        return Room(capacity, reserve(self.config.train, self.machine, capacity or 0), beside, heap=self.gpu is None)
 
     def _process(self, need: Demand) -> int:
         return max(PROCESS_BYTES, int(need.process))

@@ -7,7 +7,7 @@ from typing import Literal
 from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
-from holdfast.planning.plan import PROCESS_BYTES, USABLE_SHARE
+from holdfast.planning.plan import PROCESS_BYTES, USABLE_SHARE, usable
 from holdfast.run.plan import Plan
 
 _OF_THE_MODEL = ("weights", "adapter", "gradients", "optimizer")
@@ -25,7 +25,8 @@ def standby_mode(config: Config, plan: Plan, machine: Json, ranks: int = 1) -> L
     on_gpu = bool(training_devices(machine))
     away = plan.host_bytes if config.train.offload == "layers" else None
     trainer = PROCESS_BYTES + (away or plan.bytes.weights) if on_gpu else plan.peak_bytes
-    room = USABLE_SHARE * (machine.get("memory_bytes") or 0) - ranks * (trainer + PROCESS_BYTES)
+    memory = machine.get("memory_bytes") or 0
+    room = (USABLE_SHARE * memory if on_gpu else usable(config.train, memory)) - ranks * (trainer + PROCESS_BYTES)
     if not on_gpu and room >= ranks * model:
         return "model"
     return "imports" if room >= 0 or config.run.standby else "off"

@@ -35,7 +35,7 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "liger-kernel", "
 # Of train: what of them matters to a step is in the settings or the lengths.
 _NOT_OF_A_STEP = {
     *("epochs", "steps", "effective_batch", "lr", "schedule", "warmup", "max_tokens", "micro_batch_tokens", "checkpointed_layers"),
-    *("memory_limit", "seed", "threads", "ranks", "ranks_min", "reduction_parts", "parts_at_once", "parts_in"),
+    *("memory_limit", "memory_reserve", "seed", "threads", "ranks", "ranks_min", "reduction_parts", "parts_at_once", "parts_in"),
 }
 _UNKNOWN = "holdfast train measures what a step needs when it begins, and makes its micro-batches smaller where they do not fit"
 

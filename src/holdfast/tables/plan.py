@@ -6,7 +6,7 @@ from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.config.table import embedding_width, network_of
 from holdfast.machine.machine_file import training_devices
-from holdfast.planning.plan import PROCESS_BYTES, USABLE_SHARE
+from holdfast.planning.plan import PROCESS_BYTES, usable
 from holdfast.run.plan import Bytes, Params, Plan
 
 _ROWS_AT_ONCE = {"cpu": 4096, "gpu": 65_536}  # beyond it a step gains nothing
@@ -32,7 +32,7 @@ def plan_table(config: Config, machine: Json, inputs: int, names: tuple[int, ...
             f"computed in fp32: a network on tables has no other precision, and train.precision {config.train.precision} changes nothing"
         )
     return Plan(
-        fits=None if capacity is None else peak <= capacity * USABLE_SHARE,
+        fits=None if capacity is None else peak <= usable(config.train, capacity),
         peak_bytes=peak,
         capacity_bytes=capacity,
         bytes=spent,

@@ -16,7 +16,7 @@ def look(case: Case) -> Iterator[Finding]:
     on_card = bool(case.machine.gpus)
     needs, has = f"needs about {plan.peak_bytes / 2**30:.1f} GiB", f"the device has {plan.capacity_bytes / 2**30:.1f} GiB"
     if plan.reserve_bytes:
-        has += f", of which a plan leaves {plan.reserve_bytes / 2**30:.1f} GiB to others"
+        has += f", of which a plan leaves {plan.reserve_bytes / 2**30:.1f} GiB to others (train.memory_reserve)"
     if plan.fits is None:
         message = f"the run {needs} at least, {has}: so near that only its traced step tells whether it fits"
         yield warn(message, f"holdfast plan CONFIG traces it; {_what_helps(plan, on_card)}")

@@ -8,7 +8,7 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.config import Config
 from holdfast.planning.past_runs import correct_from_history
-from holdfast.planning.plan import USABLE_SHARE, about_rows, make_plan
+from holdfast.planning.plan import about_rows, make_plan, usable
 from holdfast.planning.planning import RowLengths, planner
 from holdfast.run.plan import Plan
 from holdfast.terminal.run_view import Terminal
@@ -37,7 +37,7 @@ def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, t
 def _scarce(plan: Plan, config: Config) -> bool:
     """True if the closed form's error could change the choice; where both numbers are given, there is none."""
     given = config.train.micro_batch_tokens is not None and config.train.checkpointed_layers is not None
-    return plan.capacity_bytes is not None and not given and plan.peak_bytes > _ROOMY * USABLE_SHARE * plan.capacity_bytes
+    return plan.capacity_bytes is not None and not given and plan.peak_bytes > _ROOMY * usable(config.train, plan.capacity_bytes)
 
 
 def _chosen(plan: Plan) -> str:
