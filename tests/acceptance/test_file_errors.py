@@ -193,3 +193,21 @@ def test_a_finished_run_whose_summary_or_rows_cannot_be_read_now_is_not_called_d
     assert "steps.jsonl cannot be read: Input/output error" in seen.problems
     run.event("attempt_started")
     assert look(run).state == "dead", "it went on since"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["status"], ["report"], ["bundle"], ["trial", "--step", "1"], ["stop"], ["verify"], ["attach"]),
+        *(["export", "--to", "adapter", "--out", "x"], ["run", "--run"], ["diagnose"], ["data", "check"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_link_that_leads_to_itself_is_told_and_no_bug(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    named = [*words, str(loop), "--", "true"] if words[0] == "run" else [*words[:1], *words[1:2] * (words[0] == "data"), str(loop)]
+    more = [] if words[0] in ("run", "data") else words[1:]
+    assert main([*named, *more]) in (1, 2)
+    told = capsys.readouterr().err
+    assert str(loop) in told and "->" in told and "bug in holdfast" not in told

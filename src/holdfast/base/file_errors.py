@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.errors import BLOCKED, USAGE, Stop
 
 _TABLE = {  # errno: (the fact, what to do)
     errno.ENOSPC: ("no room on the disk of {place}", "make room, then repeat the command"),
@@ -65,6 +65,7 @@ _NOT_OF_THE_PLACE = (
 E = TypeVar("E", bound=Exception)
 _PRINTED = re.compile(r"[\w.]*Error: \[Errno (\d+)\] [^:]*(?:: ['\"](.+?)['\"](?: -> .*)?)?$")  # the last line of Python's tracebacks
 _OF_TORCH = re.compile(r"unable to (?:open|mmap).*?<(.+?)>.*\((\d+)\)$")
+_LOOP = re.compile(r"Symlink loop from '(.+)'$")  # pathlib's, before Python 3.13
 _RUST = re.compile(r"\(os error (\d+)\)")  # how a library in Rust tells of an error of the system
 
 
@@ -107,6 +108,12 @@ def file_error(error: OSError) -> Stop | None:
     place = error.filename2 or error.filename
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)
     return Stop(BLOCKED, fact_of(error, named), _TABLE[error.errno][1])
+
+
+def loop_of_links(error: Exception) -> Stop | None:
+    """Return Stop(2) for a path that cannot be resolved because a link in it leads to itself; None for another error."""
+    found = _LOOP.match(str(error)) if isinstance(error, RuntimeError) else None
+    return Stop(USAGE, f"{found[1]} is a link that leads to itself", "remove it, or name what it was to lead to") if found else None
 
 
 def file_error_in(printed: str) -> Stop | None:

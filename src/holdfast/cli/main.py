@@ -12,7 +12,7 @@ import traceback
 import orjson
 
 from holdfast.base.errors import INTERRUPTED, OUR_BUG, Stop
-from holdfast.base.file_errors import file_error
+from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import own_verbs
@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
         edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
-        if isinstance(error, OSError) and (in_words := file_error(error)):
+        if in_words := file_error(error) if isinstance(error, OSError) else loop_of_links(error):
             edge = in_words
         else:
             traceback.print_exc()

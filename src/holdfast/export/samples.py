@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.safe_open import naming
 from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
@@ -60,7 +61,8 @@ class Samples:
         return self.ids[span].tolist(), self.learned[span].tolist()
 
     def save(self, file: Path) -> None:
-        np.savez(file, ids=self.ids, learned=self.learned, starts=self.starts)
+        with naming(file):
+            np.savez(file, ids=self.ids, learned=self.learned, starts=self.starts)
 
     def prompt_and_answer(self, number: int) -> tuple[list[int], list[int]]:
         """Return the tokens up to a row's first answer, and that answer; plain text is prompted with its first token."""
