@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from matrix import FAULTS as FAULTS_AT
 from matrix import PEERS, VENV, WAYS
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ every 5; SIGKILL, SIGTERM and the full disk come before step 9, the torn checkpo
 
 Each cell: whether it ended by itself, how many steps were computed twice, and whether every step was that of the undisturbed command
 (exact: rows, learning rate, random states, weights and moments of each step, and the weights at the end, bit for bit; same weights: those
-at the end alone; else the first step that departs, and in what). Empty: not run."""
+at the end alone; else the first step that departs, and in what; what differs before the fault differs without one, too). Empty: not run."""
 SECONDS = """\
 * **Seconds**: the median case that ended after a kill, SIGTERM or torn checkpoint took: {times}. A death costs a second start of Python,
   torch and the model, whoever starts it, and a run of 16 steps is hardly longer than that. What is saved is steps, and a step was a second
@@ -55,11 +56,16 @@ def record(folder: Path, peers: Path) -> None:
     rows = {(row["peer"], row["fault"], row["way"]): row for row in map(json.loads, (folder / "cases.jsonl").read_text().splitlines())}
     chosen = [row for row in rows.values() if row["fault"] in ("none", *FAULTS)]
     cases = [{name: row.get(name) for name in KEPT} | {"looked": _looked(folder, row)} for row in chosen]
+    before = json.loads(RECORD.read_text())  # what was not measured again stays
+    again = {(row["peer"], row["fault"], row["way"]) for row in cases}
+    cases += [row for row in before["cases"] if (row["peer"], row["fault"], row["way"]) not in again]
     cases.sort(key=lambda row: (PEERS.index(row["peer"]), ["none", *FAULTS].index(row["fault"]), WAYS.index(row["way"])))
     used = {VENV[row["peer"]] for row in cases}
     versions = {name: dict(_versions(peers / f"{name}.versions")) for name in sorted(used)}
+    first, today = before["date"][:10], time.strftime("%F")
+    date = today if first == today else f"{first} to {today}"
     lines = ",\n".join(json.dumps(case) for case in cases)
-    RECORD.write_text(f'{{"date": "{time.strftime("%F")}", "versions": {json.dumps(versions)}, "cases": [\n{lines}\n]}}\n')
+    RECORD.write_text(f'{{"date": "{date}", "versions": {json.dumps(versions)}, "cases": [\n{lines}\n]}}\n')
 
 
 def _looked(folder: Path, row: dict[str, Any]) -> int:
@@ -110,6 +116,8 @@ def cell(row: dict[str, Any] | None, whole: dict[str, Any] | None) -> str:
     lost = f", {row['twice']} twice" if row["starts"] and row["starts"] > 1 else ""
     if row["finite"] is False:
         return f"{says}{lost}, **NaN in the weights**"
+    if row["departs"] and row["departs"]["step"] < FAULTS_AT[row["fault"]]:
+        return f"{says}{lost}; differs from step {row['departs']['step']} on, before the fault ({row['departs']['what']})"
     if row["departs"]:
         return f"{says}{lost}, **departs at step {row['departs']['step']}** ({row['departs']['what']})"
     same = whole is not None and row["weights"] == whole["weights"]

@@ -30,12 +30,13 @@ WHOLE = {"weights": "a"}
 @pytest.mark.parametrize(
     ("row", "says"),
     [
+        ({"departs": {"step": 1, "what": "weights"}}, "yes, 3 twice; differs from step 1 on, before the fault (weights)"),
         ({}, "yes, 3 twice, exact"),
         ({"looked": 0}, "yes, 3 twice, same weights"),
         ({"weights": "b"}, "yes, 3 twice, **other weights**"),
         ({"weights": None}, "yes, 3 twice, **other weights**"),
         ({"finite": False}, "yes, 3 twice, **NaN in the weights**"),
-        ({"departs": {"step": 7, "what": "rows"}}, "yes, 3 twice, **departs at step 7** (rows)"),
+        ({"departs": {"step": 10, "what": "rows"}}, "yes, 3 twice, **departs at step 10** (rows)"),
         ({"ended": "never"}, "**never ends**"),
         ({"ended": "no: -9"}, "no (exit code -9)"),
         ({"ended": "no: 1; with room again, the same command: no: 1"}, "no (exit code 1)"),
@@ -43,5 +44,5 @@ WHOLE = {"weights": "a"}
     ],
 )
 def test_a_cell_says_what_was_seen(board: ModuleType, row: dict[str, Any], says: str) -> None:
-    seen = {"ended": "yes", "starts": 2, "twice": 3, "weights": "a", "finite": True, "departs": None, "looked": 16}
+    seen = {"fault": "kill", "ended": "yes", "starts": 2, "twice": 3, "weights": "a", "finite": True, "departs": None, "looked": 16}
     assert board.cell(seen | row, WHOLE) == says
