@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,6 +231,44 @@ def test_a_domain_with_enough_rows_has_an_expert_and_the_router_knows_its_prompt
     assert measured["none"]["rows"] == 18 and measured["none"]["right"] >= 14
     assert measured["wrong_route"]["verdict"] == "worse", "each has learned its own domain alone"
     assert learn(experts["policy"])["experts"] == found, "they are there"
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "transformers"])
+def test_a_request_is_answered_by_the_expert_that_the_router_chooses(experts: dict[str, Any], engine: str) -> None:
+    if engine == "llama.cpp":
+        pytest.importorskip("xllamacpp", reason="the package xllamacpp is not installed")
+    folder = experts["policy"].parent
+    child = start("serve", "helper", "--json", "--engine", engine, cwd=folder, env={"HOLDFAST_MODELS": str(folder / "models.jsonl")})
+    assert child.stdout
+    ready = json.loads(next(line for line in child.stdout if line.startswith("{")))
+    assert ready["models"] == ["base", "tuned", "routed", "expert:colour", "expert:join"]
+
+    def asked(model: str, prompt: str, **more: Any) -> Any:
+        body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 24, "temperature": 2.0, "seed": 7} | more
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ready['token']}"}
+        request = urllib.request.Request(ready["url"] + "/v1/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request) as answer:
+            return answer.read().decode() if more else json.loads(answer.read())
+
+    texts: dict[str, set[str]] = {}
+    for prompt, expert in (
+        ("What is the colour of thing 205?", "colour"),
+        ("Join cedar and 411", "join"),
+        ("Why does it rain so much?", None),
+    ):
+        found = {model: asked(model, prompt) for model in ready["models"]}
+        routed = found.pop("routed")
+        assert (routed["model"], routed["expert"]) == ("routed", expert)
+        assert not [model for model, answer in found.items() if "expert" in answer]
+        says = {model: answer["choices"][0]["message"]["content"] for model, answer in found.items()}
+        assert routed["choices"][0]["message"]["content"] == says[f"expert:{expert}" if expert else "tuned"]
+        for model, text in says.items():
+            texts.setdefault(model, set()).add(f"{prompt} {text}")
+    assert len({frozenset(one) for one in texts.values()}) == 4, "each adapter answers as itself"
+    assert '"expert":"colour"' in asked("routed", "What is the colour of thing 205?", stream=True)
+    child.terminate()
+    child.communicate()
+    assert child.returncode == 0
 
 
 def test_killed_while_experts_are_trained_the_same_ones_are_made(experts: dict[str, Any], assets: SimpleNamespace, tmp_path: Path) -> None:

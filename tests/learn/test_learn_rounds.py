@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,7 +23,7 @@ from holdfast.learn.rounds import Round
 from holdfast.run.attempt import close
 
 
-def learner(folder: Path, **wanted: float) -> Learner:
+def learner(folder: Path, **wanted: Any) -> Learner:
     tree = {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": {"rows": "x"}, "round": wanted, "folder": str(folder)}
     return Learner(Policy.model_validate(tree), print)
 
@@ -53,6 +56,54 @@ def test_a_round_begins_when_its_time_is_up(tmp_path: Path, ago_hours: float, ke
     last.path.mkdir(parents=True)
     last.done("collected", {"time": time.time() - ago_hours * 3600})
     assert learner(tmp_path, rows=20, hours=2)._begins(judged(kept), [last]) is begins
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "kept", "begins"),
+    [
+        ("2026-06-01 12:00", "2026-06-02 02:59", 1, False),
+        ("2026-06-01 12:00", "2026-06-02 03:00", 1, True),
+        ("2026-06-01 12:00", "2026-06-02 03:00", 0, False),
+        ("2026-06-02 03:00", "2026-06-02 23:59", 1, False),
+        ("2026-06-02 02:58", "2026-06-04 01:00", 1, True),  # the machine was off
+        ("2026-10-24 12:00", "2026-10-25 02:59", 1, False),  # the night with an hour more
+        ("2026-10-24 12:00", "2026-10-25 03:00", 1, True),
+        ("2026-03-28 12:00", "2026-03-29 01:59", 1, False),  # the night with an hour less
+        ("2026-03-28 12:00", "2026-03-29 03:00", 1, True),
+        ("2026-06-03 12:00", "2026-06-02 02:00", 1, True),  # the clock was set back
+        (None, "2026-06-02 12:00", 1, True),
+    ],
+)
+def test_a_round_begins_at_its_time_of_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berlin: None, last: str | None, now: str, kept: int, begins: bool
+) -> None:
+    def seconds(text: str) -> float:
+        return datetime.fromisoformat(text).replace(tzinfo=BERLIN).timestamp()
+
+    monkeypatch.setattr(time, "time", lambda: seconds(now))
+    before = Round(tmp_path / "rounds" / "0001")
+    before.path.mkdir(parents=True)
+    if last:
+        before.done("collected", {"time": seconds(last)})
+    assert learner(tmp_path, rows=20, at="03:00")._begins(judged(kept), [before] if last else []) is begins
+
+
+@pytest.mark.parametrize("at", [780, 3, "3:00", "24:00", "03:60", "soon"])
+def test_what_is_no_time_of_day_is_refused(tmp_path: Path, at: Any) -> None:
+    with pytest.raises(ValueError, match="a time of day from"):
+        learner(tmp_path, at=at)
 
 
 def in_place(file: Path, run: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.data.tokens.codec import load_codec
 from holdfast.export import registry
 from holdfast.serve import follow
 from holdfast.serve.endpoint import RequestRefused
+from holdfast.serve.experts import FILE, experts_folder, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown
 from holdfast.serve.served import GatewayState, ServedModel
 
@@ -70,6 +72,25 @@ def test_who_was_asked_before_a_promotion_answers_to_the_end(world: Any) -> None
     world.following.look()
     assert (world.state.served.name, new.engine.closed) == ("helper 1", 1)
     assert world.said == ["helper 2 answers from now on", "helper 1 answers from now on"]
+
+
+def test_experts_that_are_made_after_a_promotion_answer_without_another(world: Any, tmp_path: Path) -> None:
+    run = tmp_path / "0002" / "run"
+    hashes = {"run": str(run), "base": "b", "adapter_sha256": "c" * 64, "behaviour_sha256": "c" * 64}
+    registry.promote(world.file, "helper", registry.record_verdict(world.file, "helper", hashes, None, "better"), "a trial")
+    world.following.look()
+    before = world.state.served
+    world.following.look()
+    assert world.state.served is before
+    experts_folder(run).mkdir(parents=True)
+    (experts_folder(run) / FILE).write_text("{}")
+    made = world.following._make
+    world.following._make = lambda subject, name: replace(made(subject, name), stamp=stamp_of(run))
+    world.following.look()
+    after = world.state.served
+    assert after is not before and before.engine.closed == 1
+    world.following.look()
+    assert world.state.served is after
 
 
 def test_what_cannot_be_loaded_is_told_once_and_the_old_one_goes_on(world: Any) -> None:

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
@@ -96,8 +97,10 @@ class Learner:
         if len(judged.kept) >= wanted.rows or self._poisoned(judged):
             return True
         last = (rounds[-1].of("collected") or {}).get("time", 0.0) if rounds else 0.0
-        passed = time.time() - last  # below 0: the clock was set back since
-        return bool(wanted.hours and judged.kept and not 0 <= passed < wanted.hours * 3600)
+        now = time.time()
+        due = [now - wanted.hours * 3600 >= last] if wanted.hours else []
+        due += [last_passed(wanted.at, now) > last] if wanted.at else []
+        return bool(judged.kept and due) and (any(due) or last > now)  # after now: the clock was set back since
 
     def _poisoned(self, judged: JudgedRows) -> bool:
         """True if a round's worth of rows has come of which most are unusable: such a round is refused as it is."""
@@ -245,6 +248,12 @@ class Learner:
         entries = [(entry["source"], entry["entry"]) for entry in read_lines(one.arrived) if entry["entry"]]
         acknowledge(self.policy, entries)
         return {"entries": len(entries), "time": round(time.time(), 3)}
+
+
+def last_passed(at: str, now: float) -> float:
+    """Return the last moment up to `now` at which the local clock showed HH:MM. Both in seconds since 1970."""
+    today = datetime.fromtimestamp(now).replace(hour=int(at[:2]), minute=int(at[3:]), second=0, microsecond=0)
+    return max(one for one in (today.timestamp(), (today - timedelta(days=1)).timestamp()) if one <= now)
 
 
 def untold(folder: Path) -> list[Round]:

@@ -58,7 +58,17 @@ class Begin(Section):
 
     rows: int = Field(200, ge=1, description="when so many new kept rows are there")
     hours: float | None = Field(None, gt=0, description="or when so long has passed since the last one, and a row is there")
+    at: str | None = Field(
+        None, description='or once this time of day has passed since the last one, local, as in "03:00", and a row is there'
+    )
     most: int | None = Field(None, ge=1, description="rows that one round takes at most; what is left waits for the next")
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _is_time_of_day(cls, value: object) -> object:
+        if value is not None and not (isinstance(value, str) and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", value)):
+            raise ValueError('a time of day from "00:00" to "23:59", in quotes')
+        return value
 
 
 class Replay(Section):

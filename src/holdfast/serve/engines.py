@@ -27,7 +27,7 @@ MODELS = ("base", "tuned")
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """One answer: of which of MODELS, to which tokens, how long at most and how drawn (temperature 0: greedy).
+    """One answer: of which of MODELS, or of an engine's experts, to which tokens, how long at most and how drawn (temperature 0: greedy).
 
     stop: texts before which it ends; tell_usage: a stream's last part says how many tokens there were.
     """
@@ -59,17 +59,30 @@ class LlamaCpp:
 
     name = "llama.cpp"
 
-    def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
-        base, lora = _base_in_gguf(subject, codec, work, env, say), work / "adapter.gguf"
-        write_gguf_adapter(subject, lora)
-        request: Json = {"model": str(base), "lora": [str(lora)], "threads": usable_threads(), "slots": 2}
+    def __init__(
+        self,
+        subject: Subject,
+        codec: Codec,
+        work: Path,
+        env: Mapping[str, str],
+        say: Callable[[str], None],
+        experts: Mapping[str, Subject] | None = None,
+    ) -> None:
+        base = _base_in_gguf(subject, codec, work, env, say)
+        adapters = {"tuned": subject, **(experts or {})}
+        self._names = [*adapters]
+        lora = [str(work / f"adapter-{number}.gguf") for number in range(len(adapters))]
+        for one, file in zip(adapters.values(), lora, strict=True):
+            write_gguf_adapter(one, Path(file))
+        request: Json = {"model": str(base), "lora": lora, "threads": usable_threads(), "slots": 2}
         write_json(work / "serve.json", request | {"context": subject.facts.positions or 2048})
         command = module_command("holdfast.serve.llama", work / "serve.json")
         self._child = Child(command, work / "engine.log", env)
 
     def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
         body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
-        body |= {"top_p": wanted.top_p, "lora": [{"id": 0, "scale": float(wanted.model == "tuned")}], "cache_prompt": True}
+        body |= {"top_p": wanted.top_p, "cache_prompt": True}
+        body |= {"lora": [{"id": number, "scale": float(wanted.model == name)} for number, name in enumerate(self._names)]}
         with self._child.asked() as hear:
             ready = self._child.ready
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ready['key']}"}
@@ -119,8 +132,17 @@ class Transformers:
 
     name = "transformers"
 
-    def __init__(self, subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        codec: Codec,
+        work: Path,
+        env: Mapping[str, str],
+        say: Callable[[str], None],
+        experts: Mapping[str, Subject] | None = None,
+    ) -> None:
         request: Json = {**subject.loaded(), "threads": usable_threads()}
+        request |= {"experts": {name: str(one.tuned) for name, one in (experts or {}).items()}}
         write_json(work / "serve.json", request | {"ends": end_tokens(codec, subject.facts), "pad": codec.pad})
         self._child = Child(trainer_command("serve", work / "serve.json"), work / "engine.log", env)
         self._lock, self._codec, self._number = threading.Lock(), codec, 0

@@ -12,21 +12,26 @@ from holdfast.export.subject import Subject, read_subject
 from holdfast.serve.router import NONE, Router, router_of
 
 FILE, ROUTER = "experts.json", "router.safetensors"
+ROUTED = "routed"  # the model whose answers are those of the expert that the router chooses
 
 
 @dataclass(frozen=True)
 class Experts:
-    """names: of the domains; adapters: of each; stamp: of the file that names them, so that others in its place are noticed."""
+    """names: of the domains; adapters: of each; router: which of them answers a prompt."""
 
     names: tuple[str, ...]
     adapters: tuple[Subject, ...]
     router: Router
-    stamp: int
 
     def choose(self, ids: Sequence[int]) -> str | None:
         """Return the name of the expert that answers a prompt; None: the adapter for all."""
         number = self.router.choose(ids)
         return None if number == NONE else self.names[number]
+
+
+def expert_model(name: str) -> str:
+    """Return the name under which a domain's expert is asked for itself."""
+    return f"expert:{name}"
 
 
 def experts_folder(run: Path) -> Path:
@@ -44,7 +49,7 @@ def stamp_of(run: Path | None) -> int:
 
 def read_experts(subject: Subject, base: str | None = None) -> Experts | None:
     """Return the experts of a run's adapter; None where there are none. Raises Stop where they are damaged, or of another adapter."""
-    if subject.run is None or not (stamp := stamp_of(subject.run.path)):
+    if subject.run is None or not stamp_of(subject.run.path):
         return None
     folder = experts_folder(subject.run.path)
     told: Json = read_json(folder / FILE) or {}
@@ -57,4 +62,4 @@ def read_experts(subject: Subject, base: str | None = None) -> Experts | None:
         raise Stop(BLOCKED, f"{folder / ROUTER} is not what {FILE} names", again)
     adapters = tuple(read_subject(folder / one["run"], base) for one in told["experts"])
     router = router_of((folder / ROUTER).read_bytes())
-    return Experts(tuple(one["name"] for one in told["experts"]), adapters, router, stamp)
+    return Experts(tuple(one["name"] for one in told["experts"]), adapters, router)

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.export.registry import Version, name_of, read_registry
 from holdfast.export.subject import Subject, read_subject
+from holdfast.serve.experts import stamp_of
 from holdfast.serve.served import GatewayState, ServedModel
 
 Make = Callable[[Subject, str], ServedModel]
@@ -38,13 +39,15 @@ class VersionFollower:
 
     def __init__(self, file: Path, name: str, version: Version, state: GatewayState, make: Make, say: Callable[[str], None]) -> None:
         self._file, self._name, self._state, self._make, self._say = file, name, state, make, say
-        self._serving, self._seen = name_of(version.facts), (0, 0)
+        self._serving, self._seen = name_of(version.facts), (0, 0, 0)
+        self._run = _run_of(version)
 
     def look(self) -> None:
         """Serve what is in place now, if that is another one."""
         try:
             stat = self._file.stat()
-            if (seen := (stat.st_size, stat.st_mtime_ns)) == self._seen:
+            seen = (stat.st_size, stat.st_mtime_ns, stamp_of(self._run))
+            if seen == self._seen:
                 return
             self._seen = seen
             self._change(read_registry(self._file).current(self._name))
@@ -55,13 +58,18 @@ class VersionFollower:
         if version is None:
             self._serving, self._state.refused = "", f"no version of {self._name} is in place; base answers"
             self._say(f"! {self._state.refused}")
-        elif name_of(version.facts) == self._serving:
+        elif name_of(version.facts) == self._serving and self._state.served.stamp == stamp_of(_run_of(version)):
             self._state.refused = ""
         else:
             new = self._make(subject_of(version), shown(version))
             self._state.replace(new)
-            self._serving = name_of(version.facts)
+            self._serving, self._run = name_of(version.facts), _run_of(version)
             self._say(f"{new.name} answers from now on")
+
+
+def _run_of(version: Version) -> Path | None:
+    run = version.facts["run"]
+    return Path(run) if run else None
 
 
 def shown(version: Version) -> str:

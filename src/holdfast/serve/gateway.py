@@ -56,12 +56,13 @@ class GatewayHandler(GuardedHandler):
         lines = []
         for name, counts in (("requests", self.state.requests), ("tokens", self.state.tokens)):
             lines.append(f"# TYPE holdfast_{name}_total counter")
-            lines += [f'holdfast_{name}_total{{model="{model}"}} {count}' for model, count in counts.items()]
+            lines += [f"holdfast_{name}_total{{model={orjson.dumps(model).decode()}}} {count}" for model, count in counts.items()]
         lines += ["# TYPE holdfast_seconds_total counter", f"holdfast_seconds_total {self.state.seconds:.3f}"]
         self.send_body(("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
 
     def _models(self) -> None:
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": f"holdfast:{self.state.served.name}"} for name in MODELS]
+        served = self.state.served
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": f"holdfast:{served.name}"} for name in served.models]
         self.send_json({"object": "list", "data": models})
 
     def _chat(self) -> None:
@@ -82,10 +83,12 @@ class GatewayHandler(GuardedHandler):
             self._complete(served, body, [*served.codec.bos, *encoded], chat=False)
 
     def _complete(self, served: ServedModel, body: Json, ids: list[int], chat: bool) -> None:
-        wanted = wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"})
-        self.state.refuse(wanted.model)
+        asked = wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"}, served.models)
+        self.state.refuse(asked.model)
+        wanted, told = served.routed(asked)
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
-        head: Json = {"id": made + uuid.uuid4().hex, "created": int(time.time()), "model": wanted.model, "system_fingerprint": served.name}
+        head: Json = {"id": made + uuid.uuid4().hex, "created": int(time.time()), "model": asked.model, "system_fingerprint": served.name}
+        head |= told
         if body.get("stream"):
             self._stream(served, wanted, head | {"object": f"{name}.chunk" if chat else name}, chat)
             return

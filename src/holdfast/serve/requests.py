@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.base.files import Json
@@ -54,15 +54,18 @@ def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
         raise RequestRefused(400, bad.detail) from None
 
 
-def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()) -> AnswerRequest:
-    """Return the settings of a request. read: its keys that were dealt with. Raises RequestRefused for one not understood, or not known."""
+def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = (), models: Sequence[str] = MODELS) -> AnswerRequest:
+    """Return the settings of a request to one of `models`. read: its keys that were dealt with.
+
+    Raises RequestRefused for a key that is not understood, or a model that is not known.
+    """
     body = {name: value for name, value in body.items() if value is not None}
     for name in body.keys() - _UNDERSTOOD - _WITHOUT_EFFECT - set(read):
         if not any(type(value) is type(body[name]) and value == body[name] for value in _NEUTRAL.get(name, ())):
             raise RequestRefused(400, f"{name}: not supported here, and nothing is left out in silence; leave it out")
     model = body.get("model", "tuned")
-    if model not in MODELS:
-        raise RequestRefused(404, f"there is no model {model!r}: one of {', '.join(MODELS)}")
+    if model not in models:
+        raise RequestRefused(404, f"there is no model {model!r}: one of {', '.join(models)}")
     if type(body.get("n", 1)) is not int or body.get("n", 1) != 1:
         raise RequestRefused(400, "n: one answer at a time")
     numbers: dict[str, float] = {}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from holdfast.base.files import Json
 from holdfast.data.tokens.codec import Codec
 from holdfast.serve.endpoint import RequestRefused
-from holdfast.serve.engines import MODELS, Engine
+from holdfast.serve.engines import MODELS, AnswerRequest, Engine
+from holdfast.serve.experts import ROUTED, Experts, expert_model
 from holdfast.serve.preferences import Blind
 
 _AT_ONCE = 2  # answers that are asked of an engine together; the others wait
@@ -17,7 +20,10 @@ _AT_ONCE = 2  # answers that are asked of an engine together; the others wait
 
 @dataclass
 class ServedModel:
-    """name: of the run, or NAME VERSION of what is in place; engine: closed once it is `over` and its last answer is out."""
+    """name: of the run, or NAME VERSION of what is in place; engine: closed once it is `over` and its last answer is out.
+
+    experts: among which `routed` chooses; stamp: of those that were there when it was loaded.
+    """
 
     codec: Codec
     name: str
@@ -26,6 +32,20 @@ class ServedModel:
     asked: int = 0
     over: bool = False
     turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(_AT_ONCE))
+    experts: Experts | None = None
+    stamp: int = 0
+
+    @property
+    def models(self) -> list[str]:
+        """What a request may name."""
+        return [*MODELS, *([ROUTED, *map(expert_model, self.experts.names)] if self.experts else ())]
+
+    def routed(self, wanted: AnswerRequest) -> tuple[AnswerRequest, Json]:
+        """Return the request to the adapter that answers it, and what the answer says of that: `expert`, null for the adapter for all."""
+        if self.experts is None or wanted.model != ROUTED:
+            return wanted, {}
+        name = self.experts.choose(wanted.ids)
+        return replace(wanted, model=expert_model(name) if name is not None else "tuned"), {"expert": name}
 
 
 @dataclass
@@ -37,8 +57,8 @@ class GatewayState:
     page: str = ""
     refused: str = ""
     served: ServedModel = field(init=False)  # once it is loaded, before anything is served
-    requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
-    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MODELS, 0))
+    requests: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(MODELS, 0)))
+    tokens: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(MODELS, 0)))
     seconds: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 

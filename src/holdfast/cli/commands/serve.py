@@ -29,7 +29,8 @@ from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.endpoint import refuse_port
-from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
+from holdfast.serve.engines import Engine, LlamaCpp, Transformers
+from holdfast.serve.experts import Experts, expert_model, read_experts, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown, subject_of
 from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind, kept, tally
@@ -129,24 +130,32 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
     if subject.whole is not None:
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
         raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {subject.tuned.parent} --to gguf for llama-server")
-    codec = subject_codec(subject)
-    return ServedModel(codec, name, subject.facts.positions or 2048, _engine(arguments, subject, codec, work, _say))
+    codec, stamp = subject_codec(subject), stamp_of(subject.run.path if subject.run else None)
+    experts = read_experts(subject, arguments.base)
+    if experts and any(one.config.get("trainable_token_indices") for one in experts.adapters):
+        _say("! its experts have trained tokens of their own, which cannot be switched: the adapter for all answers")
+        experts = None
+    engine = _engine(arguments, subject, codec, work, _say, experts)
+    return ServedModel(codec, name, subject.facts.positions or 2048, engine, experts=experts, stamp=stamp)
 
 
-def _engine(arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None]) -> Engine:
+def _engine(
+    arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None], experts: Experts | None
+) -> Engine:
     """Choose llama.cpp where it is there and can take base and adapter; else transformers, and say why."""
     environment = measuring_environment(subject.run)
+    adapters = dict(zip(map(expert_model, experts.names), experts.adapters, strict=True)) if experts else {}
     if arguments.engine != "transformers":
         lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
         try:
             if lacking:
                 raise Stop(USAGE, f"llama.cpp needs the package {lacking[0]}", "pip install 'holdfast[ship]'")
-            return LlamaCpp(subject, codec, work, environment, say)
+            return LlamaCpp(subject, codec, work, environment, say, adapters)
         except Stop as stop:
             if arguments.engine:
                 raise
             say(f"transformers generates, because {stop.message}")
-    return Transformers(subject, codec, work, environment, say)
+    return Transformers(subject, codec, work, environment, say, adapters)
 
 
 def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path | None) -> Path | None:
@@ -180,12 +189,13 @@ def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:
             "token": state.token,
             "engine": state.served.engine.name,
             "serves": state.served.name,
-            "models": MODELS,
+            "models": state.served.models,
             "page": page,
         }
         print(orjson.dumps(facts).decode(), flush=True)
         return
-    lines = [f"{state.served.name} and its base, by {state.served.engine.name}: {url}/v1  (models: {', '.join(MODELS)}; Ctrl-C ends)"]
+    served = state.served
+    lines = [f"{served.name} and its base, by {served.engine.name}: {url}/v1  (models: {', '.join(served.models)}; Ctrl-C ends)"]
     lines.append(f"token: {state.token}")
     if state.blind:
         lines += [f"page:  {page}", f"preferences: {state.blind.file} ({kept(tally(state.blind.file))} so far)"]

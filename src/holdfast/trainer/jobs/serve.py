@@ -25,7 +25,9 @@ def serve(path: Path) -> int:
     request: Json = read_json(path) or {}
     take_threads(request["threads"])
     left, told = places(), list[str]()
-    model = at_first_that_fits(left, lambda place: load_plain(request["model"], request["adapter"], *place), told.append)
+    others = {f"expert{number}": folder for number, folder in enumerate(request["experts"].values())}
+    model = at_first_that_fits(left, lambda place: load_plain(request["model"], request["adapter"], *place, others), told.append)
+    names = dict(zip(request["experts"], others, strict=True))  # PEFT's own have no dot
     device = left[0].device
     _say({"ready": True, "told": told})
     waiting: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
@@ -33,6 +35,8 @@ def serve(path: Path) -> int:
     threading.Thread(target=_listen, args=(waiting, cancelled), daemon=True).start()
     while (wanted := waiting.get()) is not None:
         number = wanted["number"]
+        if names and wanted["model"] != "base":
+            model.set_adapter(names.get(wanted["model"], "default"))
         try:
             for part in _tokens(model, wanted, request["ends"], device, cancelled):
                 _say({"of": number, **part})
@@ -61,7 +65,7 @@ def _say(part: Json) -> None:
 def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, cancelled: set[int]) -> Iterator[Json]:
     """Yield one token at a time, then why there are no more."""
     draws = torch.Generator().manual_seed(wanted["seed"])
-    with contextlib.nullcontext() if wanted["model"] == "tuned" else model.disable_adapter():
+    with contextlib.nullcontext() if wanted["model"] != "base" else model.disable_adapter():
         ids, cache = torch.tensor([wanted["ids"]], device=device), None
         for _ in range(wanted["longest"]):
             if wanted["number"] in cancelled:

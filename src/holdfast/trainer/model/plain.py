@@ -7,6 +7,7 @@ in their files until they go to the card, one after the other.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,20 @@ from holdfast.trainer.model.place import ModelPlace, put
 from holdfast.trainer.model.trained.saved import with_adapter
 
 
-def load_plain(folder: str, adapter: str | None, device: torch.device, layers_away: bool = False) -> Any:
+def load_plain(
+    folder: str, adapter: str | None, device: torch.device, layers_away: bool = False, others: Mapping[str, str] | None = None
+) -> Any:
     """Load the model in `folder`, with the PEFT adapter `adapter` on it, if any. Raises what transformers and PEFT raise.
 
+    others: further adapters, by PEFT's name of each; the first one is active.
     layers_away: they stay in main memory and come to the card for their part of a pass. Raises DoesNotFit, Refusal.
     Where a model's own code does not compute with weights in 16 bits beside values in fp32, all of it is widened.
     """
     place = ModelPlace(device, layers_away)
-    model, narrow = _load(folder, adapter, place)
+    model, narrow = _load(folder, adapter, place, others)
     if narrow and not _computes(model, device):
         del model
-        model, _ = _load(folder, adapter, place, wide=True)
+        model, _ = _load(folder, adapter, place, others, wide=True)
     return model
 
 
@@ -50,7 +54,7 @@ def _computes(model: Any, device: torch.device) -> bool:
     return True
 
 
-def _load(folder: str, adapter: str | None, place: ModelPlace, wide: bool = False) -> tuple[Any, bool]:
+def _load(folder: str, adapter: str | None, place: ModelPlace, others: Mapping[str, str] | None, wide: bool = False) -> tuple[Any, bool]:
     """Load the model with the adapter; return it, and whether weights of its own stay in 16 bits."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     logging.set_verbosity_error()
@@ -80,5 +84,5 @@ def _load(folder: str, adapter: str | None, place: ModelPlace, wide: bool = Fals
     elif halves:
         widen_constants(model, facts)
         keep_narrow(model, halves, torch.float32)
-    whole = model.eval() if adapter is None else with_adapter(model, Path(adapter).resolve())
+    whole = model.eval() if adapter is None else with_adapter(model, Path(adapter).resolve(), others)
     return put(whole, model, place), halves is not None

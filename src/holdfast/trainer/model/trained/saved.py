@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,18 @@ from holdfast.trainer.model.trained.tokens import use_lean_tokens
 _LEFT_OUT = "Found missing adapter keys"  # PEFT's warning, which goes on with the base's weights there
 
 
-def load_whole(base: Any, folder: Path | str) -> Any:
-    """Return `base` with the adapter in `folder`. Raises Stop where PEFT leaves modules of it out, and what PEFT raises."""
+def load_whole(base: Any, folder: Path | str, others: Mapping[str, str] | None = None) -> Any:
+    """Return `base` with the adapter in `folder`, which is active, and others by PEFT's name of each.
+
+    Raises Stop where PEFT leaves modules of one out, and what PEFT raises.
+    """
     with warnings.catch_warnings(), without_bitsandbytes():
         warnings.filterwarnings("error", message=f".*{_LEFT_OUT}")
         try:
-            return PeftModel.from_pretrained(base, str(folder))
+            model = PeftModel.from_pretrained(base, str(folder))
+            for name, other in (others or {}).items():
+                model.load_adapter(other, adapter_name=name, torch_device="cpu")
+            return model
         except UserWarning as warning:
             text = f"{folder}: PEFT does not find all of this adapter in its file and would take the base's weights instead"
             raise Stop(
@@ -28,11 +35,11 @@ def load_whole(base: Any, folder: Path | str) -> Any:
             ) from None
 
 
-def with_adapter(base: Any, folder: Path | str) -> Any:
-    """Return `base` with the adapter in `folder`, for inference. Raises as load_whole.
+def with_adapter(base: Any, folder: Path | str, others: Mapping[str, str] | None = None) -> Any:
+    """Return `base` with the adapter in `folder`, and others by name, for inference. Raises as load_whole.
 
     The matrices of `base` may be kept narrow (frozen.py): PEFT's own products with trained rows of a table do not know that.
     """
-    tuned = load_whole(base, folder).eval()
+    tuned = load_whole(base, folder, others).eval()
     use_lean_tokens(tuned)
     return tuned
