@@ -49,18 +49,24 @@ def in_it(folder: Path, *arguments: str, given: str = "") -> subprocess.Complete
     )
 
 
-def test_no_command_imports_what_lies_in_the_current_folder(folder: Path) -> None:
-    for given, *arguments in (
+COMMANDS = {
+    "of a run": (
         ("", "train", "run.yaml", "evaluate.generate=1", "run.standby=true"),
         ("", "trial", "runs/run", "--step", "2"),
         ("hello\n", "chat", "runs/run"),
-        ("", "data", "check", "rows.jsonl", "--second-look", "tiny"),
-        ("", "doctor", "--no-probe"),
-    ):
+    ),
+    "of rows": (("", "data", "check", "rows.jsonl", "--second-look", "tiny"),),
+    "of the machine": (("", "doctor", "--no-probe"),),
+}
+
+
+@pytest.mark.parametrize("commands", list(COMMANDS))
+def test_no_command_imports_what_lies_in_the_current_folder(folder: Path, commands: str) -> None:
+    for given, *arguments in COMMANDS[commands]:
         done = in_it(folder, *arguments, given=given)
         assert not (folder / "imported").exists(), (arguments, (folder / "imported").read_text(), done.stderr)
         assert done.returncode in (0, 1) and "Traceback" not in done.stderr, (arguments, done.stderr)
-    assert (folder / "runs" / "run" / "adapter" / "adapter_model.safetensors").exists()
+    assert commands != "of a run" or (folder / "runs" / "run" / "adapter" / "adapter_model.safetensors").exists()
 
 
 def test_code_of_a_model_folder_is_not_run_whoever_answers_yes(folder: Path) -> None:
