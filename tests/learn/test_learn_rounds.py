@@ -29,7 +29,7 @@ def learner(folder: Path, **wanted: Any) -> Learner:
 
 
 def judged(kept: int, rejected: int = 0, reason: str = "near_duplicate") -> JudgedRows:
-    return JudgedRows([""] * kept + [reason] * rejected, {number: {} for number in range(kept)})
+    return JudgedRows([""] * kept + [reason] * rejected, {number: {} for number in range(kept)}, {})
 
 
 @pytest.mark.parametrize(

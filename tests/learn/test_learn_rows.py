@@ -17,7 +17,7 @@ from holdfast.data.collect.outfile import row_key
 from holdfast.export import registry
 from holdfast.learn.forget import _keys, _remove, price
 from holdfast.learn.judge_rows import judge_rows
-from holdfast.learn.learn import Learner
+from holdfast.learn.learn import Learner, _held_out
 from holdfast.learn.policy import Policy, load_policy
 from holdfast.learn.rounds import Round, rounds_of, withdraw_person
 from holdfast.learn.sources import arrived
@@ -54,6 +54,19 @@ def test_each_row_is_kept_or_has_a_reason(policy_of: Callable[..., Policy]) -> N
     good = make_rows(4)
     rows = [*good, good[0], {"what": "is this"}, make_rows(60)[55], good[1] | {"consent": False}, good[2] | {"rating": "down"}]
     assert reasons(policy_of(), rows) == ["", "", "", "", "duplicate", "missing_field", "in_held_out", "no_consent", "rated_bad"]
+
+
+def test_rows_of_one_conversation_or_prompt_are_held_out_together(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    """Each of ten conversations comes turn by turn, with what was said before: what is held out of it would be known by heart."""
+    turns = [(role, turn) for turn in "abc" for role in ("user", "assistant")]
+    said = [[{"role": role, "content": f"{role} says {turn} of {talk}"} for role, turn in turns] for talk in range(10)]
+    rows: list[Row] = [{"messages": each[:end]} for each in said for end in (2, 4, 6)]
+    policy = policy_of()
+    write_rows(tmp_path / "inbox" / "rows.jsonl", rows)
+    judged = judge_rows(policy, list(arrived(policy, frozenset())), set())
+    held = _held_out(judged.kept, judged.together, 0.3)
+    talks = [{row["messages"][0]["content"] for number, row in judged.kept.items() if (number in held) is side} for side in (True, False)]
+    assert len(judged.kept) == 20 and len(held) == 8 and not talks[0] & talks[1]
 
 
 def test_a_source_that_tells_everything_again_brings_nothing_new(policy_of: Callable[..., Policy]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +16,19 @@ import transformers
 from peft import PromptTuningConfig, get_peft_model
 
 from conftest import make_rows, write_rows
+from holdfast.base.files import sha256
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.cli.main import main
 from holdfast.config.config import Config
+from holdfast.data.token_set import learned_rows
+from holdfast.data.token_set.learned_rows import learned_by
+from holdfast.data.token_set.overlap import told_of_held_out
 from holdfast.data.tokens.codec import load_codec
 from holdfast.export.samples import against_run, of_file, of_run
 from holdfast.export.subject import read_subject
 from holdfast.report.shipped import verdict
 from holdfast.report.shipped.verdict import headline, is_good, next_command, page
+from holdfast.run.artifact import ARTIFACT
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
@@ -95,7 +101,7 @@ def test_the_headline_says_what_was_learned_and_what_was_lost(learned: str, gene
     answer: dict[str, Any] = {"verdict": learned, "against": "base", "kind": "held_out", "rows": 30, "why": "", "loss": loss, "ab": ab}
     answer |= {"rows_needed": 40 if learned == "cannot_tell" else None, "exact_match": None, "expectations": None, "suite": None}
     answer |= {"forgotten": {"verdict": general, "rows": 60, "loss": loss}, "answers": None, "samples": [], "hashes": {}}
-    answer |= {"grouped_by": ["line", "prompt"], "overlap": None}
+    answer |= {"grouped_by": ["line", "prompt"], "overlap": None, "overlap_against": None, "not_looked_at": []}
     assert told in headline(answer, "it") and is_good(answer) is good
     assert ('class="verdict bad"' in page(answer, "it")) is not good and told.partition(":")[0] in page(answer, "it")
 
@@ -131,6 +137,49 @@ def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: Simple
     assert compare._trained_on(against_run(found, run)) == compare._trained_on(found) == "", "one of three"
     of_training = of_file(write_rows(tmp_path / "seen.jsonl", [rows[trained], again[trained]]), load_codec(assets.model), 100)
     assert compare._trained_on(against_run(of_training, run)) == "2 of 2 rows stand in training word for word"
+
+
+def _prepared(folder: Path, assets: SimpleNamespace, rows: Path, seed: int, **adapter: Any) -> RunFolder:
+    """Make a run of these rows: tokenised, with an adapter of `seed` as its result."""
+    run = RunFolder(folder)
+    (run.path / "adapter").mkdir(parents=True)
+    (run.path / "adapter" / ARTIFACT).write_bytes(bytes([seed]))
+    (run.path / "run.json").write_text("{}")
+    config = Config(model=str(assets.model), data={"files": [str(rows)], "held_out": 0.2}, adapter=adapter, train={"seed": seed})
+    run.write_config(config)
+    check_data(run, config, read_model(config.model), Terminal(to_stderr=False, quiet=True))
+    return run
+
+
+def test_rows_that_the_start_or_the_model_compared_with_has_learned_show_nothing(
+    assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another seed holds out other rows, so most of them stand in the training of the run before."""
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"question {n}", "completion": f"answer {n * n}"} for n in range(40)])
+    first = _prepared(tmp_path / "first", assets, rows, 0)
+    second = _prepared(tmp_path / "second", assets, rows, 1, start=str(first.path))
+    apart = {source.line for source in of_run(second).sources} - {source.line for source in of_run(first).sources}
+    assert len(apart) > 4 and of_run(second).overlap == (8, 0, 0), "no plan says what it began with"
+    facts = json.loads(second.data_report_file.read_text())["held_out"]
+    assert facts["same"] == len(apart) == facts["before"], "told before the first step"
+    (told,) = told_of_held_out(facts, by_file=False)
+    assert told.endswith(f"{len(apart)} of them in the training of the adapter that it begins with; what they show is partly memory")
+
+    facts = {"path": str(first.adapter), "sha256": sha256(first.adapter / ARTIFACT)}
+    monkeypatch.setattr(learned_rows, "read_plan", lambda file: SimpleNamespace(start_adapter=facts if "second" in str(file) else None))
+    held = of_run(second)
+    assert held.overlap == (8, len(apart), len(apart)) and not held.unknown
+    assert compare._trained_on(held) == f"{len(apart)} of 8 rows stand in training word for word"
+    learned = learned_by(second)
+    assert learned and len(np.unique(learned.keys.whole)) == 32 + len(apart), "of a file of rows, those of both are counted, too"
+    (first.adapter / ARTIFACT).write_bytes(b"another")
+    assert (of_run(second).overlap, of_run(second).unknown) == ((8, 0, 0), str(first.adapter))
+
+    other = SimpleNamespace(run=first, name="first")
+    seen = compare._seen_by_other(SimpleNamespace(against=other), replace(held, overlap=None))  # type: ignore[arg-type]
+    assert seen.overlap_against == (8, len(apart), len(apart))
+    told = f"{len(apart)} of 8 rows stand in training of first word for word"
+    assert compare._trained_on(seen, other) == told  # type: ignore[arg-type]
 
 
 def test_expectations_are_counted_by_name_and_pair(made: SimpleNamespace, tmp_path: Path) -> None:

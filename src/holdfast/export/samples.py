@@ -16,6 +16,7 @@ from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import Rules
+from holdfast.data.token_set.learned_rows import learned_before, learned_by
 from holdfast.data.token_set.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
 from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
@@ -31,7 +32,8 @@ class Samples:
 
     ids int32, learned uint8 [tokens], starts int64 [rows + 1]; sources: where each row stood; kind: held_out, training, file, general.
     groups: of each row the first of its run that it hangs together with, [rows], by what grouped_by names; None: not looked at.
-    overlap: with the rows its run was trained on; None: not looked at.
+    overlap: with the rows its run was trained on, and those of the adapter that began with; None: not looked at. unknown: that adapter,
+    where its rows are not here. overlap_against: with the rows of the model that is compared with.
     """
 
     ids: npt.NDArray[np.int32]
@@ -42,6 +44,8 @@ class Samples:
     groups: npt.NDArray[np.int64] | None = None
     grouped_by: tuple[str, ...] = ()
     overlap: Overlap | None = None
+    unknown: str = ""
+    overlap_against: Overlap | None = None
 
     @property
     def clusters(self) -> npt.NDArray[np.int64]:
@@ -51,6 +55,10 @@ class Samples:
         prompt = keys_of(self.ids, self.learned, self.starts).prompt
         links = [links_of_equal(line, rows), links_of_equal(prompt, np.flatnonzero(prompt))]
         return joined_rows(len(self), links + ([links_of_equal(self.groups, rows)] if self.groups is not None else []))
+
+    def overlap_with(self, learned: Keys) -> Overlap:
+        """Return how many of these rows stand among rows that were learned."""
+        return overlap_of(keys_of(self.ids, self.learned, self.starts), learned)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -113,20 +121,16 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
     if tokens.grouped_by is not None:
         group = np.arange(len(tokens)) if tokens.group is None else tokens.group
         made = replace(made, groups=group[chosen[:most]], grouped_by=tokens.grouped_by)
-    return replace(made, overlap=overlap_in(tokens, training, chosen[:most])) if kind == "held_out" and most is None else made
+    if kind != "held_out" or most is not None:
+        return made
+    before = learned_before(run)
+    return replace(made, overlap=overlap_in(tokens, training, chosen, before.keys), unknown=before.unknown)
 
 
 def against_run(samples: Samples, run: RunFolder) -> Samples:
-    """Return the same rows with what of them the run was trained on; unchanged where its rows cannot be read."""
-    try:
-        tokens = load_tokens(run.data_file)
-    except (OSError, ValueError):
-        return samples
-    config = run.config()
-    training = split(tokens, config.data, config.train.seed)[0]
-    theirs = keys_of(tokens.ids, tokens.learned, tokens.starts)
-    trained = Keys(theirs.whole[training], theirs.prompt[training])
-    return replace(samples, overlap=overlap_of(keys_of(samples.ids, samples.learned, samples.starts), trained))
+    """Return the same rows with what of them the run has learned; unchanged where its rows cannot be read."""
+    learned = learned_by(run)
+    return replace(samples, overlap=samples.overlap_with(learned.keys), unknown=learned.unknown) if learned else samples
 
 
 def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:

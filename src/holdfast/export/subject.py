@@ -12,6 +12,7 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, read_model, weight_files
+from holdfast.data.token_set.learned_rows import run_of
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.adapter_folder import refuse_incomplete
@@ -120,7 +121,7 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     path = path.expanduser().resolve()
     if not path.is_dir():
         raise Stop(USAGE, f"{path} is not a folder", "give a finished run, or a folder that PEFT saved")
-    run = _run_of(path)
+    run = run_of(path)
     if run:
         run.refuse_foreign()
         if not (kind := kind_of(run.config())).ships:
@@ -145,14 +146,6 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     _refuse_changed(run, folder, facts)
     name = run.path.name if run else path.name
     return Subject(name, folder, config, str(named), facts, run, read_model(str(model)) if model else None)
-
-
-def _run_of(path: Path) -> RunFolder | None:
-    """Find the run that a path is or lies in: RUN, RUN/adapter, RUN/checkpoints/step-N; None for none."""
-    for folder in (path, path.parent, path.parent.parent):
-        if (folder / "config.yaml").is_file() and (folder / "run.json").is_file():
-            return RunFolder(folder)
-    return None
 
 
 def _model_of(path: Path, run: RunFolder | None) -> Path | None:

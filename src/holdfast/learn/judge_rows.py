@@ -7,16 +7,21 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from holdfast.base.files import Json, read_lines
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.data.collect.outfile import append, row_key
-from holdfast.data.judge.rules import NO_LIMIT, rules_of
+from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.survey.clean import clean_files
 from holdfast.data.survey.findings import Findings
 from holdfast.data.survey.survey import clean_block
+from holdfast.data.token_set.kin import Kin, groups_of
+from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.data.workers.workers import Copies
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
@@ -32,10 +37,12 @@ DETAILS = {
 
 @dataclass(frozen=True)
 class JudgedRows:
-    """[rows that came] why each is rejected, "" where it is kept; the rows that are kept as they are trained on, by their number."""
+    """[rows that came] why each is rejected, "" where it is kept; the rows that are kept as they are trained on, by their number; of each
+    the first of those it hangs together with: by conversation, prompt or likeness."""
 
     reasons: list[str]
     kept: dict[int, Json]
+    together: dict[int, int]
 
     @property
     def rejected(self) -> int:
@@ -74,19 +81,19 @@ def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int]) -> Jud
             if "duplicate" in policy.keep.drop and key in known:
                 reasons[number] = "duplicate"
             known.add(key)
-    kept = _checked(policy, came, reasons)
+    kept, together = _checked(policy, came, reasons)
     _limit_persons(policy, came, reasons, kept)
-    return JudgedRows(reasons, kept)
+    return JudgedRows(reasons, kept, together)
 
 
-def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> dict[int, Json]:
-    """Return the rows that training's own checks let through; fill in the reasons of the others."""
+def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> tuple[dict[int, Json], dict[int, int]]:
+    """Return the rows that training's own checks let through, and which hang together; fill in the reasons of the others."""
     config, _ = round_config(policy, Path("train.jsonl"))
     codec = codec_of(config, read_model(config.model).folder)
     rules = rules_of(config, config.train.max_tokens or NO_LIMIT)
     left = [number for number, reason in enumerate(reasons) if not reason]
     if not left:
-        return {}
+        return {}, {}
     with tempfile.TemporaryDirectory(prefix="holdfast-learn-", ignore_cleanup_errors=True) as work:
         rows, out, rejects, mended = (Path(work, name) for name in ("rows.jsonl", "clean.jsonl", "rejects.jsonl", "mended.jsonl"))
         append(rows, [came[number].row or {} for number in left])
@@ -95,7 +102,19 @@ def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> d
         for entry in read_lines(rejects):
             reasons[left[entry["line"] - 1]] = entry["reason"]
         good = [number for number in left if not reasons[number]]
-        return dict(zip(good, read_lines(out), strict=True))
+        first = _together(out, rules, codec)
+        return dict(zip(good, read_lines(out), strict=True)), {number: good[first.get(at, at)] for at, number in enumerate(good)}
+
+
+def _together(file: Path, rules: Rules, codec: Codec) -> dict[int, int]:
+    """Return of the rows of a file, counted from 0, the first that each hangs together with, as those of a run are held out by groups."""
+    shards = [(block, tokenise(block, rules, codec)) for block in blocks(str(file))]
+    if not shards:
+        return {}
+    line = np.concatenate([block.first_line - 1 + shard.lines.astype(np.int64) for block, shard in shards])
+    kin = Kin(*(np.concatenate([getattr(shard, name) for _, shard in shards]) for name in Kin._fields))
+    first = groups_of(kin, np.zeros(len(line), np.int32), line).first
+    return dict(zip(line.tolist(), line[first].tolist(), strict=True))
 
 
 def _limit_persons(policy: Policy, came: list[ArrivedRecord], reasons: list[str], kept: dict[int, Json]) -> None:

@@ -139,7 +139,7 @@ class Learner:
         came = [ArrivedRecord(**entry) for entry in read_lines(one.arrived)]
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
         judged = judge_rows(self.policy, came, seen_keys(before))
-        held = _held_out(judged.kept, self.policy.gate.new)
+        held = _held_out(judged.kept, judged.together, self.policy.gate.new)
         fates = []
         for number, entry in enumerate(came):
             fate = "rejected" if judged.reasons[number] else "held_out" if number in held else "trained"
@@ -266,10 +266,18 @@ def mark_told(rounds: list[Round]) -> None:
         write_json(each.path / "told.json", {"time": round(time.time(), 3)})
 
 
-def _held_out(kept: dict[int, Json], share: float) -> set[int]:
-    """Return the numbers of the rows that are held out, drawn by a hash of their content."""
-    count = min(len(kept) // 2, max(_LEAST_NEW, round(share * len(kept))))
-    return set(sorted(kept, key=lambda number: _draw(0, str(row_key(kept[number]))))[:count])
+def _held_out(kept: dict[int, Json], together: dict[int, int], share: float) -> set[int]:
+    """Return the numbers of the rows that are held out, drawn by a hash of their content; rows that hang together stay together."""
+    most = len(kept) // 2
+    count = min(most, max(_LEAST_NEW, round(share * len(kept))))
+    groups: dict[int, list[int]] = {}
+    for number in sorted(kept, key=lambda number: _draw(0, str(row_key(kept[number])))):
+        groups.setdefault(together.get(number, number), []).append(number)
+    held: set[int] = set()
+    for group in groups.values():
+        if len(held) < count and len(held) + len(group) <= most:
+            held.update(group)
+    return held
 
 
 def _draw(number: int, text: str) -> str:

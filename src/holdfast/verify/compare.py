@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.child import PartAnswer, measure
@@ -57,7 +58,7 @@ def verify(request: Request) -> Json:
     subject = request.subject
     codec = subject_codec(subject)
     longest = min(MOST_TOKENS, subject.facts.positions or MOST_TOKENS)
-    task = _task_rows(request, codec, longest)
+    task = _seen_by_other(request, _task_rows(request, codec, longest))
     general = of_general(codec, longest, request.general_lines)
     asked = _asked(request, task, codec, longest)
     ends = end_tokens(codec, subject.facts)
@@ -91,6 +92,12 @@ def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
     if request.subject.run is None:
         raise Stop(USAGE, f"{request.subject.tuned} was given without its run", "give rows it was not trained on with --rows FILE")
     return of_run(request.subject.run)
+
+
+def _seen_by_other(request: Request, task: Samples) -> Samples:
+    """Return the same rows with what of them the model has learned that is compared with, where that is known."""
+    learned = learned_by(request.against.run) if request.against and request.against.run else None
+    return replace(task, overlap_against=task.overlap_with(learned.keys)) if learned else task
 
 
 def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[tuple[list[int], str | None, Prompt | None]]:
@@ -132,7 +139,7 @@ def _answer(
     passed = _passed(asked, texts)
     forgotten_loss, forgotten = loss_answer(general_losses)
     groups = {"groups": _groups(task, losses, request.groups)} if request.groups else {}
-    verdict = judge(loss, difference, passed | paired_tests(suite), _trained_on(task))
+    verdict = judge(loss, difference, passed | paired_tests(suite), _trained_on(task, request.against))
     return {
         "loads": True,
         "infers": not asked or any(one["ids"] for one in tuned.facts["answers"]),
@@ -140,6 +147,8 @@ def _answer(
         "kind": task.kind,
         "grouped_by": ["line", "prompt", *(kind for kind in task.grouped_by if kind != "prompt")],
         "overlap": task.overlap.as_json() if task.overlap else None,
+        "overlap_against": task.overlap_against.as_json() if task.overlap_against else None,
+        "not_looked_at": [task.unknown] if task.unknown else [],
         "against": request.against.name if request.against else "base",
         "loss": loss,
         "ab": ab_answer(losses, floor),
@@ -167,12 +176,13 @@ def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) ->
     return found
 
 
-def _trained_on(task: Samples) -> str:
-    """Return in words that the rows, or half of them and more, are those of training; empty where they are not."""
+def _trained_on(task: Samples, against: Subject | None = None) -> str:
+    """Return in words that the rows, or half of them and more, are those that a model was trained on; empty where they are not."""
     if task.kind == "training":
         return "the rows are those it was trained on: no row was held out"
-    if task.overlap is not None and 2 * task.overlap.same >= task.overlap.rows:
-        return f"{task.overlap.same:,} of {task.overlap.rows:,} rows stand in training word for word"
+    for found, whose in ((task.overlap, ""), (task.overlap_against, f" of {against.name}" if against else "")):
+        if found is not None and 2 * found.same >= found.rows:
+            return f"{found.same:,} of {found.rows:,} rows stand in training{whose} word for word"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,14 @@ class Keys(NamedTuple):
 
     whole: Numbers
     prompt: Numbers
+
+
+NONE = Keys(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def joined(parts: Iterable[Keys]) -> Keys:
+    """Return the keys of rows of several sets as one."""
+    return Keys(*map(np.concatenate, zip(NONE, *parts, strict=True)))
 
 
 def keys_of(ids: npt.NDArray[np.int32], learned: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> Keys:
@@ -72,8 +81,8 @@ def overlap_of(rows: Keys, others: Keys, kin: npt.NDArray[np.bool_] | None = Non
     return Overlap(len(same), int(same.sum()), int((same | prompt | (False if kin is None else kin)).sum()))
 
 
-def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows) -> Overlap:
-    """Return how many held-out rows of a token set stand in its training rows."""
+def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows, before: Keys = NONE) -> Overlap:
+    """Return how many held-out rows of a token set stand in its training rows, or in those that were learned before."""
     keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
     kin = None
     if tokens.group is not None:  # by text, so other spaces, case and layouts count as well
@@ -81,11 +90,14 @@ def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows) -> Overlap:
         trained[tokens.group[training]] = True
         kin = trained[tokens.group[held_out]]
     ours, theirs = (Keys(keys.whole[rows], keys.prompt[rows]) for rows in (held_out, training))
-    return overlap_of(ours, theirs, kin)
+    return overlap_of(ours, joined([theirs, before]), kin)
 
 
-def held_out_facts(tokens: TokenSet, data: Data, seed: int) -> Json:
-    """Return `held_out` of a data report: what was looked at to draw the rows, how many changed sides for it, and the overlap."""
+def held_out_facts(tokens: TokenSet, data: Data, seed: int, before: Keys = NONE) -> Json:
+    """Return `held_out` of a data report: what was looked at to draw the rows, how many changed sides for it, and the overlap.
+
+    before: keys of the rows that the adapter has learned which the run begins with.
+    """
     training, held_out = split(tokens, data, seed)
     facts: Json = {"grouped_by": list(tokens.grouped_by or ()), "grouped": 0, "moved": 0}
     if tokens.group is not None:
@@ -93,7 +105,10 @@ def held_out_facts(tokens: TokenSet, data: Data, seed: int) -> Json:
         facts["grouped"] = int(sizes[sizes > 1].sum())
         if not tokens.held_out_files:
             facts["moved"] = len(np.setxor1d(held_out, split_rows(len(tokens), data.held_out, seed)[1]))
-    return overlap_in(tokens, training, held_out).as_json() | facts
+    if len(before.whole):
+        keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
+        facts["before"] = int(np.isin(keys.whole[held_out], before.whole).sum())
+    return overlap_in(tokens, training, held_out, before).as_json() | facts
 
 
 def told_of_held_out(facts: Json, by_file: bool) -> list[str]:
@@ -108,5 +123,7 @@ def told_of_held_out(facts: Json, by_file: bool) -> list[str]:
     if facts["same"] or facts["same_prompt"]:
         told = f"! of {rows:,} held-out rows {facts['same']:,} stand in training word for word"
         told += f", {facts['same_prompt']:,} with their prompt or much alike"
-        lines.append(f"{told}; what they show is partly memory" + ("" if by_file else ": most rows hang together"))
+        if before := facts.get("before"):
+            told += f", {before:,} of them in the training of the adapter that it begins with"
+        lines.append(f"{told}; what they show is partly memory" + ("" if by_file or before else ": most rows hang together"))
     return lines

@@ -83,9 +83,15 @@ def _listed(grouped_by: list[str]) -> str:
 
 def _overlap(answer: Json) -> str:
     """Say how many of the rows stand in training, or that they were not looked for."""
-    found = answer["overlap"]
     if answer["kind"] == "training":
         return "all of them"
+    told = _counted_overlap(answer["overlap"])
+    if answer["not_looked_at"]:
+        told += f"; not looked at: the rows of {' and '.join(answer['not_looked_at'])}, which it began with"
+    return told if answer["against"] == "base" else f"{told}; of {answer['against']}: {_counted_overlap(answer['overlap_against'])}"
+
+
+def _counted_overlap(found: Json | None) -> str:
     if found is None:
         return "not looked at: the rows of its run are not here"
     return f"{found['same']:,} of {found['rows']:,} word for word, {found['same_prompt']:,} with their prompt"
