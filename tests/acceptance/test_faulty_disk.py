@@ -136,7 +136,7 @@ def _swept(library: Path, folder: Path, *more: str) -> None:
 
 def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path) -> None:
     """No bug of ours, no wrong hint, nothing wrong that is called done, nothing half written, and the same command again does it."""
-    _swept(disk, tmp_path, "--commands", "check,clean,split", "--every", "11")
+    _swept(disk, tmp_path, "--commands", "check,clean,split,init", "--every", "11", "--most", "4")
 
 
 @pytest.mark.long

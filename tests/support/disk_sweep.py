@@ -205,11 +205,11 @@ class Command:
         place = self.place
         place.renew()
         done = place.run(self.words, at=at, lasts=lasts, fault=str(number))
-        _, met, number = place.disk.seen()
+        drawn, (_, met, number) = number, place.disk.seen()
         place.disk.set()
         if not met:
             return None
-        short = list(self._shortfalls(done, {number, errno.EIO} if lasts > 1 else {number}))
+        short = list(self._shortfalls(done, {drawn, number, errno.EIO} if lasts > 1 else {number}))
         if living := place.living():
             short.append(f"living: {living}")
         new = set(place.files()) - self.names
