@@ -20,6 +20,7 @@ class Command:
     there: checkpoints that were there before, with their time of change: another run's. unknown_option: the option to go on that was
     added to it and that it said it does not know; it is added no more. stdin: the file it reads as its standard input, from byte stdin_at.
     to: a second place for its states; to_every: fewest steps between two of them that the callback keeps.
+    standby: its Python may wait a second time, imports done.
     """
 
     argv: tuple[str, ...]
@@ -38,6 +39,7 @@ class Command:
     stdin_at: int = 0
     to: str | None = None
     to_every: int = 1
+    standby: bool = True
 
     @property
     def place(self) -> Path | None:
