@@ -11,7 +11,8 @@ seconds; of several ranks, one that is drawn with them. What a kill costs is the
 time from the last step before it to the first step that is further than any before, less one step (the median of the twenty around it, so
 that other work on the machine does not count); goodput is the rest of the window over the window. The first start, up to the first step,
 does not count for anybody. Peers: transformers' Trainer with resume_from_checkpoint, started again by a shell loop, by
-torchrun --max-restarts, or by `holdfast run`, without (run) and with the callback (callback). `--wait` seconds of each of their steps are
+torchrun --max-restarts, or by `holdfast run`, without (run) and with the callback (callback;
+no-standby: each start a plain one). `--wait` seconds of each of their steps are
 spent asleep, so that several fit on a small machine `--at-once`: then all meet the same kills at the same load.
 
 With torchft the others go on without a rank until it is back, with fewer samples a step: `torchft` is an interpreter that has
@@ -45,7 +46,7 @@ PEER = Path(__file__).with_name("peer_trainer.py")
 TORCHFT = Path(__file__).with_name("torchft_trainer.py")
 _FIRST_STEP_S = 300
 OURS = ("holdfast", "unsharded")  # the latter with train.reduction_parts off: a rank's samples are one micro-batch, as the peers' are
-RUNS = {**dict.fromkeys(OURS, "run"), "run": "held", "callback": "held"}  # their run folders
+RUNS = {**dict.fromkeys(OURS, "run"), "run": "held", "callback": "held", "no-standby": "held"}  # their run folders
 COLUMNS = ("contender", "kills", "steps reached", "median step s", "goodput", "steps computed twice", "s lost a kill", "samples")
 
 
@@ -173,6 +174,7 @@ def started(name: str, arguments: argparse.Namespace, folder: Path) -> subproces
     command = {
         "run": f"{held} -- {peer}",
         "callback": f"{held} --callback -- {peer}",
+        "no-standby": f"{held} --callback --no-standby -- {peer}",
         **dict.fromkeys(OURS, f"exec {sys.executable} -m holdfast train {folder}/c.yaml --run {folder}/run"),
         "loop": f"until {peer}; do :; done",
         "torchft": of_torchft(arguments, folder) if name == "torchft" else "",

@@ -44,6 +44,7 @@ STANDARD_LIBRARY_ONLY = (
     "processes/shim.py",
     "processes/command_session.py",
     "processes/trainers.py",
+    "callback/standby.py",
     "processes/tree.py",
     "machine/clock.py",
     "base/signal_names.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import math
@@ -14,6 +15,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from holdfast.callback.standby import note
 
 ATTEMPT, RESUME, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_RESUME", "HOLDFAST_SNAPSHOT"
 STEP = "step.bin"  # in the attempt's folder: the newest step, each step
@@ -30,6 +33,7 @@ class Account:
         self.facts: dict[str, Any] = {}
         self._written = self._cost = 0.0
         self._step: mmap.mmap | None = None
+        self._noted = False  # what was imported
         self.stacks = _register_stacks() if self.folder is not None else False
 
     def pulse(self, at_once: bool = False, **facts: Any) -> None:
@@ -52,6 +56,10 @@ class Account:
                 handle.write(bytes(_COUNT.size))
                 handle.flush()
                 self._step = mmap.mmap(handle.fileno(), _COUNT.size)
+        elif not self._noted:  # a step is done
+            self._noted = True
+            with contextlib.suppress(Exception):  # a restart takes longer then
+                note(self.folder)
         _COUNT.pack_into(self._step, 0, step)
 
     def event(self, kind: str, text: str, **facts: Any) -> None:

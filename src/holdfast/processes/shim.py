@@ -3,6 +3,7 @@
     python -m holdfast.processes.shim ATTEMPT_FOLDER               a trainer, with a writer beside it
     python -m holdfast.processes.shim --command ATTEMPT_FOLDER     somebody else's command, in a session of its own
     python -m holdfast.processes.shim --standby ORDERS             waits, with a trainer that is ready, for an attempt on standard input
+    python -m holdfast.processes.shim --command-standby ORDERS     the same with the command's Python (callback/standby.py)
 
 It outlives the supervisor. The run's trainer lock is taken here and inherited by what it starts, so the kernel holds it exactly as
 long as one of the two lives, and no second trainer can start.
@@ -27,7 +28,7 @@ from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
 from holdfast.processes.command_session import CommandSession, write_whole
 from holdfast.processes.rank_environment import recorder_variables
-from holdfast.processes.trainers import Trainers
+from holdfast.processes.trainers import Trainers, WaitingCommand
 
 LOOK_EVERY_S = 0.5
 WRITER_PAUSE_S = (0.1, 5.0)
@@ -45,18 +46,20 @@ class Beside(Protocol):
 
 def main(argv: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, (lambda *_: None) if argv[0] == "--command" else signal.SIG_IGN)  # a command would inherit SIG_IGN
-    if argv[0] != "--standby":
+        signal.signal(ignored, (lambda *_: None) if argv[0].startswith("--command") else signal.SIG_IGN)  # a command would inherit SIG_IGN
+    if not argv[0].endswith("-standby"):
         return _attend(Path(argv[-1]), None, None, foreign=argv[0] == "--command")
     orders = json.loads(Path(argv[1]).read_text())
     lock = lock_descriptor(orders["trainer_lock"])
-    trainers = Trainers(orders["argv"], orders.get("devices", [0]), _environment(orders), (lock,), stdin=subprocess.PIPE)
+    foreign = argv[0] == "--command-standby"
+    waiting = WaitingCommand(orders, _environment(orders), lock) if foreign else None
+    trainers = waiting or Trainers(orders["argv"], orders.get("devices", [0]), _environment(orders), (lock,), stdin=subprocess.PIPE)
     names = Path(argv[1]).with_name("standby_pids.json")
     with contextlib.suppress(OSError):
         write_whole(names, {"standby shim": myself(), "standby": identify(trainers.processes[0].pid)})
     attempt = sys.stdin.readline().strip()
     names.unlink(missing_ok=True)
-    code = _attend(Path(attempt), lock, trainers) if attempt else 0
+    code = _attend(Path(attempt), lock, trainers, foreign) if attempt else 0
     trainers.kill()
     return code
 
@@ -73,11 +76,14 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
     environment = _environment(launch)
     if foreign or (len(launch.get("devices", ())) > 1 and launch.get("settings", {}).get("device") != "cpu"):  # on a CPU there is no NCCL
         environment |= recorder_variables(attempt, environment)
-    times, trainers = {"began": clock.now()}, standby
+    times: dict[str, Any] = {"began": clock.now()}
+    trainers = standby
     signal.signal(signal.SIGTERM, lambda *_: trainers.send_signal(signal.SIGTERM) if trainers else None)
     with open_log(attempt / "output.log") as output:
         session = CommandSession(launch, attempt, output) if foreign else None
-        if standby is None or not standby.tell(f"{int(attempt.name)}\n"):
+        if isinstance(standby, WaitingCommand) and session:
+            times["stood_by"] = standby.become(launch, environment, session.slave, attempt)
+        if not (times.get("stood_by") or (standby and not session and standby.tell(f"{int(attempt.name)}\n"))):
             try:
                 streams = session.streams() if session else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
                 trainers = Trainers(launch["argv"], launch.get("devices", [0]), environment, (lock,), **streams)

@@ -10,15 +10,17 @@ from types import TracebackType
 from typing import Literal
 
 from holdfast.base.child import module_command
-from holdfast.base.files import last_line, takes_nothing, write_json
+from holdfast.base.files import Json, last_line, takes_nothing, write_json
 from holdfast.base.safe_open import open_log
+from holdfast.processes.tree import waits_in
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
 from holdfast.run.types import Launch
 
 _LOOK_EVERY_S = 1.0
 _REST_S = 5.0  # after a takeover, before the next one starts beside the new trainer
-_WORTH_S = 60.0  # of training still to come: a standby costs about ten seconds of one core to start
+_ENDS_S = 10.0
+WORTH_S = 60.0  # of training still to come: a standby costs about ten seconds of one core to start
 
 Mode = Literal["off", "imports", "model"]
 
@@ -60,20 +62,11 @@ class Standby:
         if row is None:
             return False
         steps = settings_at(read_timeline(self.run.timeline_file), row["step"]).steps
-        return self.always or (steps - row["step"]) * row["seconds"] > _WORTH_S
+        return self.always or (steps - row["step"]) * row["seconds"] > WORTH_S
 
     def _start(self, launch: Launch) -> None:
         argv = [*launch.argv[:-1], "standby", str(self.run.path), self.mode]
-        orders = {"argv": argv, "env": launch.env, "devices": launch.devices, "trainer_lock": str(self.run.trainer_lock)}
-        write_json(self.run.standby_file, orders, durable=False)
-        with open_log(self.run.path / "standby.log", anew=True) as log:
-            self.shim = subprocess.Popen(
-                module_command("holdfast.processes.shim", "--standby", self.run.standby_file),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.shim = start_waiting(self.run, "--standby", {"argv": argv, "env": launch.env, "devices": launch.devices})
         self.launch = launch
 
     def waits(self) -> bool:
@@ -82,13 +75,7 @@ class Standby:
     def take_over(self, attempt: Path, launch: Launch) -> subprocess.Popen[bytes] | None:
         """Give the attempt, whose launch.json is written, to the standby; its shim, or None when none fits or it is gone."""
         shim = self.shim
-        if shim is None or shim.stdin is None or not self.waits() or launch != self.launch:
-            self.discard()
-            return None
-        try:
-            shim.stdin.write(f"{attempt}\n".encode())
-            shim.stdin.close()
-        except OSError:
+        if shim is None or not self.waits() or is_stopped(shim) or launch != self.launch or not give(shim, attempt):
             self.discard()
             return None
         self.shim = self.launch = None
@@ -98,8 +85,40 @@ class Standby:
     def discard(self) -> None:
         """Let a waiting pair end."""
         if self.shim is not None:
-            if self.shim.stdin is not None:
-                with contextlib.suppress(OSError):
-                    self.shim.stdin.close()
-            self.shim.wait()
+            let_end(self.shim)
         self.shim = self.launch = None
+
+
+def start_waiting(run: RunFolder, how: str, orders: Json) -> subprocess.Popen[bytes]:
+    """Start a shim that waits for an attempt, as `how` says (processes/shim.py). Raises OSError."""
+    write_json(run.standby_file, orders | {"trainer_lock": str(run.trainer_lock)}, durable=False)
+    with open_log(run.path / "standby.log", anew=True) as log:
+        argv = module_command("holdfast.processes.shim", how, run.standby_file)
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+
+
+def give(shim: subprocess.Popen[bytes], attempt: Path) -> bool:
+    """Give the attempt to a shim that waits; whether it is there to read it."""
+    assert shim.stdin is not None
+    try:
+        shim.stdin.write(f"{attempt}\n".encode())
+        shim.stdin.close()
+    except OSError:
+        return False
+    return True
+
+
+def let_end(shim: subprocess.Popen[bytes]) -> None:
+    """Let a shim that waits end with its process; kill one that is stopped, or does not end."""
+    if shim.stdin is not None:
+        with contextlib.suppress(OSError):
+            shim.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        shim.wait(0.0 if is_stopped(shim) else _ENDS_S)
+    shim.kill()
+    shim.wait()
+
+
+def is_stopped(shim: subprocess.Popen[bytes]) -> bool:
+    """True if a signal has stopped it: it would not notice what it is given."""
+    return waits_in(shim.pid).get("state") in ("T", "t")

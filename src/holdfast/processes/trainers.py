@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.base.signal_names import at_limit, children_s
+from holdfast.callback.standby import READY, STANDBY, TAKEN
 from holdfast.processes.rank_environment import listen, rank_variables
+from holdfast.processes.tree import bytes_read, cpu_seconds
 from holdfast.run.outcomes import kind_by_code
 
 _GRACE_S = {"peer_lost": 5.0, "device_gone": 0.0, "elsewhere": 0.0, None: 0.0}  # for the others to end by themselves; None: it died
 _GRACE_DECIDED_S = 30.0
+TAKE_S = 5.0  # for it to answer; it has only to open its streams
+_LOOK_S, _LONGEST_S = 2.0, 120.0  # for one that still imports: it is ahead of a plain start as long as it reads or computes
 
 
 class Trainers:
@@ -97,3 +104,40 @@ class Trainers:
         """Return the seconds until the others are ended; None: they will end by themselves, after what they have to do."""
         kind = kind_by_code(code)
         return None if kind in ("finished", "interrupted") else _GRACE_S.get(kind, _GRACE_DECIDED_S)
+
+
+class WaitingCommand(Trainers):
+    """A command's Python that waits with its imports done (callback/standby.py), the leader of a session; it ends with this process."""
+
+    def __init__(self, orders: dict[str, Any], environment: dict[str, str], lock: int) -> None:
+        self.before = environment
+        self.heard, answer = os.pipe()
+        told = environment | {STANDBY: f"{answer}:{orders['modules']}"}
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "cwd": orders["folder"], "start_new_session": True}
+        super().__init__(orders["argv"], [0], told, (lock, answer), **streams)
+        os.close(answer)
+
+    def become(self, launch: dict[str, Any], environment: dict[str, str], terminal: int | None, attempt: Path) -> bool:
+        """Give it the attempt; whether it took it. One that hangs, does not answer or is of another start is gone afterwards."""
+        order = {name: launch.get(name) for name in ("argv", "folder", "stdin")} | {
+            "before": self.before,
+            "environment": environment,
+            "terminal": terminal is not None,
+            "output": os.ttyname(terminal) if terminal is not None else str(attempt / "output.log"),
+        }
+        taken = self._is_ready() and self.tell(json.dumps(order) + "\n") and self._answers()
+        os.close(self.heard)
+        if not taken:
+            self.kill()
+            self.processes[0].wait()
+        return taken
+
+    def _is_ready(self) -> bool:
+        pids, worked, until = self.living, (-1.0, 0), time.monotonic() + _LONGEST_S
+        while worked != (worked := (cpu_seconds(pids), bytes_read(pids))) and time.monotonic() < until:
+            if select.select([self.heard], [], [], _LOOK_S)[0]:
+                return os.read(self.heard, 1) == READY
+        return False
+
+    def _answers(self) -> bool:
+        return bool(select.select([self.heard], [], [], TAKE_S)[0]) and os.read(self.heard, 1) == TAKEN

@@ -21,6 +21,7 @@ class Command:
     added to it and that it said it does not know; it is added no more. stdin: the file it reads as its standard input, from byte stdin_at,
     or the name of one in the run folder.
     to: a second place for its states; to_every: fewest steps between two of them that the callback keeps.
+    standby: its Python may wait a second time, imports done.
     """
 
     argv: tuple[str, ...]
@@ -39,6 +40,7 @@ class Command:
     stdin_at: int = 0
     to: str | None = None
     to_every: int = 1
+    standby: bool = True
 
     @property
     def place(self) -> Path | None:

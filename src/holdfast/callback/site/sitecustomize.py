@@ -1,5 +1,7 @@
 """Put on PYTHONPATH by `holdfast run --callback`: gives every transformers Trainer of this process holdfast's callback.
 
+A process that has HOLDFAST_STANDBY in its environment waits here, before its script is opened (callback/standby.py).
+
 Imports nothing but the standard library until transformers' Trainer is imported; a sitecustomize that was there before is run
 as ever.
 """
@@ -15,6 +17,7 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (nothing is imported that is not there already)
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
+_ORDER = os.environ.pop("HOLDFAST_STANDBY", "")  # what an import starts must not wait, too
 
 
 def _run_the_other() -> None:
@@ -26,10 +29,23 @@ def _run_the_other() -> None:
         spec.loader.exec_module(module)
 
 
+changes: Any = []  # (module, variables that changed before its import); None: this process has waited
+_environment = dict(os.environ)
+
+
+def _note_changes(module: str) -> None:
+    global _environment
+    if changes is not None and _environment != (now := dict(os.environ)):
+        names = {name for name in {*_environment, *now} if _environment.get(name) != now.get(name)}
+        changes.append((module, {name: now.get(name) for name in names}))
+        _environment = now
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds our own package for those whose Python does not have it, and wraps the loading of transformers.trainer."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        _note_changes(name)
         if name == "holdfast":
             place = os.path.join(_PACKAGE, "__init__.py")  # noqa: PTH118
             return importlib.util.spec_from_file_location(name, place, submodule_search_locations=[_PACKAGE])
@@ -86,5 +102,13 @@ def _wrap(trainer: Any) -> None:
     trainer.__init__, trainer.train = functools.wraps(begin)(__init__), functools.wraps(train)(with_checkpoint)
 
 
-_run_the_other()
-sys.meta_path.insert(0, _Finder())
+try:
+    _run_the_other()
+    sys.meta_path.insert(0, _Finder())
+    if _ORDER:
+        changes = None
+        importlib.import_module("holdfast.callback.standby").wait(_ORDER)
+except BaseException:
+    if _ORDER:
+        os._exit(1)  # Python would go on to the script
+    raise

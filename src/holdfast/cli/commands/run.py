@@ -75,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " address; the same command goes on from there on another machine",
     )
     parser.add_argument("--to-every", type=int, default=1, metavar="N", help="steps between two states sent there, at least (1)")
+    parser.add_argument(
+        "--no-standby",
+        dest="standby",
+        action="store_false",
+        help="start no second Python that waits, imports done, to become the next start (with --callback, beside a longer training)",
+    )
     parser.add_argument("--notify", type=Path, metavar="FILE", help="who is told of its turns: YAML with the keys of run.notify")
     parser.add_argument("--json", action="store_true", help="print summary.json on standard output, everything else on standard error")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command, as you would type it")
@@ -135,6 +141,7 @@ def _command(arguments: argparse.Namespace) -> tuple[Command, bytes]:
         stdin_at=at,
         to=arguments.to,
         to_every=arguments.to_every,
+        standby=arguments.standby,
     )
     flag = resumes_by(words, card)
     goes_on = flag is not None and given(training.words, flag) is not None

@@ -35,13 +35,14 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
 from holdfast.supervision.command.signs import ProgressSigns, Signs
+from holdfast.supervision.command.standby import CommandStandby
 
 ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to
 _PY_SPY_S = 10.0
 
 
-def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json) -> Attempt:
-    """Write a new attempt down, then start its shim."""
+def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json, standby: CommandStandby) -> Attempt:
+    """Write a new attempt down, then give it to the standby, or start its shim."""
     number = max(run.attempts(), default=0) + 1
     attempt = run.made(run.attempt(number))
     env = env | {ATTEMPT: str(attempt)}
@@ -50,7 +51,8 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
         attempt / "launch.json",
         facts | {"started": clock.now(), "oom_kills": oom_kills(Place()), "clock": os.environ.get(clock.CLOCK)} | orders,
     )
-    return Attempt(number, attempt, start_shim(attempt, "--command"))
+    waiting = standby.take_over(attempt)
+    return Attempt(number, attempt, waiting or start_shim(attempt, "--command"), stood_by=waiting is not None)
 
 
 def watch(

@@ -35,6 +35,7 @@ from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.command.signs import ProgressSigns, Signs, steps_believed
+from holdfast.supervision.command.standby import CommandStandby
 from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.evidence import collect, free_bytes
 from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
@@ -59,6 +60,7 @@ class CommandRun:
         self.card = _without(cards.get(command.launcher or ""), command.unknown_option)
         self.states = States(run, command, self.card, view.tell)
         self.remedies = Remedies(run, command, self.card)
+        self.standby = CommandStandby(run)
         self.session = uuid.uuid4().hex
         self.seen: ProgressSigns | None = None
         self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
@@ -93,8 +95,8 @@ class CommandRun:
             "terminal": _terminal_size(),
             "stdin": [str(self.run.path / self.command.stdin), self.command.stdin_at] if self.command.stdin else None,
         }
-        attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders)
-        self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name)
+        attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby)
+        self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name, stood_by=attempt.stood_by)
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
@@ -128,6 +130,7 @@ class CommandRun:
             self._note(attempt, seen, signs)
             if seen.stepped and seen.source == "callback":
                 self.states.await_death(attempt)
+            self.standby.consider(attempt, self.command, seen)
             self.view.tick(seen)
             return self.view.stop()
 

@@ -113,6 +113,7 @@ def run_command(
         except FolderGone as gone:
             return _without_folder(run, gone.code, stop.wish() > 0, terminal.tell)
         finally:
+            user.standby.discard()
             user.states.release()
         echo.drain()
         return _conclude(user, outcome, terminal, beside)
