@@ -16,7 +16,7 @@ ROUTED = "routed"  # the model whose answers are those of the expert that the ro
 
 
 @dataclass(frozen=True)
-class Experts:
+class RoutedExperts:
     """names: of the domains; adapters: of each; router: which of them answers a prompt."""
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ def stamp_of(run: Path | None) -> int:
         return 0
 
 
-def read_experts(subject: Subject, base: str | None = None) -> Experts | None:
+def read_experts(subject: Subject, base: str | None = None) -> RoutedExperts | None:
     """Return the experts of a run's adapter; None where there are none. Raises Stop where they are damaged, or of another adapter."""
     if subject.run is None or not stamp_of(subject.run.path):
         return None
@@ -62,4 +62,4 @@ def read_experts(subject: Subject, base: str | None = None) -> Experts | None:
         raise Stop(BLOCKED, f"{folder / ROUTER} is not what {FILE} names", again)
     adapters = tuple(read_subject(folder / one["run"], base) for one in told["experts"])
     router = router_of((folder / ROUTER).read_bytes())
-    return Experts(tuple(one["name"] for one in told["experts"]), adapters, router)
+    return RoutedExperts(tuple(one["name"] for one in told["experts"]), adapters, router)

@@ -12,7 +12,7 @@ from holdfast.base.files import Json
 from holdfast.data.tokens.codec import Codec
 from holdfast.serve.endpoint import RequestRefused
 from holdfast.serve.engines import MODELS, AnswerRequest, Engine
-from holdfast.serve.experts import ROUTED, Experts, expert_model
+from holdfast.serve.experts import ROUTED, RoutedExperts, expert_model
 from holdfast.serve.preferences import Blind
 
 _AT_ONCE = 2  # answers that are asked of an engine together; the others wait
@@ -32,7 +32,7 @@ class ServedModel:
     asked: int = 0
     over: bool = False
     turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(_AT_ONCE))
-    experts: Experts | None = None
+    experts: RoutedExperts | None = None
     stamp: int = 0
 
     @property

@@ -167,7 +167,7 @@ class Terminal:
         """Say, where no live line tells it, that there is no step yet: after 15 seconds, and each time that twice as many have passed."""
         if self._progress is None and seconds >= self._starting:
             self._starting *= 2
-            self.say(f"{span(seconds)}: no step yet; the model is loaded, and what makes steps fast is proven, before the first one")
+            self.say(f"{span(seconds)}: no step yet; the model is loaded and its fast paths are tried before the first one")
 
     def _ahead(self, row: Json) -> str:
         """Say how long the steps that are left may take; empty where nothing is known of it, or none is left."""

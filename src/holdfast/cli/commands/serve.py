@@ -30,7 +30,7 @@ from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.endpoint import refuse_port
 from holdfast.serve.engines import Engine, LlamaCpp, Transformers
-from holdfast.serve.experts import Experts, expert_model, read_experts, stamp_of
+from holdfast.serve.experts import RoutedExperts, expert_model, read_experts, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown, subject_of
 from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind, kept, tally
@@ -140,7 +140,7 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
 
 
 def _engine(
-    arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None], experts: Experts | None
+    arguments: argparse.Namespace, subject: Subject, codec: Codec, work: Path, say: Callable[[str], None], experts: RoutedExperts | None
 ) -> Engine:
     """Choose llama.cpp where it is there and can take base and adapter; else transformers, and say why."""
     environment = measuring_environment(subject.run)
