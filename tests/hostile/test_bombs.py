@@ -129,6 +129,13 @@ def in_order(*parts: dict[str, object]) -> dict[str, object]:
 
 
 EMPTY = {"id": 5000, "content": "", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+AROUND = {
+    "type": "TemplateProcessing",
+    "single": [TEXT] * 5000,
+    "pair": [TEXT, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {},
+}
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+(b+)+$"}, "behavior": "Isolated", "invert": False}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 TOKENIZERS = {
@@ -137,8 +144,7 @@ TOKENIZERS = {
     "one that writes between all letters": ({"normalizer": replaced("", "x" * 1000)}, "times as long"),
     "long beginnings": ({"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "times as long"),
     "one that swallows all": ({"normalizer": replaced(r"[\s\S]+", "", "Regex")}, "makes no token of"),
-    "an added token without text": ({"added_tokens": [EMPTY]}, "without a text"),
-    "tokens around": ({"post_processor": {"type": "TemplateProcessing", "single": [{"a": 1}] * 5000}}, "tokens around each text"),
+    "tokens around": ({"post_processor": AROUND}, "tokens around each text"),
     "an expression that backtracks": ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTES]}}, "fails on these rows"),
 }
 
@@ -152,6 +158,17 @@ def test_a_tokenizer_that_makes_much_of_little_is_refused_in_a_sentence(name: st
     with bounded(name), pytest.raises(Stop, match=says) as stop:
         load_codec(tmp_path).encode([[("a" * 40 + "!", False), ("a" * 40 + "!", True)]], Rules(max_tokens=512))
     assert stop.value.code == BLOCKED
+
+
+def test_an_added_token_without_a_text_is_none(tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED["tiny"], tmp_path, dirs_exist_ok=True)
+    pieces = [[("a" * 40 + "!", False), ("a" * 40 + "!", True)]]
+    (plain,) = load_codec(tmp_path).encode(pieces, Rules(max_tokens=512))
+    file = tmp_path / "tokenizer.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"added_tokens": [*told["added_tokens"], EMPTY]}))
+    with bounded("an added token without text"):
+        assert load_codec(tmp_path).encode(pieces, Rules(max_tokens=512)) == [plain]
 
 
 CONFIGS: dict[str, dict[str, object]] = {

@@ -69,6 +69,25 @@ def test_rows_of_one_conversation_or_prompt_are_held_out_together(policy_of: Cal
     assert len(judged.kept) == 20 and len(held) == 8 and not talks[0] & talks[1]
 
 
+def test_a_conversation_that_goes_on_in_a_later_round_is_never_on_both_sides(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    learner = Learner(policy_of(round={"rows": 12}, replay={"old": 0.3, "general": 0.0}), print)
+    words = [row["output"] for row in make_rows(24)]
+    said = [[{"role": role, "content": f"{word} {role} {turn}"} for turn in "ab" for role in ("user", "assistant")] for word in words]
+    sides = []
+    for number, (talks, end) in enumerate(((said[:12], 2), (said[6:18], 4))):
+        write_rows(tmp_path / "inbox" / f"{number}.jsonl", [{"messages": each[:end]} for each in talks])
+        one, _ = learner.next_round()
+        assert one is not None
+        facts = one.done("judged", learner._judge(one))
+        sides.append([{row["messages"][0]["content"] for row in read_lines(file)} for file in (one.train, one.new)])
+        ended(one, carry=True)
+    assert facts["carried"] == 1 and facts["rows"]["replayed"]
+    assert not sides[1][0] & sides[1][1]
+
+
 def test_a_source_that_tells_everything_again_brings_nothing_new(policy_of: Callable[..., Policy]) -> None:
     rows = make_rows(5)
     seen = {row_key(row) for row in rows[:3]}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from conftest import holdfast, lines
 from holdfast.config.train import Until
+from holdfast.machine import clock
 from holdfast.run.timeline import Entry, Settings
 from holdfast.trainer.loop.goals import Goals
 
@@ -108,3 +111,26 @@ def test_a_schedule_is_fitted_to_hours_and_never_beyond_a_length_that_is_named(
     steps = bench.steps_of(hours=1.0, seconds=seconds)
     assert ends * 0.9 <= steps <= ends
     assert len(bench.entries) < 30, "not at every step"
+
+
+def test_a_calendar_that_is_set_by_ten_years_is_no_time_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = _Bench(tmp_path, 1000)
+    with clock.counting():
+        bench.job.orders = {"started": clock.now()}
+        goals = Goals(bench, Until(hours=5), 0)  # type: ignore[arg-type]
+        calendar = time.time
+        monkeypatch.setattr(time, "time", lambda: calendar() + 10 * 365 * 86400)
+        assert goals._decide_change({"step": 1, "loss": 1.0, "tokens": 10}) == {}
+
+
+def test_of_steps_whose_rows_are_lost_tokens_count_and_no_loss_before_them(tmp_path: Path) -> None:
+    bench = _Bench(tmp_path, 1000)
+    bench.job.run.steps = lambda: iter(
+        [{"step": step, "loss": float(step), "tokens": 80, "time": 0.0, "attempt": 1} for step in (1, 2, 5, 6)]
+    )
+    bench.task.data = SimpleNamespace(
+        table=SimpleNamespace(batch=8, samples=lambda step, _: np.arange(8 * (step - 1), 8 * step)), sizes=np.full(80, 10)
+    )
+    goals = Goals(bench, Until(loss=1.0), 6, lambda: 0.0)  # type: ignore[arg-type]
+    assert goals.tokens == 6 * 80
+    assert list(goals.losses) == [5.0, 6.0]

@@ -86,11 +86,28 @@ def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int]) -> Jud
     return JudgedRows(reasons, kept, together)
 
 
-def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> tuple[dict[int, Json], dict[int, int]]:
-    """Return the rows that training's own checks let through, and which hang together; fill in the reasons of the others."""
+def related(policy: Policy, rows: list[Json], others: list[Json]) -> set[int]:
+    """Return the numbers of the rows that hang together with one of the others: by conversation, prompt or likeness."""
+    if not rows or not others:
+        return set()
+    codec, rules = _reader(policy)
+    with tempfile.TemporaryDirectory(prefix="holdfast-learn-", ignore_cleanup_errors=True) as work:
+        append(Path(work, "rows.jsonl"), [*others, *rows])
+        first = _together(Path(work, "rows.jsonl"), rules, codec)
+    theirs = {first.get(number, number) for number in range(len(others))}
+    return {number for number in range(len(rows)) if first.get(len(others) + number) in theirs}
+
+
+def _reader(policy: Policy) -> tuple[Codec, Rules]:
+    """Return what reads a round's rows as training does."""
     config, _ = round_config(policy, Path("train.jsonl"))
     codec = codec_of(config, read_model(config.model).folder)
-    rules = rules_of(config, config.train.max_tokens or NO_LIMIT)
+    return codec, rules_of(config, config.train.max_tokens or NO_LIMIT)
+
+
+def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> tuple[dict[int, Json], dict[int, int]]:
+    """Return the rows that training's own checks let through, and which hang together; fill in the reasons of the others."""
+    codec, rules = _reader(policy)
     left = [number for number, reason in enumerate(reasons) if not reason]
     if not left:
         return {}, {}

@@ -19,7 +19,7 @@ from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.budget import make_room, refuse_no_room, time_is_up
 from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
-from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, round_config, seen_keys
+from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, related, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import PHASES, Round, carried_from, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
@@ -151,12 +151,14 @@ class Learner:
         rows = [row for number, row in judged.kept.items() if number not in held]
         new = [judged.kept[number] for number in sorted(held)]
         carried = carried_from(before) if self.policy.replay.carried else None
-        tried = [*read_lines(carried.rows)] if carried else []
+        tried = self._apart_from(new, [*read_lines(carried.rows)] if carried else [], "carried")
+        new += self._apart_from(rows, [*read_lines(carried.new)] if carried else [], "carried held-out")
         rows += tried
         write_bytes(one.rows, b"".join(map(json_line, rows)))
-        write_bytes(one.new, b"".join(map(json_line, [*new, *(read_lines(carried.new) if carried else ())])))
+        write_bytes(one.new, b"".join(map(json_line, new)))
         start = self._promoted_run()
         old, general = self._replayed(one, before, start, len(rows))
+        old = self._apart_from(new, old, "replayed")
         write_bytes(one.train, b"".join(map(json_line, rows + old)) + b"".join(line.encode() + b"\n" for line in general))
         counts = {"in": len(came), "kept": len(judged.kept), "rejected": judged.rejected, "replayed": len(old) + len(general) + len(tried)}
         replayed = {"old": len(old), "general": len(general), "carried": len(tried)}
@@ -168,6 +170,13 @@ class Learner:
             of = judged.flood + len(judged.kept)
             facts["refused"] = f"{judged.flood} of {of} rows are rejected, {count} of them as {worst}: nothing was trained on the rest"
         return facts
+
+    def _apart_from(self, others: list[Json], rows: list[Json], what: str) -> list[Json]:
+        """Return the rows that hang together with none of the others, so that none is measured on what is trained; say how many do not."""
+        out = related(self.policy, rows, others)
+        if out:
+            self.say(f"{counted(len(out), f'{what} row')} left out: of one conversation, prompt or likeness across training and the gate")
+        return [row for number, row in enumerate(rows) if number not in out]
 
     def _replayed(self, one: Round, before: list[Round], start: str | None, new: int) -> tuple[list[Json], list[str]]:
         """Draw old rows of the promoted version, and general ones, in their shares of all rows; by a hash, so again the same."""

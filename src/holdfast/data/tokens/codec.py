@@ -233,8 +233,9 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     settings = read_json(folder / "tokenizer_config.json") or {}
     try:
         if file.is_file():
-            refuse_growing(file, read_json(file) or {})
-            return _as_transformers_reads(Tokenizer.from_file(str(file)), folder, settings)
+            tokenizer = Tokenizer.from_file(str(file))
+            refuse_growing(file, tokenizer)
+            return _as_transformers_reads(tokenizer, folder, settings)
         if settings.get("tokenizer_class") == "Qwen2Tokenizer" and (folder / "merges.txt").is_file():
             return _of_qwen2(folder, settings)
     except Stop:

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json
+from holdfast.data.tokens.whole import state_of
 
 _MOST_GROWN = 256  # times that a normalizer may lengthen a text; those of models do it three times
 _LONGEST_ADDED = 64  # characters put before each text
@@ -19,15 +19,15 @@ _HINT = "fetch the model's tokenizer again"
 _WORDS = "The quick brown fox, 1 2 3."
 
 
-def refuse_growing(file: Path, settings: Json) -> None:
-    """Raise Stop(1) for a tokenizer that makes much of little: a normalizer that multiplies a text, tokens around it, an empty token."""
-    grown = _growth(settings.get("normalizer"))
+def refuse_growing(file: Path, tokenizer: Tokenizer) -> None:
+    """Raise Stop(1) for a tokenizer that makes much of little: a normalizer that multiplies a text, tokens around it.
+
+    Added tokens without a text are none to its library.
+    """
+    grown = _growth(state_of(tokenizer.normalizer))
     if grown > _MOST_GROWN:
         raise Stop(BLOCKED, f"{file}: its normalizer may make a text {grown:.3g} times as long, more than {_MOST_GROWN} times", _HINT)
-    added = settings.get("added_tokens")
-    if isinstance(added, list) and any(isinstance(token, dict) and token.get("content") == "" for token in added):
-        raise Stop(BLOCKED, f"{file} holds an added token without a text, which stands everywhere", _HINT)
-    around = _count_around(settings.get("post_processor"))
+    around = _count_around(state_of(tokenizer.post_processor))
     if around > _MOST_AROUND:
         raise Stop(BLOCKED, f"{file} puts {around:,} tokens around each text, more than {_MOST_AROUND:,}", _HINT)
 

@@ -5,13 +5,13 @@ What is decided is an entry of the settings timeline, on disk before a step uses
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 from holdfast.base.files import Json
 from holdfast.config.settings import PartialSettings
 from holdfast.config.train import Until
+from holdfast.machine import clock
 from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
@@ -32,16 +32,29 @@ class NoGoal:
 class Goals:
     """Looks at each step's row before it is committed. All ranks decide as the first one does."""
 
-    def __init__(self, training: TrainingState, until: Until, step: int, clock: Callable[[], float] = time.time) -> None:
-        self.training, self.until, self.clock = training, until, clock
-        rows = [row for row in training.job.run.steps() if row["step"] <= step] if training.rank.first else []
-        self.losses = deque((row["loss"] for row in rows if row["loss"] is not None), _WINDOW)
-        self.tokens = sum(row["tokens"] for row in rows)
+    def __init__(self, training: TrainingState, until: Until, step: int, now: Callable[[], float] = clock.now) -> None:
+        self.training, self.until, self.now = training, until, now
+        self.losses: deque[float] = deque(maxlen=_WINDOW)
+        self.tokens = 0
+        if training.rank.first:
+            self._take_committed(step)
         self.before = seconds_before(training.job.run, training.job.number) if training.rank.first else 0.0
-        self.began = (training.job.orders.get("started") or clock()) if training.rank.first else 0.0
+        self.began = (training.job.orders.get("started") or now()) if training.rank.first else 0.0
         self.times: deque[tuple[int, float]] = deque(maxlen=_TIMED)
         if step == 0 and until.tokens is not None:
             self._fit_to_tokens(until.tokens)
+
+    def _take_committed(self, step: int) -> None:
+        """Count the steps up to `step`. Of one whose row a power cut took, the tokens are known by its rows; no loss before it counts."""
+        rows = {row["step"]: row for row in self.training.job.run.steps() if row["step"] <= step}
+        self.tokens = sum(row["tokens"] for row in rows.values())
+        lost = [number for number in range(1, step + 1) if number not in rows]
+        if lost:
+            table, sizes = self.training.task.data.table, self.training.task.data.sizes
+            numbers = (table.samples(number, self.training.job.settings(number).samples) for number in lost)
+            self.tokens += sum(int(sizes[samples].sum()) for samples in numbers)
+        behind = (row["loss"] for number, row in rows.items() if number > max(lost, default=0))
+        self.losses.extend(loss for loss in behind if loss is not None)
 
     def look(self, row: Json) -> None:
         """Take up a step that was computed; end the run with it, or fit its length, where that is due."""
@@ -63,7 +76,7 @@ class Goals:
         self.tokens += row["tokens"]
         if row["loss"] is not None:
             self.losses.append(row["loss"])
-        now = self.clock()
+        now = self.now()
         self.times.append((step, now))
         if reached := self._find_goal(row, self.before + now - self.began):
             return {"steps": step, "goal": reached[0], "reason": reached[1]}
