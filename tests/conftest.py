@@ -76,6 +76,14 @@ def forks() -> None:
     forked.install()
 
 
+@pytest.fixture(autouse=True)
+def nobody_ends_unheard() -> Iterator[None]:
+    """What a command run in this process leaves of its signals ends no later test."""
+    yield
+    if (left := sys.modules.get("holdfast.supervision.signals")) is not None:
+        left.StopSignals._newest = None
+
+
 @pytest.fixture
 def exec_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(forked.EXEC, "1")

@@ -59,13 +59,17 @@ def test_while_a_run_goes_on_it_is_waited_for() -> None:
 
 
 _OTHERS = """
-import os, signal, sys, time
+import contextlib, os, signal, sys, time
+from holdfast.data.workers.interrupts import Interrupts
 from holdfast.supervision import signals as module
 module._PATIENCE_S = 0.1
 stop = module.StopSignals()
 if sys.argv[1] == "handler":
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.kill(os.getpid(), signal.SIGTERM)
+elif sys.argv[1] == "interrupts":
+    with contextlib.suppress(KeyboardInterrupt), Interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
 elif sys.argv[1] == "newer":
     module.StopSignals().running = True
     os.kill(os.getpid(), signal.SIGTERM)
@@ -80,7 +84,7 @@ print("lives")
 """
 
 
-@pytest.mark.parametrize("heard_by", ["handler", "newer", "fork"])
+@pytest.mark.parametrize("heard_by", ["handler", "interrupts", "newer", "fork"])
 def test_a_signal_that_somebody_else_hears_ends_nothing(heard_by: str) -> None:
     done = subprocess.run([sys.executable, "-c", _OTHERS, heard_by], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr

@@ -10,6 +10,7 @@ import threading
 import time
 
 from holdfast.base.errors import INTERRUPTED
+from holdfast.data.workers.interrupts import Interrupts
 from holdfast.processes.tree import below
 from holdfast.terminal.run_view import Terminal
 
@@ -29,7 +30,7 @@ class StopSignals:
     def __init__(self, ends: bool = False, asked: int = 0) -> None:
         self.running, self.ends, self.asked, self.listening = False, ends, asked, not asked
         self.standing = "nothing was started yet" if ends else "nothing was trained yet; rerun the same command to start over"
-        self._heard = self._came = 0
+        self._heard, self._came = -Interrupts.count, 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
         self._watch()
@@ -52,7 +53,11 @@ class StopSignals:
 
     def unheard(self, number: int) -> bool:
         """Return whether a signal that came _PATIENCE_S ago should have ended the command, and its handler was not called."""
-        return signal.getsignal(number) == self._ask and self._heard < self._came and not self.running
+        return self.hears(number) and self._heard + Interrupts.count < self._came and not self.running
+
+    def hears(self, number: int) -> bool:
+        """True if nobody else hears this signal now."""
+        return signal.getsignal(number) == self._ask
 
     def _ask(self, number: int, _: object) -> None:
         self._heard += 1
@@ -86,7 +91,7 @@ def _end_unheard(sent: int) -> None:
     """Read the numbers of signals as they come, and leave where one is not heard."""
     while number := os.read(sent, 1):
         stop = StopSignals._newest
-        if stop is None or number[0] not in (signal.SIGINT, signal.SIGTERM):
+        if stop is None or number[0] not in (signal.SIGINT, signal.SIGTERM) or not stop.hears(number[0]):
             continue
         stop._came += 1
         time.sleep(_PATIENCE_S)

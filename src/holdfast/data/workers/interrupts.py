@@ -10,6 +10,8 @@ from types import FrameType
 class Interrupts:
     """Inside, Ctrl-C raises KeyboardInterrupt where it strikes, and again at the next `check` where that was swallowed."""
 
+    count = 0  # of all that were heard in this process, by any
+
     def __init__(self) -> None:
         self.heard = False
 
@@ -20,6 +22,7 @@ class Interrupts:
 
     def _hear(self, _number: int, _frame: FrameType | None) -> None:
         self.heard = True
+        Interrupts.count += 1
         raise KeyboardInterrupt
 
     def check(self) -> None:
