@@ -55,3 +55,8 @@ def test_words_follow_the_counts() -> None:
 )
 def test_an_export_says_what_to_type_next(kind: str, out: str, told: str) -> None:
     assert next_command(kind, Path(out), "org/base") == told
+
+
+def test_a_server_gets_name_and_commit_of_the_base_apart() -> None:
+    told = "vllm serve org/base --revision 0a1b --enable-lora --lora-modules tuned=out"
+    assert next_command("adapter", Path("out"), "org/base@0a1b") == told

@@ -1,17 +1,29 @@
-"""Rows of data sets on the hub: found, fetched once, kept at their commit; what cannot be is said with the next command."""
+"""Rows and models on the hub: found, fetched once, kept at their commit; what cannot be is said with the next command."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import peft
 import pytest
+import torch
+from peft import AutoPeftModelForCausalLM, LoraConfig
+from safetensors.torch import load_file, save
+from transformers import AutoModelForCausalLM
 
 from conftest import events, holdfast, make_rows
 from holdfast.base.errors import Stop
+from holdfast.base.files import write_json
+from holdfast.data.tokens.codec import load_codec
+from holdfast.export.export import ExportRequest, write_adapter
+from holdfast.export.subject import read_subject
 from holdfast.row_sources.fetch import fetch_rows
+from holdfast.run.folder import RunFolder
+from holdfast.trainer.model.trained.adapters import adapter_config
 from support.data_hub import TOKEN, DataHub, data_hub
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
@@ -184,3 +196,60 @@ def test_a_config_that_cannot_be_meant(data: dict[str, Any], message: str, hub: 
     (config.parent / "folder").mkdir()
     done = holdfast("doctor", config, "--no-probe")
     assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+@pytest.fixture
+def base(hub: DataHub, assets: SimpleNamespace) -> tuple[str, str]:
+    """A model on the hub, me/tiny, with two commits: the older one's weights are those of the small model."""
+    files: dict[str, str | bytes] = {file.name: file.read_bytes() for file in assets.model.iterdir()}
+    older = hub.put("me/tiny", files)
+    weights = load_file(assets.model / "model.safetensors")
+    first = next(iter(weights))
+    newer = hub.put("me/tiny", files | {"model.safetensors": save(weights | {first: weights[first] + 1}, {"format": "pt"})})
+    return older, newer
+
+
+def _adapter(folder: Path, model: Path, base: str) -> Path:
+    """Write an adapter that was never trained, of a model in a folder that the hub has under another name."""
+    made = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(model), LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM"))
+    made.save_pretrained(folder)
+    write_json(folder / "adapter_config.json", adapter_config(made, base))
+    return folder
+
+
+def test_an_adapter_keeps_the_commit_of_its_base_wherever_it_is_written(
+    hub: DataHub, base: tuple[str, str], assets: SimpleNamespace, tmp_path: Path
+) -> None:
+    subject = read_subject(_adapter(tmp_path / "adapter", assets.model, f"me/tiny@{base[0]}"))
+    assert subject.base_name == f"me/tiny@{base[0]}" and subject.facts.folder.name == base[0], "not the newest"
+    (out := tmp_path / "out").mkdir()
+    write_adapter(ExportRequest(subject, "adapter", out, {}, lambda _: None), load_codec(subject.facts.folder), out)
+    loaded = AutoPeftModelForCausalLM.from_pretrained(out).get_input_embeddings().weight
+    older, newer = (AutoModelForCausalLM.from_pretrained("me/tiny", revision=commit).get_input_embeddings().weight for commit in base)
+    assert torch.equal(loaded, older) and not torch.equal(loaded, newer)
+
+
+def test_a_run_from_an_adapter_is_on_the_commit_it_was_trained_on_or_says_so(
+    hub: DataHub, base: tuple[str, str], assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    start = _adapter(tmp_path / "adapter", assets.model, f"me/tiny@{base[0]}")
+    config = config_of(model="me/tiny", adapter={"start": str(start)}, train={"steps": 1}, evaluate={"generate": 0})
+    done = holdfast("train", config, "--run", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 0 and f"trained on me/tiny@{base[0]}" in done.stdout + done.stderr, done.stderr
+    assert RunFolder(tmp_path / "run").config().model == f"me/tiny@{base[0]}" and not events(tmp_path / "run", "start_on_another_base")
+    other = (f"model=me/tiny@{base[1]}", f"adapter.start={tmp_path / 'run'}")
+    done = holdfast("train", config, *other, "--run", tmp_path / "other", cwd=tmp_path)
+    assert done.returncode == 0 and "is not the one that" in done.stdout + done.stderr, done.stderr
+    assert events(tmp_path / "other", "start_on_another_base")[0]["says"] == "other bytes in model.safetensors"
+
+
+def test_a_run_that_its_model_was_refused_to_begins_once_it_is_given(
+    hub: DataHub, base: tuple[str, str], config_of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.gated.add("me/tiny")
+    config = config_of(model="me/tiny", data={"files": "me/rows"}, train={"steps": 1}, evaluate={"generate": 0})
+    done = holdfast("train", config, "--run", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 1 and "me/tiny is gated" in done.stderr and not (tmp_path / "run").exists(), done.stderr
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    done = holdfast("train", config, "--run", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

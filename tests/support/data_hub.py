@@ -1,4 +1,4 @@
-"""A hub of data sets on loopback, which huggingface_hub takes for the real one through HF_ENDPOINT."""
+"""A hub of data sets and models on loopback, which huggingface_hub takes for the real one through HF_ENDPOINT."""
 
 from __future__ import annotations
 
@@ -62,10 +62,12 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.hub, unquote(self.path.partition("?")[0])
         hub.asked.append(path)
         parts = path.strip("/").split("/")
-        if "datasets" not in parts[:2] or len(parts) < 4:
-            return self._refuse(404, "", "no such address")
         of_api = parts[0] == "api"
-        owner, name, *rest = parts[2 if of_api else 1 :]
+        parts = parts[of_api:]
+        parts = parts[parts[0] in ("datasets", "models") :]
+        if len(parts) < (2 if of_api else 4):
+            return self._refuse(404, "", "no such address")
+        owner, name, *rest = parts
         full = f"{owner}/{name}"
         given = self.headers.get("Authorization")
         if hub.status != 200:
@@ -76,6 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404 if given else 401, "RepoNotFound", "Repository not found")
         if full in hub.gated and not given and not of_api:
             return self._refuse(401, "GatedRepo", f"Access to dataset {full} is restricted.")
+        if of_api and rest[:1] == ["tree"]:
+            return self._tree(full, rest[1])
         if of_api:
             return self._about(full, "/".join(rest[1:]) or "main")
         return self._file(full, rest[1], "/".join(rest[2:]))
@@ -87,6 +91,13 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in self.hub.commits[name][commit]]
         body = {"id": name, "sha": commit, "siblings": siblings, "private": False, "tags": [], "downloads": 0, "likes": 0}
         return self._send(200, json.dumps(body).encode(), Content_Type="application/json")
+
+    def _tree(self, name: str, commit: str) -> None:
+        about = [
+            {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+            for path, content in self.hub.commits[name][commit].items()
+        ]
+        return self._send(200, json.dumps(about).encode(), Content_Type="application/json")
 
     def _file(self, name: str, revision: str, path: str) -> None:
         commit = self.hub.commit_of(name, revision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,12 +139,29 @@ def hub_name(model: str) -> tuple[str, str | None]:
     return (name, revision) if at and not is_folder(Path(model)) else (model, None)
 
 
+def named_by_peft(model: str) -> Json:
+    """Return how an adapter_config.json names a base model: a GGUF file by the folder it was widened into, a hub's with its revision."""
+    name, revision = (str(folder_of(model)), None) if is_gguf(model) else hub_name(model)
+    return {"base_model_name_or_path": name, "revision": revision}
+
+
+def base_of_adapter(config: Json) -> str:
+    """Return the base model that an adapter_config.json names, as name@REVISION where it names a revision; "" for none."""
+    name, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(name, str):
+        return ""
+    return f"{name}@{revision}" if isinstance(revision, str) and revision and "@" not in name and not is_folder(Path(name)) else name
+
+
 def _from_hub(model: str) -> Path:
     name, revision = hub_name(model)
     try:
         from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError:
         raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md"]
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))

@@ -10,7 +10,7 @@ import yaml
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
 from holdfast.base.versions import __version__
-from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.folder import ModelFacts, hub_name
 from holdfast.base_model.parts import of_experts
 from holdfast.base_model.server_keys import HALF, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
@@ -46,8 +46,10 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
     """Write README.md. Paths of this machine stay out of it: a card is what is published."""
     facts, whole = subject.hashes(), subject.whole is not None
     base = subject.base_name if not Path(subject.base_name).is_absolute() else Path(subject.base_name).name
+    name, revision = hub_name(base)
+    at = f" (commit `{revision}`)" if revision else ""
     front = {
-        "base_model": base,
+        "base_model": name,
         "base_model_relation": "adapter" if "adapter" in kind else "finetune",
         **_licence(subject.facts.folder),
         **({"datasets": known} if (known := data_sets(subject.run) if subject.run else []) else {}),
@@ -56,7 +58,7 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
     }
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {subject.name}\n",
-        f"This is {_KINDS[f'whole {kind}' if whole else kind]}: `{base}` fine-tuned with holdfast {__version__}.\n",
+        f"This is {_KINDS[f'whole {kind}' if whole else kind]}: `{name}`{at} fine-tuned with holdfast {__version__}.\n",
     ]
     if kind in _USE:
         parts.append(f"```python\n{use_line(subject, kind)}\n```\n")

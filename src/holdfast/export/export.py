@@ -15,8 +15,7 @@ import numpy.typing as npt
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, sha256, write_json
-from holdfast.base_model.folder import stored_tensors, weight_files
-from holdfast.base_model.gguf_file import is_gguf
+from holdfast.base_model.folder import named_by_peft, stored_tensors, weight_files
 from holdfast.base_model.types import for_auto_peft
 from holdfast.data.tokens.codec import Codec
 from holdfast.export import words
@@ -111,10 +110,8 @@ def write_adapter(order: ExportRequest, codec: Codec, folder: Path) -> dict[str,
     """Write the adapter as PEFT reads it, with tokenizer and generation settings; return {}: no hash was taken on the way."""
     source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
-    base = order.subject.base_name
-    loadable = str(order.subject.facts.folder) if is_gguf(base) else base  # PEFT loads no GGUF file; the folder it was widened into, yes
     about = for_auto_peft(order.subject.config, order.subject.facts.config)
-    write_json(folder / ADAPTER_CONFIG, about | {"base_model_name_or_path": loadable})
+    write_json(folder / ADAPTER_CONFIG, about | named_by_peft(order.subject.base_name))
     write_companions(codec, order.subject.facts, folder)
     return {}
 

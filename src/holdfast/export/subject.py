@@ -11,7 +11,7 @@ import orjson
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
-from holdfast.base_model.folder import ModelFacts, read_model, weight_files
+from holdfast.base_model.folder import ModelFacts, base_of_adapter, read_model, weight_files
 from holdfast.data.token_set.learned_rows import run_of
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.given_template import codec_of
@@ -132,9 +132,9 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     if config.get("task_type") == "SEQ_CLS":
         text = f"{folder} scores answers (train.objective reward) and gives none: there is nothing to serve, export or compare"
         raise Stop(BLOCKED, text, "load it with AutoModelForSequenceClassification and PEFT; docs/how-to/preferences.md shows how")
-    given = run.config().model if run else config.get("base_model_name_or_path")
+    given = run.config().model if run else base_of_adapter(config)
     named = base or given
-    if not isinstance(named, str) or not named:
+    if not named:
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} names no base model", "give it with --base DIR")
     try:
         facts = read_model(named)

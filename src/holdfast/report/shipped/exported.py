@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.versions import __version__
+from holdfast.base_model.folder import hub_name
 from holdfast.export import words
 from holdfast.report.pages import page_template
 from holdfast.report.words import shown
@@ -34,9 +35,10 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
 
 def next_command(kind: str, out: Path, base: str) -> str:
     """Return what to do with an export of this kind (adapter, merged, gguf, gguf-adapter) at `out`; base: the model below it."""
-    place = shown(out)
+    place, (name, revision) = shown(out), hub_name(base)
+    served = shlex.quote(name) + (f" --revision {shlex.quote(revision)}" if revision else "")
     return {
-        "adapter": f"vllm serve {shlex.quote(base)} --enable-lora --lora-modules tuned={place}",
+        "adapter": f"vllm serve {served} --enable-lora --lora-modules tuned={place}",
         "merged": f"vllm serve {place}",
         "gguf": f"ollama create {shlex.quote(out.name.lower())} -f {shown(out / 'Modelfile')}",
         "gguf-adapter": f"llama-server -m BASE.gguf --lora {place}",

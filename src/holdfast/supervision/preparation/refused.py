@@ -9,7 +9,7 @@ from holdfast.run.folder import RunFolder
 
 _OF_PREPARATION = (
     *("run.json", "supervisor.lock", "supervisor.log", "events.jsonl", "machine.json", "plan.json", "timeline.jsonl"),
-    *("start_adapter.safetensors", "data.safetensors", "data.json"),
+    *("start_adapter.safetensors", "sources.json", "data.safetensors", "data.json"),
 )
 LEFT = {"rejects.jsonl"}  # of a run that was refused: which rows, and why
 

@@ -14,8 +14,7 @@ from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
 
 from holdfast.base.files import Json
-from holdfast.base_model.folder import folder_of, hub_name
-from holdfast.base_model.gguf_file import is_gguf
+from holdfast.base_model.folder import named_by_peft
 from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
 from holdfast.base_model.types import for_auto_peft
 from holdfast.config.adapter import Adapter
@@ -219,8 +218,7 @@ def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def adapter_config(model: Any, base: str) -> Json:
     """Return what PEFT writes as adapter_config.json, sets sorted, so that the same run writes the same file."""
-    name, revision = (str(folder_of(base)), None) if is_gguf(base) else hub_name(base)
-    values = model.peft_config["default"].to_dict() | {"base_model_name_or_path": name, "revision": revision, "inference_mode": True}
+    values = model.peft_config["default"].to_dict() | named_by_peft(base) | {"inference_mode": True}
     plain = {name: _plain(value) for name, value in sorted(values.items())}
     return for_auto_peft(plain, model.get_base_model().config.to_dict())
 
