@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.base.units import listed
 from holdfast.book.kinds.catalog import Card
 
 
@@ -63,12 +64,25 @@ class TableFacts(BaseModel):
     held_out_classes: dict[str, int] = Field(default_factory=dict)
 
 
+Look = Callable[[TableFacts], Iterable[str]]
+
+
+def of_columns(told: str, named: Callable[[ColumnFacts], str]) -> Look:
+    """Return the look that tells of the columns for which `named` has a text; their texts take the place of {} in `told`."""
+
+    def look(table: TableFacts) -> Iterable[str]:
+        found = [text for column in table.columns if (text := named(column))]
+        return [told.format(listed(found))] if found else []
+
+    return look
+
+
 class TableCheck(Card):
     """`look` says in words what is odd about a table's facts. block: a run cannot begin; warn: it can. `hits`, `misses`: such facts."""
 
     severity: Literal["block", "warn", "info"]
     fix: str = Field(min_length=1)
-    look: Callable[[TableFacts], Iterator[str]] = Field(exclude=True)
+    look: Look = Field(exclude=True)
 
     def matches(self, evidence: Any) -> bool:
-        return next(iter(self.look(TableFacts.model_validate(evidence))), None) is not None
+        return any(True for _ in self.look(TableFacts.model_validate(evidence)))
