@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from holdfast.base.versions import within
 from holdfast.book.kinds.catalog import Card, ClaimStanding
@@ -81,10 +81,8 @@ class Case:
         return {name: value or "unknown" for name, value in told.items()}
 
 
-class MachineCondition(BaseModel):
+class MachineCondition(BaseModel, frozen=True, extra="forbid"):
     """A condition on a machine; all that is given must hold, and what is unknown does not hold. Versions are ranges: ">=2.8 <2.12"."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Literal["rocm", "cuda", "cpu"] | None = Field(None, description="what torch was built for")
     torch: str | None = None
@@ -133,10 +131,8 @@ def _all_match(wanted: Mapping[str, str], found: Mapping[str, str]) -> bool:
     return all(name in found and re.fullmatch(pattern, found[name]) for name, pattern in wanted.items())
 
 
-class Rule(BaseModel):
+class Rule(BaseModel, frozen=True, extra="forbid"):
     """One condition and what is told when it holds. `{names}` in message and fix are those of Case.words."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     when: MachineCondition
     severity: Severity

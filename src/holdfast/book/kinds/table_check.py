@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from holdfast.base.units import listed
 from holdfast.book.kinds.catalog import Card
 
 
-class ColumnFacts(BaseModel):
+class ColumnFacts(BaseModel, frozen=True, extra="forbid"):
     """What was counted of a column.
 
     same_as: an earlier column with equal values; uncounted: it has more than `distinct` values; target_match: share of rows where it
     equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     kind: Literal["number", "category"] = "number"
@@ -35,15 +33,13 @@ class ColumnFacts(BaseModel):
     target_lag: int = 0
 
 
-class TableFacts(BaseModel):
+class TableFacts(BaseModel, frozen=True, extra="forbid"):
     """What was counted of a table. usual_step_s: seconds between most rows; missing_times: places where it is more.
 
     held_out_repeated: of the held-out rows, those that equal a training row; combinations: of the features' values, where those are so few
     that rows are equal by chance. horizon_crosses: rows whose horizon ends in another group; horizon_parted_by: row or group, where
     horizons of training rows reach over held-out rows.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     columns: list[ColumnFacts] = Field(default_factory=list)
     rows: int = 1000
