@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -178,13 +178,5 @@ class Check(Card):
             yield f"- {rule.severity} ({rule.standing}): {rule.message}"
 
 
-def block(message: str, fix: str, source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
-    return Finding("", "block", message, fix, source, standing)
-
-
-def warn(message: str, fix: str, source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
-    return Finding("", "warn", message, fix, source, standing)
-
-
-def info(message: str, fix: str = "", source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
-    return Finding("", "info", message, fix, source, standing)
+# What `look` tells: (message, fix, source, standing), as Finding has them.
+block, warn, info = (partial(Finding, "", severity) for severity in get_args(Severity))
