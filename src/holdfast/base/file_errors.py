@@ -37,31 +37,9 @@ _TABLE = {  # errno: (the fact, what to do)
     errno.ENOLCK: ("the file system of {place} gives no locks", "choose a place on a local disk, or mount it with locks"),
     errno.ETXTBSY: ("{place} is being run as a program", "end that program, then repeat the command"),
 }
-
-
-_NO_SUCH_FILE = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EINVAL,
-    errno.ELOOP,
-    errno.EFBIG,
-    errno.ENXIO,
-    errno.ENAMETOOLONG,
-)
-
-
+_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.EFBIG, errno.ENXIO, errno.ENAMETOOLONG)
 # where the place is as good as another: its disk fails or is full, a limit is reached
-_NOT_OF_THE_PLACE = (
-    errno.EIO,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.ESTALE,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENODEV,
-)
+_NOT_OF_THE_PLACE = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENODEV)
 E = TypeVar("E", bound=Exception)
 _PRINTED = re.compile(r"[\w.]*Error: \[Errno (\d+)\] [^:]*(?:: ['\"](.+?)['\"](?: -> .*)?)?$")  # the last line of Python's tracebacks
 _OF_TORCH = re.compile(r"unable to (?:open|mmap).*?<(.+?)>.*\((\d+)\)$")

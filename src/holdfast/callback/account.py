@@ -29,7 +29,7 @@ class Account:
 
     def __init__(self) -> None:
         place = os.environ.get(ATTEMPT)
-        self.folder = Path(place) if place and Path(place).is_dir() and _is_first_rank() else None
+        self.folder = Path(place) if place and Path(place).is_dir() and os.environ.get("RANK", "0") == "0" else None
         self.facts: dict[str, Any] = {}
         self._written = self._cost = 0.0
         self._step: mmap.mmap | None = None
@@ -81,10 +81,6 @@ def step_counted(attempt: Path) -> int | None:
         return int(_COUNT.unpack((attempt / STEP).read_bytes())[0])
     except (OSError, struct.error):
         return None
-
-
-def _is_first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _register_stacks() -> bool:

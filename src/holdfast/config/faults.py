@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from holdfast.config.settings import PartialSettings, Settings, checked
 
@@ -45,10 +45,8 @@ LOSS_EFFECTS = ("nan_loss", "zero_loss", "spike")  # they change a micro-batch's
 LATE_EFFECTS = ("kill", "exit", "segfault", "abort", "raise", "host_oom", "hang", "slow")
 
 
-class When(BaseModel):
+class When(BaseModel, frozen=True, extra="forbid"):
     """Conditions of a fault; all that are given must hold."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: tuple[int, int] | None = Field(None, description="token count of the micro-batch, both ends included")
     setting: Annotated[PartialSettings, AfterValidator(checked)] | None = Field(
@@ -66,10 +64,8 @@ class When(BaseModel):
     phase: Phase | None = None
 
 
-class Fault(BaseModel):
+class Fault(BaseModel, frozen=True, extra="forbid"):
     """One fault: a name, conditions, an effect."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "fault"
     when: When = When()
@@ -100,8 +96,7 @@ class Fault(BaseModel):
         return "save" if self.effect in CHECKPOINT_EFFECTS else "backward" if self.effect == "nan_grad" else "forward"
 
 
-class FaultFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class FaultFile(BaseModel, frozen=True, extra="forbid"):
     faults: list[Fault]
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ValidationInfo, field_validator
 
 
-class Section(BaseModel):
+class Section(BaseModel, frozen=True, extra="forbid", strict=False, allow_inf_nan=False):
     """A part of a config: nothing unknown in it, no number that is not finite, no whole number of more than 64 bits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod

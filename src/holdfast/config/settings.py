@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from holdfast.config.choices.frozen_formats import Frozen as Frozen
 
@@ -24,10 +24,8 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 PartialSettings: TypeAlias = dict[str, Any]  # some settings by name: what an entry of the timeline, a remedy or a trial changes
 
 
-class Settings(BaseModel):
+class Settings(BaseModel, frozen=True, strict=True, extra="ignore", allow_inf_nan=False):
     """All settings in force at one step. A name that is unknown here is ignored: a run folder may come from another version."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     device: OfModel[Literal["cuda", "cpu"] | None] = None  # None, in old run folders: what there is
     attention: OfModel[Attention] = "sdpa"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from holdfast.base.files import Json
 from holdfast.machine.facts import INTEGRATED, VENDORS, Gpu, Machine, Node, Probe, Torch
+
+T = TypeVar("T")
 
 
 def training_devices(facts: Json) -> list[Json]:
@@ -111,29 +113,25 @@ class _Reader:
         self.odd: list[str] = []
 
     def text(self, *path: str) -> str | None:
-        value = self._value(path)
-        if value is None or isinstance(value, str):
-            return value
-        self._strange(path)
-        return None
+        return self._of(path, str)
 
     def truth(self, *path: str) -> bool | None:
-        value = self._value(path)
-        if value is None or isinstance(value, bool):
-            return value
-        self._strange(path)
-        return None
-
-    def size(self, *path: str) -> int | None:
-        value = self._value(path)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-            return value
-        self._strange(path)
-        return None
+        return self._of(path, bool)
 
     def number(self, *path: str) -> float | None:
+        return self._of(path, float, int)
+
+    def size(self, *path: str) -> int | None:
+        value = self._of(path, int)
+        if value is None or value >= 0:
+            return value
+        self._strange(path)
+        return None
+
+    def _of(self, path: tuple[str, ...], *kinds: type[T]) -> T | None:
+        """Return the value where it is of one of the kinds (true and false are no numbers); None where there is no such value."""
         value = self._value(path)
-        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        if value is None or (isinstance(value, kinds) and isinstance(value, bool) == (bool in kinds)):
             return value
         self._strange(path)
         return None
@@ -165,10 +163,8 @@ class _Reader:
 
     def packages(self, *path: str) -> dict[str, str | None]:
         """Return versions by name; null means not installed, a value that is no text means unknown."""
-        section, strange = (
-            self.section(*path),
-            [name for name, value in self.section(*path).items() if not isinstance(value, (str, type(None)))],
-        )
+        section = self.section(*path)
+        strange = [name for name, value in section.items() if not isinstance(value, str | None)]
         for name in strange:
             self._strange((*path, str(name)))
         return {str(name): value for name, value in section.items() if name not in strange}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.files import Json, read_json, write_json
@@ -28,10 +28,8 @@ OFF: PartialSettings = {"attention": "eager", "packing": False, "liger": False, 
 _DAYS = 180
 
 
-class ProvenRung(BaseModel):
+class ProvenRung(BaseModel, frozen=True, extra="ignore"):
     """A rung that was kept, and incidents of runs with it since."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -39,10 +37,8 @@ class ProvenRung(BaseModel):
     against: int = Field(0, ge=0)
 
 
-class Proof(BaseModel):
+class Proof(BaseModel, frozen=True, extra="ignore"):
     """What was proven. machine: the facts it holds for, by name."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     machine: dict[str, str]
     rungs: tuple[ProvenRung, ...]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.files import Json, append_line, read_json, read_sound_lines
@@ -35,10 +35,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Span = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Row(BaseModel):
+class _Row(BaseModel, frozen=True, extra="ignore"):
     """A run that ended: of which machine and shape, its bytes as planned and measured, and what its seconds went into (as in PastRun)."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     machine: str
     shape: str

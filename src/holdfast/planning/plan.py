@@ -219,11 +219,6 @@ def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
 MAPPED = "memory is tight, so what is freed goes back to the system at once: no gaps, and steps that take about half as long again"
 
 
-def about_pieces(ranks: int) -> list[str]:
-    """Describe what a plan counts for one of `ranks` that shard frozen layers."""
-    return [f"train.fsdp: this is one of {ranks} ranks: its piece of each frozen layer and two layers whole"] if ranks > 1 else []
-
-
 def exactness(config: Config, machine: Json) -> list[str]:
     """Say whether a killed run ends with the same bits as an undisturbed one; empty where it does without conditions."""
     if not training_devices(machine):

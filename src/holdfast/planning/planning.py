@@ -33,7 +33,6 @@ from holdfast.planning.plan import (
     PROCESS_BYTES,
     about_layers_away,
     about_moments_away,
-    about_pieces,
     exactness,
     reserve,
     settings_of,
@@ -132,13 +131,8 @@ class Planner:
         allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
         self.rows = rows or RowLengths(allowed, allowed * config.train.effective_batch)
         layers = next(model.text[name] for name in LAYERS if name in model.text)
-        self.sweep = Sweep(
-            self.ask,
-            layers,
-            _period(model.text),
-            _least(config.adapter, layers),
-            lambda dtype: layers_bytes(config, model, dtype) / layers,
-        )
+        period, least = _period(model.text), _least(config.adapter, layers)
+        self.sweep = Sweep(self.ask, layers, period, least, lambda dtype: layers_bytes(config, model, dtype) / layers)
 
     def plan(self, limit: int | None, curve: bool) -> PlanResult:
         """Plan the run and list its alternatives. limit: as in plan_run; curve: trace bytes over the step, too."""
@@ -203,10 +197,7 @@ class Planner:
         away = self.gpu is not None and self.config.train.offload == "layers"
         train = self.config.train
         again, branches = train.checkpointed_layers or 0, branches_of(train)
-        return Shape(self.rows.longest, self._rows(), self._dtype(), again, away=away, cut=self._pieces(), branches=branches)
-
-    def _dtype(self) -> Dtype:
-        return self.precision
+        return Shape(self.rows.longest, self._rows(), self.precision, again, away=away, cut=self._pieces(), branches=branches)
 
     def _rows(self) -> int:
         lengths = {"max": self.rows.longest, "step": self.rows.step}
@@ -284,11 +275,7 @@ class Planner:
         loading = demand.building > demand.peak + room.allocator(demand)
         snapshot = 0 if self.gpu else room.beside - self._process(demand)
         found = {"weights": demand.building} if loading else demand.bytes | {"allocator": room.allocator(demand)}
-        kinds = Bytes(
-            **{kind: int(size) for kind, size in found.items()},
-            context=room.beside - snapshot,
-            snapshot=snapshot,
-        )
+        kinds = Bytes(**{kind: int(size) for kind, size in found.items()}, context=room.beside - snapshot, snapshot=snapshot)
         own = self._trained(demand)
         budget = self.config.train.micro_batch_tokens or shape.tokens
         batch, save = self.config.train.effective_batch, self.config.save
@@ -341,7 +328,8 @@ class Planner:
             reasons.append(f"the weights come in {wide} and are widened to bf16 as they are loaded: {gib(2 * demand.params.total)}")
         if self.gpu:
             reasons.append("the context of a process on a card is an estimate; so are Liger's kernels, which are counted as torch's own")
-        reasons += about_pieces(shape.cut)
+        if shape.cut > 1:
+            reasons.append(f"train.fsdp: this is one of {shape.cut} ranks: its piece of each frozen layer and two layers whole")
         reasons += exactness(self.config, self.machine)
         reasons.append(f"disk beside the run folder: {gib(2 * demand.params.total)} for a merged export in 16 bits, where one is made")
         cards = len(training_devices(self.machine))

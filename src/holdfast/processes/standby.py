@@ -25,7 +25,31 @@ WORTH_S = 60.0  # of training still to come: a standby costs about ten seconds o
 Mode = Literal["off", "imports", "model"]
 
 
-class Standby:
+class WaitingShim:
+    """At most one shim that waits, with a process beside it, for an attempt to become theirs."""
+
+    shim: subprocess.Popen[bytes] | None = None
+
+    def waits(self) -> bool:
+        return self.shim is not None and self.shim.poll() is None
+
+    def hand_over(self, attempt: Path) -> subprocess.Popen[bytes] | None:
+        """Give the attempt, whose launch.json is written, to the shim that waits; None where there is none to take it."""
+        shim = self.shim
+        if shim is None or not self.waits() or is_stopped(shim) or not give(shim, attempt):
+            self.discard()
+            return None
+        self.shim = None
+        return shim
+
+    def discard(self) -> None:
+        """Let what waits end."""
+        if self.shim is not None:
+            let_end(self.shim)
+        self.shim = None
+
+
+class Standby(WaitingShim):
     """At most one pair of waiting processes. It belongs to one launch; they end with the supervisor, whose pipe they read."""
 
     def __init__(self, run: RunFolder, mode: Mode, always: bool) -> None:
@@ -33,7 +57,6 @@ class Standby:
         self.run, self.mode, self.always = run, mode, always
         self._looked = 0.0
         self.launch: Launch | None = None
-        self.shim: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Standby:
         return self
@@ -69,24 +92,13 @@ class Standby:
         self.shim = start_waiting(self.run, "--standby", {"argv": argv, "env": launch.env, "devices": launch.devices})
         self.launch = launch
 
-    def waits(self) -> bool:
-        return self.shim is not None and self.shim.poll() is None
-
     def take_over(self, attempt: Path, launch: Launch) -> subprocess.Popen[bytes] | None:
         """Give the attempt, whose launch.json is written, to the standby; its shim, or None when none fits or it is gone."""
-        shim = self.shim
-        if shim is None or not self.waits() or is_stopped(shim) or launch != self.launch or not give(shim, attempt):
+        if launch != self.launch:
             self.discard()
-            return None
-        self.shim = self.launch = None
-        self._looked = time.monotonic() + _REST_S
+        if shim := self.hand_over(attempt):
+            self._looked = time.monotonic() + _REST_S
         return shim
-
-    def discard(self) -> None:
-        """Let a waiting pair end."""
-        if self.shim is not None:
-            let_end(self.shim)
-        self.shim = self.launch = None
 
 
 def start_waiting(run: RunFolder, how: str, orders: Json) -> subprocess.Popen[bytes]:

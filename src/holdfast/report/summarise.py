@@ -62,12 +62,7 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
         "loss": {"first": losses[0] if losses else None, "last": losses[-1] if losses else None, "eval_base": None, "eval_tuned": None},
         "attempts": len(told.launches),
         "incidents": incidents(
-            told.rows,
-            told.events,
-            ends,
-            began,
-            known.get("steps_computed_twice_exact") is not False,
-            known.get("total_steps"),
+            told.rows, told.events, ends, began, known.get("steps_computed_twice_exact") is not False, known.get("total_steps")
         ),
         "quarantined": [],
         "goodput": round(min(1.0, useful / wall), 4) if wall and useful is not None else None,

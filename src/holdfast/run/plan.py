@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.base_model.parts import PARTS
@@ -18,8 +18,8 @@ from holdfast.config.settings import Dtype
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+class _Part(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of a plan: keys that it does not know are passed over."""
 
 
 class Bytes(_Part):

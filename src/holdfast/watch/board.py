@@ -25,17 +25,7 @@ from holdfast.watch.curve import Curves, Point, speed
 from holdfast.watch.detail import logged_losses
 
 _FRESH_S = 1.0  # how old an answer may be
-_NOTHING: Json = {
-    "chart": "",
-    "charts": [],
-    "loss_curve": [],
-    "held_out": [],
-    "notices": [],
-    "output": [],
-    "ranks": [],
-    "trials": [],
-    "next": "",
-}
+_LISTS = ("charts", "loss_curve", "held_out", "notices", "output", "ranks", "trials")
 
 
 @dataclass
@@ -56,8 +46,8 @@ class _Known:
     @property
     def newest_start(self) -> float:
         """When the newest attempt was started; 0 where nobody knows."""
-        number = max(self.folder.attempts(), default=0)
-        spec = read_launch_spec(self.folder.attempt(number)) if number else None
+        newest = self.folder.newest_attempt()
+        spec = read_launch_spec(newest) if newest else None
         return (spec.started or 0.0) if spec else 0.0
 
 
@@ -97,7 +87,8 @@ class Board:
             if row is None or known is None:
                 return None
             problems = list(row["problems"])
-            run, found = known.folder, dict(_NOTHING)
+            run = known.folder
+            found: Json = {"chart": "", **{name: [] for name in _LISTS}, "next": ""}
             reads: dict[str, Callable[[], object]] = {
                 "held_out": lambda: detail.held_out(run),
                 "loss_curve": lambda: known.losses(),
@@ -130,13 +121,7 @@ class Board:
             told = compared({one.folder.path: name, two.folder.path: other})
         except (OSError, Stop, *WRONG_VALUES) as error:  # one is no run of ours, has no plan yet, or is damaged
             why = str(error).splitlines()[0] if isinstance(error, Stop) else error_message(error)
-            told = {
-                "runs": [name, other],
-                "differences": [],
-                "band": None,
-                "likely": [],
-                "unknown": [why],
-            }
+            told = {"runs": [name, other], "differences": [], "band": None, "likely": [], "unknown": [why]}
         return told | {"chart": chart}
 
     def _find(self) -> None:

@@ -1,18 +1,6 @@
 """A column that never changes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.base.units import listed
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    found = [one.name for one in table.columns if one.constant]
-    if found:
-        yield f"the same value in every training row, left out: {listed(found)}"
-
+from holdfast.book.kinds.table_check import TableCheck, of_columns
 
 CARD = TableCheck(
     title="A column that never changes",
@@ -20,7 +8,7 @@ CARD = TableCheck(
     source=["https://scikit-learn.org/stable/common_pitfalls.html"],
     severity="warn",
     fix="leave it out yourself with table.ignore",
-    look=look,
+    look=of_columns("the same value in every training row, left out: {}", lambda one: one.name if one.constant else ""),
     hits=[{"columns": [{"name": "a", "constant": True}]}],
     misses=[{"columns": [{"name": "a"}]}],
 )

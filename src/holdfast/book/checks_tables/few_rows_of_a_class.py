@@ -1,7 +1,5 @@
 """A class with too few rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.base.units import listed

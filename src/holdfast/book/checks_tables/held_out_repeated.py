@@ -1,7 +1,5 @@
 """Held-out rows that stand in training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.book.kinds.table_check import TableCheck, TableFacts

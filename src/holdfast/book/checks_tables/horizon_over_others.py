@@ -1,7 +1,5 @@
 """A horizon that ends in another series, or among held-out rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.book.kinds.table_check import TableCheck, TableFacts

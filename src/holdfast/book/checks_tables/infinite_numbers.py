@@ -1,18 +1,6 @@
 """Infinite numbers."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.base.units import listed
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    found = [f"{one.name} ({one.infinite:,})" for one in table.columns if one.infinite]
-    if found:
-        yield f"infinite numbers: {listed(found)}; their rows are rejected"
-
+from holdfast.book.kinds.table_check import TableCheck, of_columns
 
 CARD = TableCheck(
     title="Infinite numbers",
@@ -20,7 +8,7 @@ CARD = TableCheck(
     source=["https://numpy.org/doc/stable/user/misc.html"],
     severity="warn",
     fix="write what a ratio is worth where its denominator is 0; such rows are rejected",
-    look=look,
+    look=of_columns("infinite numbers: {}; their rows are rejected", lambda one: f"{one.name} ({one.infinite:,})" if one.infinite else ""),
     hits=[{"columns": [{"name": "a", "infinite": 1}]}],
     misses=[{"columns": [{"name": "a"}]}],
 )

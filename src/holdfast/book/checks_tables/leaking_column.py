@@ -1,7 +1,5 @@
 """A feature that is the target."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.book.kinds.table_check import TableCheck, TableFacts

@@ -1,18 +1,6 @@
 """A column of names with too many values."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.base.units import listed
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    found = [f"{one.name} (more than {one.distinct:,})" for one in table.columns if one.uncounted]
-    if found:
-        yield f"columns with so many different texts that they are no names of kinds: {listed(found)}"
-
+from holdfast.book.kinds.table_check import TableCheck, of_columns
 
 CARD = TableCheck(
     title="A column of names with too many values",
@@ -20,7 +8,10 @@ CARD = TableCheck(
     source=["https://scikit-learn.org/stable/modules/preprocessing.html#infrequent-categories"],
     severity="warn",
     fix="leave it out with table.ignore, name it as table.time or table.group, or raise table.max_categories",
-    look=look,
+    look=of_columns(
+        "columns with so many different texts that they are no names of kinds: {}",
+        lambda one: f"{one.name} (more than {one.distinct:,})" if one.uncounted else "",
+    ),
     hits=[{"columns": [{"name": "id", "kind": "category", "distinct": 8001, "uncounted": True}]}],
     misses=[{"columns": [{"name": "kind", "kind": "category", "distinct": 40}]}],
 )

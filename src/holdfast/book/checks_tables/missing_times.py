@@ -1,16 +1,6 @@
 """Times that are missing in the series."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    if table.missing_times and table.usual_step_s:
-        yield f"rows are {table.usual_step_s:g} s apart, but in {table.missing_times:,} places further"
-
+from holdfast.book.kinds.table_check import TableCheck
 
 CARD = TableCheck(
     title="Times that are missing in the series",
@@ -18,7 +8,11 @@ CARD = TableCheck(
     source=["https://otexts.com/fpp3/tscv.html"],
     severity="info",
     fix="nothing, where the market was closed; else find the missing rows",
-    look=look,
+    look=lambda table: (
+        [f"rows are {table.usual_step_s:g} s apart, but in {table.missing_times:,} places further"]
+        if table.missing_times and table.usual_step_s
+        else []
+    ),
     hits=[{"missing_times": 4, "usual_step_s": 60.0}],
     misses=[{"missing_times": 0, "usual_step_s": 60.0}],
 )

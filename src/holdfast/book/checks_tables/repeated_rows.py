@@ -1,16 +1,6 @@
 """Rows that repeat."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    if table.repeated_rows > 0.01 * table.rows:
-        yield f"{table.repeated_rows:,} of {table.rows:,} rows repeat another in every column; held-out rows may have been learned"
-
+from holdfast.book.kinds.table_check import TableCheck
 
 CARD = TableCheck(
     title="Rows that repeat",
@@ -18,7 +8,11 @@ CARD = TableCheck(
     source=["https://scikit-learn.org/stable/common_pitfalls.html"],
     severity="warn",
     fix="remove repetitions, or part the rows by group or time",
-    look=look,
+    look=lambda table: (
+        [f"{table.repeated_rows:,} of {table.rows:,} rows repeat another in every column; held-out rows may have been learned"]
+        if table.repeated_rows > 0.01 * table.rows
+        else []
+    ),
     hits=[{"rows": 1000, "repeated_rows": 200}],
     misses=[{"rows": 1000, "repeated_rows": 2}],
 )

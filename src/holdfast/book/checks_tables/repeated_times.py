@@ -1,16 +1,6 @@
 """Several rows of one time."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    if table.repeated_times:
-        yield f"{table.repeated_times:,} of {table.rows:,} rows have the time of another row"
-
+from holdfast.book.kinds.table_check import TableCheck
 
 CARD = TableCheck(
     title="Several rows of one time",
@@ -18,7 +8,7 @@ CARD = TableCheck(
     source=["https://otexts.com/fpp3/tscv.html"],
     severity="warn",
     fix="keep one row a time, or one file a series",
-    look=look,
+    look=lambda table: [f"{table.repeated_times:,} of {table.rows:,} rows have the time of another row"] if table.repeated_times else [],
     hits=[{"repeated_times": 1}],
     misses=[{"repeated_times": 0}],
 )

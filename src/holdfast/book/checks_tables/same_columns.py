@@ -1,18 +1,6 @@
 """Two columns with the same values."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from holdfast.base.units import listed
-from holdfast.book.kinds.table_check import TableCheck, TableFacts
-
-
-def look(table: TableFacts) -> Iterator[str]:
-    found = [f"{one.name} = {one.same_as}" for one in table.columns if one.same_as]
-    if found:
-        yield f"columns with the same values: {listed(found)}"
-
+from holdfast.book.kinds.table_check import TableCheck, of_columns
 
 CARD = TableCheck(
     title="Two columns with the same values",
@@ -20,7 +8,7 @@ CARD = TableCheck(
     source=["https://scikit-learn.org/stable/common_pitfalls.html"],
     severity="warn",
     fix="leave one of them out with table.ignore",
-    look=look,
+    look=of_columns("columns with the same values: {}", lambda one: f"{one.name} = {one.same_as}" if one.same_as else ""),
     hits=[{"columns": [{"name": "b", "same_as": "a"}]}],
     misses=[{"columns": [{"name": "a"}, {"name": "b"}]}],
 )

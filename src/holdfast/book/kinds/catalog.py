@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.safe_open import read_small
@@ -22,10 +22,8 @@ Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
 C = TypeVar("C", bound="Card")
 
 
-class SuggestedRemedy(BaseModel):
+class SuggestedRemedy(BaseModel, frozen=True, extra="forbid"):
     """One way out. `patch`: config keys and their new values, where a setting cures it; `command`: what only the user can do."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     what: str = Field(min_length=1)
@@ -35,10 +33,8 @@ class SuggestedRemedy(BaseModel):
     source: Link | None = None
 
 
-class Card(BaseModel):
+class Card(BaseModel, frozen=True, extra="forbid"):
     """What every card has. `hits`: evidence it must match; `misses`: look-alikes it must not. Both are the card's own proof."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str = Field("", pattern=r"^([a-z0-9][a-z0-9-]*)?$")  # given by the file's name
     title: str = Field(min_length=1)

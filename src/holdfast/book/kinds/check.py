@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from holdfast.base.versions import within
 from holdfast.book.kinds.catalog import Card, ClaimStanding
@@ -81,10 +81,8 @@ class Case:
         return {name: value or "unknown" for name, value in told.items()}
 
 
-class MachineCondition(BaseModel):
+class MachineCondition(BaseModel, frozen=True, extra="forbid"):
     """A condition on a machine; all that is given must hold, and what is unknown does not hold. Versions are ranges: ">=2.8 <2.12"."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Literal["rocm", "cuda", "cpu"] | None = Field(None, description="what torch was built for")
     torch: str | None = None
@@ -133,10 +131,8 @@ def _all_match(wanted: Mapping[str, str], found: Mapping[str, str]) -> bool:
     return all(name in found and re.fullmatch(pattern, found[name]) for name, pattern in wanted.items())
 
 
-class Rule(BaseModel):
+class Rule(BaseModel, frozen=True, extra="forbid"):
     """One condition and what is told when it holds. `{names}` in message and fix are those of Case.words."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     when: MachineCondition
     severity: Severity
@@ -182,13 +178,5 @@ class Check(Card):
             yield f"- {rule.severity} ({rule.standing}): {rule.message}"
 
 
-def block(message: str, fix: str, source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
-    return Finding("", "block", message, fix, source, standing)
-
-
-def warn(message: str, fix: str, source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
-    return Finding("", "warn", message, fix, source, standing)
-
-
-def info(message: str, fix: str = "", source: str = "", standing: ClaimStanding = "confirmed") -> Finding:
-    return Finding("", "info", message, fix, source, standing)
+# What `look` tells: (message, fix, source, standing), as Finding has them.
+block, warn, info = (partial(Finding, "", severity) for severity in get_args(Severity))

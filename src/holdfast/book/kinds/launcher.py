@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from holdfast.book.kinds.catalog import Card
 from holdfast.book.kinds.failure import Pattern
@@ -21,10 +21,8 @@ _STARTER = re.compile(
 )
 
 
-class ArgumentChange(BaseModel):
+class ArgumentChange(BaseModel, frozen=True, extra="forbid"):
     """One argument changed: set to `value`, or, where it is given already, multiplied by `factor` (whole numbers, 1 at least)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     flag: str = Field(min_length=1)
     value: str | None = None

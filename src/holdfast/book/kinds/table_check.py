@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from holdfast.base.units import listed
 from holdfast.book.kinds.catalog import Card
 
 
-class ColumnFacts(BaseModel):
+class ColumnFacts(BaseModel, frozen=True, extra="forbid"):
     """What was counted of a column.
 
     same_as: an earlier column with equal values; uncounted: it has more than `distinct` values; target_match: share of rows where it
     equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     kind: Literal["number", "category"] = "number"
@@ -34,15 +33,13 @@ class ColumnFacts(BaseModel):
     target_lag: int = 0
 
 
-class TableFacts(BaseModel):
+class TableFacts(BaseModel, frozen=True, extra="forbid"):
     """What was counted of a table. usual_step_s: seconds between most rows; missing_times: places where it is more.
 
     held_out_repeated: of the held-out rows, those that equal a training row; combinations: of the features' values, where those are so few
     that rows are equal by chance. horizon_crosses: rows whose horizon ends in another group; horizon_parted_by: row or group, where
     horizons of training rows reach over held-out rows.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     columns: list[ColumnFacts] = Field(default_factory=list)
     rows: int = 1000
@@ -63,12 +60,25 @@ class TableFacts(BaseModel):
     held_out_classes: dict[str, int] = Field(default_factory=dict)
 
 
+Look = Callable[[TableFacts], Iterable[str]]
+
+
+def of_columns(told: str, named: Callable[[ColumnFacts], str]) -> Look:
+    """Return the look that tells of the columns for which `named` has a text; their texts take the place of {} in `told`."""
+
+    def look(table: TableFacts) -> Iterable[str]:
+        found = [text for column in table.columns if (text := named(column))]
+        return [told.format(listed(found))] if found else []
+
+    return look
+
+
 class TableCheck(Card):
     """`look` says in words what is odd about a table's facts. block: a run cannot begin; warn: it can. `hits`, `misses`: such facts."""
 
     severity: Literal["block", "warn", "info"]
     fix: str = Field(min_length=1)
-    look: Callable[[TableFacts], Iterator[str]] = Field(exclude=True)
+    look: Look = Field(exclude=True)
 
     def matches(self, evidence: Any) -> bool:
-        return next(iter(self.look(TableFacts.model_validate(evidence))), None) is not None
+        return any(True for _ in self.look(TableFacts.model_validate(evidence)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from holdfast.book.kinds.catalog import Card, ClaimStanding
 from holdfast.book.kinds.check import Case, MachineCondition, Rule
@@ -32,10 +32,8 @@ class Value(Rule):
     value: str = ".*"
 
 
-class Recommendation(BaseModel):
+class Recommendation(BaseModel, frozen=True, extra="forbid"):
     """A value to set where the condition holds. Only a confirmed one is ever set by holdfast itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     when: MachineCondition
     value: str

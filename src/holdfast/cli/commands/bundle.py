@@ -12,7 +12,6 @@ import orjson
 import yaml
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, WRONG_VALUES, Stop, wrong_value
-from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import say
 from holdfast.base.safe_open import open_regular
@@ -26,6 +25,7 @@ from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Person, Scrubber
 from holdfast.privacy.suspects import Suspect, suspects
 from holdfast.report.bundle_parts import BundlePart, is_bundle_of, listing, read_parts, write_archive
+from holdfast.report.pages import writing
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.diagnose_run import diagnose_run
@@ -70,10 +70,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if os.path.lexists(out) and not is_bundle_of(out, name, parts):
         raise Stop(BLOCKED, f"{out} exists, and is no earlier bundle of this run", "give another --out, or remove it first")
     parts.insert(0, BundlePart("CONTENTS.md", "this list", _contents(name, parts, taken)))
-    try:
+    with writing(out, "choose another place with --out FILE"):
         size = write_archive(out, name, parts)
-    except OSError as error:
-        raise at_place(error, out, "cannot be written", "choose another place with --out FILE") from None
     files = [{"name": part.name, "bytes": len(part.text.encode()), "what": part.what, "note": part.note} for part in parts]
     if not arguments.json:
         say("\n".join(_told(out, size, files, taken, unsure)))

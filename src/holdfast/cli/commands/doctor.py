@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
-from holdfast.base.file_errors import at_place
-from holdfast.base.files import Json, write_bytes
+from holdfast.base.files import Json
 from holdfast.base.versions import __version__
 from holdfast.book.image import image_for
 from holdfast.checkup.checkup import DoctorView
@@ -25,6 +24,7 @@ from holdfast.machine.probes import read_probes
 from holdfast.machine.read import read_machine
 from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Scrubber
+from holdfast.report.pages import write_in_folder
 from holdfast.report.plan.paths import paths
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.types import preparation_of
@@ -81,7 +81,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         checkup.environment(advised)
         checkup.verdict(judged)
     if arguments.save_env:
-        _save(arguments.save_env, as_file(advised, f"environment for {_named(facts)}, by holdfast doctor"), "--save-env")
+        text = as_file(advised, f"environment for {_named(facts)}, by holdfast doctor")
+        write_in_folder(arguments.save_env, text, "choose another place with --save-env FILE")
         checkup.saved(arguments.save_env)
     answer = {
         "machine": facts,
@@ -140,19 +141,11 @@ def _named(facts: Json) -> str:
     return " and ".join(names) or "a machine without GPU"
 
 
-def _save(file: Path, text: str, option: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, text.encode())
-    except OSError as error:
-        raise at_place(error, file, "cannot be written", f"choose another place with {option} FILE") from None
-
-
 def _report(file: Path, answer: Json) -> dict[str, int]:
     """Write the report without the traces of a person; what was taken out, by kind."""
     text = machine_report(answer, paths(answer["machine"]), __version__)
     scrubber = Scrubber(person([text], os.environ))
-    _save(file, scrubber.text(text), "--report")
+    write_in_folder(file, scrubber.text(text), "choose another place with --report FILE")
     return {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
 
 

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from holdfast.base.errors import DONE, reading
-from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.inert import say
+from holdfast.report.pages import writing
 from holdfast.report.run.report import write_report
 from holdfast.run.folder import RunFolder
 
@@ -26,11 +26,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not folder.command_file.exists():
         folder.existing()
     out = arguments.out.resolve() if arguments.out else folder.path / "report.html"
-    try:
-        with reading(folder.path):
-            write_report(folder, out)
-    except OSError as error:
-        raise at_place(error, out, "cannot be written", "choose another place with --out FILE") from None
+    with writing(out, "choose another place with --out FILE"), reading(folder.path):
+        write_report(folder, out)
     if not arguments.json:
         say(str(out))
     return DONE, {"report": str(out)}

@@ -57,6 +57,11 @@ def plain(ours: str, kind: Callable[[Any], Any] = number) -> Rule:
     return lambda value, given: same(ours, kind(value))
 
 
+def switch(on: KeyOutcome, off: KeyOutcome) -> Rule:
+    """Return the rule of a key that is on or off."""
+    return lambda value, given: on if is_true(value) else off
+
+
 def model(value: Any, given: Given) -> KeyOutcome:
     if revision := given.get("model_revision"):
         return turned("model", f"{value}@{revision}", "the name with its revision")
@@ -183,14 +188,6 @@ def checkpointing(value: Any, given: Given) -> KeyOutcome:
     return implied("train.checkpointed_layers", "the plan checkpoints as many layers as memory asks for; no result depends on it")
 
 
-def liger(value: Any, given: Given) -> KeyOutcome:
-    return (
-        same("train.liger", is_true(value), "once proven to give the model's own results")
-        if is_true(value)
-        else implied("train.liger", "off")
-    )
-
-
 def noise(value: Any, given: Given) -> KeyOutcome:
     return same("train.neftune", number(value)) if number(value) else implied("train.neftune", "none there, none here")
 
@@ -286,14 +283,6 @@ def trackers(value: Any, given: Given) -> KeyOutcome:
     return left(f"{value} is not here: {', '.join(_TRACKERS)} are", "run.track")
 
 
-def wandb(value: Any, given: Given) -> KeyOutcome:
-    return turned("run.track", ["wandb"], f"tracked; set WANDB_PROJECT={value} in the environment")
-
-
-def tensorboard(value: Any, given: Given) -> KeyOutcome:
-    return turned("run.track", ["tensorboard"], "tracked") if is_true(value) else implied("run.track", "off")
-
-
 RULES: dict[str, Rule] = {
     "model_name_or_path": model,
     "model_revision": lambda value, given: turned("model", f"{given.get('model_name_or_path')}@{value}", "behind the model's name"),
@@ -323,7 +312,7 @@ RULES: dict[str, Rule] = {
     "attn_implementation": attention,
     "packing": packing,
     "gradient_checkpointing": checkpointing,
-    "use_liger_kernel": liger,
+    "use_liger_kernel": switch(same("train.liger", True, "once proven to give the model's own results"), implied("train.liger", "off")),
     "neftune_noise_alpha": noise,
     "objective": objective,
     "loss_type": loss_type,
@@ -343,6 +332,6 @@ RULES: dict[str, Rule] = {
     "output_dir": name_of,
     "run_name": name_of,
     "report_to": trackers,
-    "wandb_project": wandb,
-    "use_tensorboard": tensorboard,
+    "wandb_project": lambda value, given: turned("run.track", ["wandb"], f"tracked; set WANDB_PROJECT={value} in the environment"),
+    "use_tensorboard": switch(turned("run.track", ["tensorboard"], "tracked"), implied("run.track", "off")),
 }

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from holdfast.config.foreign.keys import KeyOutcome, implied, left, same, turned
-from holdfast.config.foreign.rules import Given, Rule, is_true, number, plain, whole
+from holdfast.config.foreign.rules import Given, Rule, is_true, number, plain, switch, whole
 
 _KINDS = {"lora": "lora", "qlora": "lora", "dora": "dora", "full": "full", "none": "full", "adalora": "adalora", "ia3": "ia3"}
 _MLP = ["gate_proj", "up_proj", "down_proj"]
@@ -27,10 +27,6 @@ def kind(value: Any, given: Given) -> KeyOutcome:
     return same("adapter.type", _KINDS[name])
 
 
-def variant(name: str) -> Rule:
-    return lambda value, given: same("adapter.type", name) if is_true(value) else implied("adapter.type", f"no {name}")
-
-
 def targets(value: Any, given: Given) -> KeyOutcome:
     if isinstance(value, str) and value.lower().replace("_", "-") in ("all", "all-linear", "auto"):
         return same("adapter.targets", "all-linear", "all linear layers")
@@ -39,12 +35,6 @@ def targets(value: Any, given: Given) -> KeyOutcome:
     names = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip())
     names = [str(name) for name in names if name]
     return same("adapter.targets", "all-linear" if names == ["all-linear"] else names)
-
-
-def all_linear(value: Any, given: Given) -> KeyOutcome:
-    if not is_true(value):
-        return implied("adapter.targets", "lora_target_modules names them")
-    return turned("adapter.targets", "all-linear", "all linear layers")
 
 
 def attention_layers(value: Any, given: Given) -> KeyOutcome:
@@ -69,10 +59,6 @@ def begin(value: Any, given: Given) -> KeyOutcome:
     if name in ("olora", "gaussian", "orthogonal"):
         return same("adapter.init", name)
     return left(f"{value} is not here: default, gaussian, orthogonal, pissa and olora are", "adapter.init")
-
-
-def pissa(value: Any, given: Given) -> KeyOutcome:
-    return same("adapter.init", "pissa") if is_true(value) else implied("adapter.init", "off")
 
 
 def bias(value: Any, given: Given) -> KeyOutcome:
@@ -132,35 +118,34 @@ def double(value: Any, given: Given) -> KeyOutcome:
     return same("train.double_quant", True)
 
 
-def use_peft(value: Any, given: Given) -> KeyOutcome:
-    return same("adapter.type", "lora") if is_true(value) else same("adapter.type", "full", "all weights are trained")
-
-
 def _of_adapter(rule: Rule) -> Rule:
     """Wrap the rule of a key that means nothing where all weights are trained."""
     return lambda value, given: left("all weights are trained, there is no adapter") if given.get("_full") else rule(value, given)
 
 
+_FULL = switch(same("adapter.type", "full"), implied("adapter.type", "an adapter"))
 RULES: dict[str, Rule] = {
     "adapter_kind": kind,
-    "use_peft": use_peft,
+    "use_peft": switch(same("adapter.type", "lora"), same("adapter.type", "full", "all weights are trained")),
     "freeze_trainable_layers": lambda value, given: implied("adapter.layers", "with finetuning_type: freeze"),
-    "full_finetuning": lambda value, given: same("adapter.type", "full") if is_true(value) else implied("adapter.type", "an adapter"),
-    "full_finetune": lambda value, given: same("adapter.type", "full") if is_true(value) else implied("adapter.type", "an adapter"),
-    "use_dora": _of_adapter(variant("dora")),
-    "use_rslora": _of_adapter(variant("rslora")),
+    "full_finetuning": _FULL,
+    "full_finetune": _FULL,
+    "use_dora": _of_adapter(switch(same("adapter.type", "dora"), implied("adapter.type", "no dora"))),
+    "use_rslora": _of_adapter(switch(same("adapter.type", "rslora"), implied("adapter.type", "no rslora"))),
     "lora_r": _of_adapter(plain("adapter.r", whole)),
     "lora_alpha": _of_adapter(plain("adapter.alpha")),
     "lora_dropout": _of_adapter(plain("adapter.dropout")),
     "target_modules": _of_adapter(targets),
-    "lora_target_linear": _of_adapter(all_linear),
+    "lora_target_linear": _of_adapter(
+        switch(turned("adapter.targets", "all-linear", "all linear layers"), implied("adapter.targets", "lora_target_modules names them"))
+    ),
     "lora_attn_modules": _of_adapter(attention_layers),
     "apply_lora_to_mlp": _of_adapter(part_of_targets),
     "apply_lora_to_output": _of_adapter(part_of_targets),
     "target_parameters": _of_adapter(lambda value, given: same("adapter.target_parameters", [str(one) for one in value])),
     "modules_to_save": _of_adapter(modules),
     "init_lora_weights": _of_adapter(begin),
-    "pissa_init": _of_adapter(pissa),
+    "pissa_init": _of_adapter(switch(same("adapter.init", "pissa"), implied("adapter.init", "off"))),
     "loraplus_lr_ratio": _of_adapter(lambda value, given: same("adapter.lr_ratio", number(value))),
     "adapter_start": _of_adapter(lambda value, given: same("adapter.start", str(value))),
     "lora_bias": bias,

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from holdfast.config.foreign.keys import ComputedValue, Contents, Key, KeyOutcome, implied, left, same, turned
-from holdfast.config.foreign.rules import Given, Rule, is_true, number
+from holdfast.config.foreign.rules import Given, Rule, number, switch
 
 FILES = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".zst", ".gz")
 _READERS = ("json", "csv", "parquet", "text", "arrow")
@@ -131,22 +131,6 @@ def kind(value: Any, given: Given) -> KeyOutcome:
     return implied("data.format", f"{value}: the fields of each row tell (auto); data.fields names them where they are called otherwise")
 
 
-def learn_all(value: Any, given: Given) -> KeyOutcome:
-    if is_true(value):
-        return same("data.train_on", "all", "prompts are learned, too")
-    return same("data.train_on", "assistant", "answers alone are learned")
-
-
-def learn_answers(value: Any, given: Given) -> KeyOutcome:
-    if is_true(value):
-        return same("data.train_on", "assistant", "answers alone are learned")
-    return same("data.train_on", "all", "all tokens are learned")
-
-
-def learn_last(value: Any, given: Given) -> KeyOutcome:
-    return same("data.train_on", "last", "the last answer alone") if is_true(value) else implied("data.train_on", "every answer")
-
-
 def share(value: Any, given: Given) -> KeyOutcome:
     amount = number(value)
     if amount > 1:
@@ -176,6 +160,8 @@ def field(ours: str) -> Rule:
     return lambda value, given: KeyOutcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
 
 
+_ANSWERS = same("data.train_on", "assistant", "answers alone are learned")
+_LEARNS_ANSWERS = switch(_ANSWERS, same("data.train_on", "all", "all tokens are learned"))
 RULES: dict[str, Rule] = {
     "dataset": rows,
     "data_files": rows,
@@ -185,17 +171,15 @@ RULES: dict[str, Rule] = {
     "dataset_type": kind,
     "dataset_dir": lambda value, given: implied("data.files", "where dataset_info.json names the files"),
     "dataset_text_field": lambda value, given: (
-        implied("data.fields", "rows of plain text have theirs in `text`")
-        if value == "text"
-        else KeyOutcome("carried", "what the file calls the field", "data.fields", {"data.fields.text": str(value)})
+        implied("data.fields", "rows of plain text have theirs in `text`") if value == "text" else field("text")(value, given)
     ),
     "dataset_field_messages": field("messages"),
     "chat_template": template,
     "chat_template_file": template_file,
-    "train_on_all": learn_all,
-    "assistant_only_loss": learn_answers,
-    "completion_only_loss": learn_answers,
-    "mask_history": learn_last,
+    "train_on_all": switch(same("data.train_on", "all", "prompts are learned, too"), _ANSWERS),
+    "assistant_only_loss": _LEARNS_ANSWERS,
+    "completion_only_loss": _LEARNS_ANSWERS,
+    "mask_history": switch(same("data.train_on", "last", "the last answer alone"), implied("data.train_on", "every answer")),
     "held_share": share,
     "held_out_file": held_rows,
     "unused_rows": lambda value, given: left("loaded there, and not given to the trainer as train_dataset", "data.files"),

@@ -5,7 +5,6 @@ It follows from the block's bytes and the rules, like a shard, so the work of an
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from holdfast.base.files import Json
 from holdfast.data.duplicates.similar import BINS, hashes, normal, signatures
@@ -29,7 +27,7 @@ from holdfast.data.templates.chat_template import worse_pieces
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.tokens.codec import Codec, Fit
-from holdfast.data.tokens.shard import Block, Verdicts, as_lines, placed, readable, verdicts_of
+from holdfast.data.tokens.shard import Block, Verdicts, as_lines, checksum, placed, readable, verdicts_of
 from holdfast.data.tokens.taught import notes_of
 from holdfast.data.tokens.too_long import Changes, Sizes, fitted_sizes
 
@@ -235,22 +233,15 @@ def _json_lines(entries: list[Json]) -> npt.NDArray[np.uint8]:
 def _bytes(survey: Survey) -> bytes:
     arrays: dict[str, Array] = {name: getattr(survey, name) for name in _ARRAYS}
     facts: Json = {"verdicts": survey.verdicts.facts()} | {name: getattr(survey, name) for name in _COUNTS}
-    return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
+    return pack(arrays, facts | {"sha256": checksum(arrays, facts)})
 
 
 def read_survey(data: bytes) -> Survey:
     """Parse the survey in `data`. Raises ValueError when it is torn or damaged."""
     facts, arrays = unpack(data)
     stated = facts.pop("sha256", None)
-    if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):
+    if set(arrays) != set(_ARRAYS) or stated != checksum({name: arrays[name] for name in _ARRAYS}, facts):
         raise ValueError("its checksum does not match")
     arrays["signatures"] = arrays["signatures"].reshape(-1, BINS)
     fields: Json = arrays | {name: Counter(facts[name]) for name in _COUNTS}
     return Survey(**fields, verdicts=verdicts_of(facts["verdicts"]))
-
-
-def _checksum(arrays: dict[str, Array], facts: Json) -> str:
-    digest = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS))
-    for name in _ARRAYS:
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()

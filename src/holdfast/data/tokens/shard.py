@@ -290,7 +290,7 @@ def shard_bytes(shard: Shard) -> bytes:
     """Return the shard as a safetensors file that can be checked."""
     arrays: dict[str, Array] = {name: getattr(shard, name) for name in _ARRAYS}
     facts: Json = {"version": _VERSION, **shard.verdicts.facts()}
-    return pack(arrays, facts | {"sha256": _checksum(arrays, facts)})
+    return pack(arrays, facts | {"sha256": checksum(arrays, facts)})
 
 
 def read_shard(data: bytes) -> Shard:
@@ -299,14 +299,15 @@ def read_shard(data: bytes) -> Shard:
     if facts.get("version") != _VERSION:
         raise ValueError(f"it is of version {facts.get('version')}, this is version {_VERSION}")
     stated = facts.pop("sha256", None)
-    if set(arrays) != set(_ARRAYS) or stated != _checksum(arrays, facts):
+    if set(arrays) != set(_ARRAYS) or stated != checksum({name: arrays[name] for name in _ARRAYS}, facts):
         raise ValueError("its checksum does not match")
     del facts["version"]
     return Shard(**arrays, verdicts=verdicts_of(facts))
 
 
-def _checksum(arrays: dict[str, Array], facts: Json) -> str:
+def checksum(arrays: dict[str, Array], facts: Json) -> str:
+    """Return the SHA-256 of facts and of arrays, in their order."""
     digest = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS))
-    for name in _ARRAYS:
-        digest.update(np.ascontiguousarray(arrays[name]).data)
+    for array in arrays.values():
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from holdfast.planning.memory.arithmetic import GATHERED_BESIDE, KINDS_IN_PIECES, visiting_bytes
 from holdfast.run.plan import Params
@@ -14,7 +14,7 @@ ON_CARD = 2  # layers of a model whose layers are kept in main memory
 _KINDS = (*FIXED, "activations", "logits", "workspace")
 
 
-class Demand(BaseModel):
+class Demand(BaseModel, frozen=True, extra="ignore"):
     """Bytes at the peak of a step by kind; phase: what the step does then; places: bytes by kind at the most of each
     phase and module, layers told apart by nothing; building: the most while the model is made.
 
@@ -22,8 +22,6 @@ class Demand(BaseModel):
     model; flops: of matrix products in a step; process: interpreter and libraries, as they were in the process that traced it; largest:
     [bytes, kind, operation and module] of the largest blocks at the peak; curve: bytes by kind over the step, where asked.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     bytes: dict[str, float]
     phase: str

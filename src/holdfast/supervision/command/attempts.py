@@ -51,7 +51,7 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
         attempt / "launch.json",
         facts | {"started": clock.now(), "oom_kills": oom_kills(Place()), "clock": os.environ.get(clock.CLOCK)} | orders,
     )
-    waiting = standby.take_over(attempt)
+    waiting = standby.hand_over(attempt)
     return Attempt(number, attempt, waiting or start_shim(attempt, "--command"), stood_by=waiting is not None)
 
 

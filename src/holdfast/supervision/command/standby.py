@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from holdfast.callback.account import ATTEMPT
 from holdfast.callback.standby import MODULES
 from holdfast.machine.host_memory import host_memory
 from holdfast.processes.attempt import Attempt
-from holdfast.processes.standby import WORTH_S, give, is_stopped, let_end, start_waiting
+from holdfast.processes.standby import WORTH_S, WaitingShim, start_waiting
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import ProgressSigns
@@ -21,12 +20,11 @@ _ROOM_TO_STAY = 2 << 30
 _LOOK_EVERY_S = 1.0
 
 
-class CommandStandby:
+class CommandStandby(WaitingShim):
     """At most one waiting process, made once in an attempt, where its callback has noted what the command's own process imports."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
-        self.shim: subprocess.Popen[bytes] | None = None
         self._looked = 0.0
         self._tried = 0
         self._first: tuple[int, int, float] | None = None  # the attempt, its first step that was seen, and when
@@ -82,18 +80,3 @@ class CommandStandby:
                 raise
             return  # the command that lives is watched without one
         self.run.event("standby_started", holds="imports")
-
-    def take_over(self, attempt: Path) -> subprocess.Popen[bytes] | None:
-        """Give the attempt, whose launch.json is written, to the shim that waits; None where there is none to take it."""
-        shim = self.shim
-        if shim is None or shim.poll() is not None or is_stopped(shim) or not give(shim, attempt):
-            self.discard()
-            return None
-        self.shim = None
-        return shim
-
-    def discard(self) -> None:
-        """Let a waiting process end."""
-        if self.shim is not None:
-            let_end(self.shim)
-        self.shim = None

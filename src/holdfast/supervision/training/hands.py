@@ -50,27 +50,19 @@ class RealWorld:
     """Real processes."""
 
     clock: Clock = time
+    adopt = staticmethod(process.adopt)
+    living = staticmethod(process.living_pids)
+    watch = staticmethod(process.watch)
+    collect = staticmethod(evidence.collect)
 
     def __init__(self, standby: Standby) -> None:
         self.standby = standby
-
-    def adopt(self, run: RunFolder) -> Attempt | None:
-        return process.adopt(run)
 
     def start(self, launch: Launch, run: RunFolder, orders: Json) -> Attempt:
         return process.start(launch, run, orders, self.standby)
 
     def stand_by(self, launch: Launch) -> None:
         self.standby.consider(launch)
-
-    def living(self, attempt: Attempt) -> dict[str, int]:
-        return process.living_pids(attempt)
-
-    def watch(self, attempt: Attempt, run: RunFolder, tick: process.Tick) -> Ending:
-        return process.watch(attempt, run, tick)
-
-    def collect(self, attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
-        return evidence.collect(attempt, run, ending)
 
     def investigate(
         self, launch: Launch, run: RunFolder, failure_report: FailureReport, diagnosis: Diagnosis, deaths: int, view: Viewer

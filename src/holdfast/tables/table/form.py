@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 Array = npt.NDArray[Any]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class _Part(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """A part of a form: nothing unknown in it, no number that is not finite."""
 
 
 class Number(_Part):

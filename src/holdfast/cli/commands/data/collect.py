@@ -59,7 +59,7 @@ def add_arguments(collect: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     out: Path = arguments.out
     rejects = arguments.rejects or out.with_name(f"{out.name}.rejects.jsonl")
-    _refuse_places(arguments, out, rejects)
+    refuse_outputs([out, rejects], arguments.sources)
     batches, reader = _batches(arguments)
     try:
         for path in (out, rejects):
@@ -103,10 +103,6 @@ def _batches(arguments: argparse.Namespace) -> tuple[Iterator[WriteBatch], Strea
     ways = arguments.follow, arguments.take_over, arguments.patience
     reader = StreamReader(StreamSource(servers[0], arguments.stream, arguments.group, consumer, *ways))
     return reader.batches(), reader
-
-
-def _refuse_places(arguments: argparse.Namespace, out: Path, rejects: Path) -> None:
-    refuse_outputs([out, rejects], arguments.sources)
 
 
 def _answer(found: CollectedRecords, file: OutFile, rejects: Path) -> Json:

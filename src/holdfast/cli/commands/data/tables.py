@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
-from holdfast.base.file_errors import at_place
-from holdfast.base.files import Json, replacing, write_bytes
+from holdfast.base.files import Json, replacing
 from holdfast.cli.row_check import RowCheck
 from holdfast.config.config import Config
 from holdfast.data.duplicates.write import cannot_write, refuse_outputs
@@ -124,11 +123,9 @@ def _refuse_without_polars() -> None:
 def _tell(arguments: argparse.Namespace, answer: Json) -> None:
     if arguments.html:
         from holdfast.report.data.table_page import render
+        from holdfast.report.pages import write_page
 
-        try:
-            write_bytes(arguments.html, render(answer).encode("utf-8", "replace"), durable=False)
-        except OSError as error:
-            raise at_place(error, arguments.html, "cannot be written", "choose another --html FILE", answer) from None
+        write_page(arguments.html, render(answer), answer)
     if not arguments.json:
         from holdfast.report.data.table_lines import show
 

@@ -37,12 +37,12 @@ class Feature:
 _MARK = "_feature"
 
 
-def feature(unit: str, source: str, needs_vix: bool = False) -> Callable[[Compute], Compute]:
-    """Mark a function as a feature, named as it is."""
+def feature(unit: str, source: str, needs_vix: bool = False, name: str = "", formula: str = "") -> Callable[[Compute], Compute]:
+    """Mark a function as a feature; name, formula: by default its own name and docstring."""
 
     def mark(function: Compute) -> Compute:
-        formula = inspect.getdoc(function) or ""
-        setattr(function, _MARK, Feature(function.__name__, formula, unit, source, needs_vix, function))
+        told = name or function.__name__, formula or inspect.getdoc(function) or ""
+        setattr(function, _MARK, Feature(*told, unit, source, needs_vix, function))
         return function
 
     return mark

@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.tables.bars.features.feature import feature
+from holdfast.tables.bars.features.feature import Compute, feature
 from holdfast.tables.bars.features.stretch import Stretch
 from holdfast.tables.bars.features.windows import Column, shifted, window_moments, window_sum
 
 _CLM = "Campbell, Lo & MacKinlay, The Econometrics of Financial Markets, 1997, ch. 1"
 
 
-@feature("log return", _CLM)
-def return_1(bars: Stretch) -> Column:
-    """ln(C[t] / C[t-1]), k counted in bars."""
-    return bars.log_close - shifted(bars.log_close, 1)
+def _return_over(count: int) -> Compute:
+    """Return the feature of the log return over `count` bars."""
+
+    @feature("log return", _CLM, name=f"return_{count}", formula=f"ln(C[t] / C[t-{count}]), k counted in bars.")
+    def over(bars: Stretch) -> Column:
+        return bars.log_close - shifted(bars.log_close, count)
+
+    return over
 
 
-@feature("log return", _CLM)
-def return_5(bars: Stretch) -> Column:
-    """ln(C[t] / C[t-5]), k counted in bars."""
-    return bars.log_close - shifted(bars.log_close, 5)
-
-
-@feature("log return", _CLM)
-def return_15(bars: Stretch) -> Column:
-    """ln(C[t] / C[t-15]), k counted in bars."""
-    return bars.log_close - shifted(bars.log_close, 15)
-
-
-@feature("log return", _CLM)
-def return_30(bars: Stretch) -> Column:
-    """ln(C[t] / C[t-30]), k counted in bars."""
-    return bars.log_close - shifted(bars.log_close, 30)
-
-
-@feature("log return", _CLM)
-def return_60(bars: Stretch) -> Column:
-    """ln(C[t] / C[t-60]), k counted in bars."""
-    return bars.log_close - shifted(bars.log_close, 60)
-
-
-@feature("log return", _CLM)
-def return_240(bars: Stretch) -> Column:
-    """ln(C[t] / C[t-240]), k counted in bars."""
-    return bars.log_close - shifted(bars.log_close, 240)
+return_1, return_5, return_15, return_30, return_60, return_240 = map(_return_over, (1, 5, 15, 30, 60, 240))
 
 
 @feature("log return", _CLM)

@@ -6,35 +6,24 @@ import math
 
 import numpy as np
 
-from holdfast.tables.bars.features.feature import feature
+from holdfast.tables.bars.features.feature import Compute, feature
 from holdfast.tables.bars.features.stretch import Stretch
 from holdfast.tables.bars.features.windows import Column, window_mean
 
 _ABDL = "Andersen, Bollerslev, Diebold & Labys, Modeling and forecasting realized volatility, 2003"
 
 
-@feature("log return per bar", _ABDL)
-def volatility_15(bars: Stretch) -> Column:
-    """Root of the mean of r^2 over the 15 newest bars."""
-    return np.sqrt(window_mean(bars.squared_returns, 15))
+def _volatility_over(count: int) -> Compute:
+    """Return the feature of the volatility of the `count` newest bars."""
+
+    @feature("log return per bar", _ABDL, name=f"volatility_{count}", formula=f"Root of the mean of r^2 over the {count:,} newest bars.")
+    def over(bars: Stretch) -> Column:
+        return np.sqrt(window_mean(bars.squared_returns, count))
+
+    return over
 
 
-@feature("log return per bar", _ABDL)
-def volatility_60(bars: Stretch) -> Column:
-    """Root of the mean of r^2 over the 60 newest bars."""
-    return np.sqrt(window_mean(bars.squared_returns, 60))
-
-
-@feature("log return per bar", _ABDL)
-def volatility_240(bars: Stretch) -> Column:
-    """Root of the mean of r^2 over the 240 newest bars."""
-    return np.sqrt(window_mean(bars.squared_returns, 240))
-
-
-@feature("log return per bar", _ABDL)
-def volatility_1380(bars: Stretch) -> Column:
-    """Root of the mean of r^2 over the 1,380 newest bars."""
-    return np.sqrt(window_mean(bars.squared_returns, 1380))
+volatility_15, volatility_60, volatility_240, volatility_1380 = map(_volatility_over, (15, 60, 240, 1380))
 
 
 @feature("log return per bar", "Parkinson, The extreme value method, 1980")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from holdfast.base.files import Json, write_bytes, write_json
 from holdfast.run.snapshots.memory_file import Snapshot
 from holdfast.trainer.jobs.laboratory.rows import samples_of
 from holdfast.trainer.loop.announce import Announcer
+from holdfast.trainer.loop.loop import peak_bytes
 from holdfast.trainer.step.step import Gradients, gradients_sha256, update
 from holdfast.trainer.step.training_state import TrainingState
 
@@ -54,7 +54,7 @@ def course(training: TrainingState, request: Json, folder: Path) -> Json:
         "moved": moved,
         "size": sum(p.numel() for p in training.optimizer.parameters.values()),
         "weights_sha256": hashlib.sha256(training.artifact.to_bytes()).hexdigest(),
-        "peak_bytes": _peak_bytes(training.device),
+        "peak_bytes": peak_bytes(training.device),
         "settings": training.settings.as_json(),
     }
 
@@ -188,9 +188,3 @@ def layer_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 @contextmanager
 def _nothing() -> Iterator[list[tuple[str, Tensor]]]:
     yield []
-
-
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

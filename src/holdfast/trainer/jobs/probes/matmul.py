@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
+
+from holdfast.trainer.jobs.probes.speed import best_seconds
 
 # m, n, k of a [m, k] times b [n, k] transposed. 8 x 412 x 896: hipBLASLt had no solution, or a wrong one, for it.
 SHAPES = ((128, 128, 128), (8, 412, 896), (1, 896, 412), (413, 17, 129))
@@ -49,9 +50,4 @@ def _product(a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor) -> list[t
 def _seconds(dtype: torch.dtype, device: torch.device) -> float:
     """Return the best time of a square product."""
     a = torch.randn(_TIMED, _TIMED, device=device).to(dtype)
-    times = []
-    for _ in range(_REPEATS):
-        begun = time.perf_counter()
-        float((a @ a).float().sum())  # reads the result, so the device has finished
-        times.append(time.perf_counter() - begun)
-    return min(times)
+    return best_seconds(lambda: (a @ a).float().sum(), _REPEATS)

@@ -23,18 +23,18 @@ def probe(device: torch.device) -> dict[str, Any]:
 
 def _copy_rate(size: int, device: torch.device) -> int:
     source, target = torch.ones(size // 4, device=device), torch.ones(size // 4, device=device)
-    return int(2 * size / _best(lambda: target.copy_(source)[-1]))
+    return int(2 * size / best_seconds(lambda: target.copy_(source)[-1]))
 
 
 def _rate(width: int, dtype: torch.dtype, device: torch.device) -> int:
     a = torch.ones(width, width, device=device, dtype=dtype)
-    return int(2 * width**3 / _best(lambda: (a @ a)[-1, -1]))
+    return int(2 * width**3 / best_seconds(lambda: (a @ a)[-1, -1]))
 
 
-def _best(work: Callable[[], torch.Tensor]) -> float:
-    """Return the seconds of the fastest repeat; its last number is read, so the device has finished."""
+def best_seconds(work: Callable[[], torch.Tensor], repeats: int = _REPEATS) -> float:
+    """Return the seconds of the fastest repeat; the number that it gives is read, so the device has finished."""
     times = []
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         begun = time.perf_counter()
         float(work())
         times.append(time.perf_counter() - begun)
