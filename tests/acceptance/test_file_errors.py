@@ -19,6 +19,7 @@ from holdfast.base_model.folder import stored_tensors
 from holdfast.cli.main import main
 from holdfast.data.files import stream
 from holdfast.data.tokens.codec import load_codec
+from holdfast.report.bundle_parts import listing, read_parts
 from holdfast.report.run.report_parts import readings
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.remote.state import Sender
@@ -193,6 +194,56 @@ def test_a_finished_run_whose_summary_or_rows_cannot_be_read_now_is_not_called_d
     assert "steps.jsonl cannot be read: Input/output error" in seen.problems
     run.event("attempt_started")
     assert look(run).state == "dead", "it went on since"
+
+
+def test_a_run_whose_attempts_or_end_cannot_be_read_now_is_not_called_dead_or_without_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`status` said 0 attempts; `diagnose` "nothing is known of its loss", or that all processes had ended at once."""
+    run = RunFolder(tmp_path / "run")
+    run.attempt(1).mkdir(parents=True)
+    run.steps_file.write_text('{"step": 6}\n')
+    run.config_file.write_text("")
+    run.event("attempt_started")
+    run.event("finished")
+    run.summary_file.write_text('{"status": "finished", "steps": 6, "loss": {"first": 5.0, "last": 4.0}}')
+
+    def fail(path: Any, *more: Any) -> Any:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RunFolder, "attempts", fail)
+        assert main(["status", str(run.path)]) == 0
+        assert "? attempts" in (told := capsys.readouterr().out) and "! attempts cannot be read: Permission denied" in told
+        assert main(["status", str(run.path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["runs"][0]["attempts"] is None
+    for unread in (["read_json"], ["read_json", "_told"]):
+        with monkeypatch.context() as broken:
+            for name in unread:
+                broken.setattr(f"holdfast.supervision.standing.{name}", fail)
+            assert main(["diagnose", str(run.path)]) == 0
+        told = capsys.readouterr().out
+        assert "summary.json cannot be read: Permission denied" in told and "reboot" not in told and "loss" not in told
+
+
+def test_a_bundle_names_the_folders_it_could_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that may not be read was left out without a word; one whose disk fails ended the command."""
+    run = tmp_path / "run"
+    for number in ("001", "002"):
+        (run / "attempts" / number).mkdir(parents=True)
+        (run / "attempts" / number / "launch.json").write_text("{}")
+    real = os.scandir
+    for number in (errno.EACCES, errno.EIO):
+
+        def fail(path: Any, number: int = number) -> Any:
+            if str(path).endswith("001"):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path)
+
+        monkeypatch.setattr(os, "scandir", fail)
+        parts = {part.name: part.note for part in read_parts(run, lambda log: ("", ""))}
+        assert parts == {"attempts/001": f"cannot be read: {os.strerror(number)}", "attempts/002/launch.json": ""}
+        assert f"attempts/001 cannot be read: {os.strerror(number)}" in listing(run)
 
 
 @pytest.mark.parametrize(

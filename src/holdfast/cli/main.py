@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import traceback
+from typing import TextIO
 
 import orjson
 
@@ -76,14 +76,15 @@ def main(argv: list[str] | None = None) -> int:
         with working(work, as_json) if work else contextlib.nullcontext():
             code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
-        print(inert(f"holdfast: {stop}"), file=sys.stderr)
+        _tell(inert(f"holdfast: {stop}"), sys.stderr)
         told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}
         code, answer = stop.code, own if "status" in own else told | own
     except KeyboardInterrupt as interrupt:
-        print(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), file=sys.stderr)
+        _tell(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), sys.stderr)
         code, answer = INTERRUPTED, _untold(INTERRUPTED, str(interrupt) or "interrupted", "")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as end:
+        if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):  # what rich makes of one
+            raise
         return 0
     except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
         edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
@@ -91,11 +92,18 @@ def main(argv: list[str] | None = None) -> int:
             edge = in_words
         else:
             traceback.print_exc()
-        print(f"holdfast: {edge}", file=sys.stderr)
+        _tell(f"holdfast: {edge}", sys.stderr)
         code, answer = edge.code, _untold(edge.code, edge.message, edge.hint)
     if as_json:
-        sys.stdout.write(_json(answer) + "\n")
+        _tell(_json(answer), sys.stdout)
     return int(code)
+
+
+def _tell(text: str, stream: TextIO | None) -> None:
+    """Print a line. Whoever reads it may have had enough; None is a stream that is closed."""
+    with contextlib.suppress(BrokenPipeError):
+        if stream is not None:
+            print(text, file=stream)
 
 
 def _json(answer: Json) -> str:
@@ -113,4 +121,8 @@ def _untold(code: int, error: str, hint: str) -> Json:
 def entry() -> None:
     """Run `main` for the console script."""
     guard_outputs()
-    raise SystemExit(code_of_output(main()))
+    try:
+        code = main()
+    except SystemExit as end:  # of --help
+        code = end.code if isinstance(end.code, int) else 0
+    raise SystemExit(code_of_output(code))
