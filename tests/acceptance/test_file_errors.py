@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import Stop
-from holdfast.base.file_errors import at_place, of_the_file
+from holdfast.base.file_errors import at_place, file_error_in, of_the_file
 from holdfast.base.files import replacing
 from holdfast.base_model.folder import stored_tensors
 from holdfast.cli.main import main
@@ -92,6 +92,23 @@ def test_an_error_of_the_system_told_by_a_library_is_one() -> None:
     assert failed.value.errno == errno.EIO
     with pytest.raises(OSError, match="parquet"):
         of_the_file(OSError(errno.EIO, "Error reading bytes from file"), "rows.parquet")
+
+
+def test_a_file_that_safetensors_calls_missing_and_that_is_there_is_not_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has these words for every error by which a file cannot be opened: too many open files, a disk that fails."""
+    file = tmp_path / "model.safetensors"
+    printed = f"Traceback (most recent call last):\nFileNotFoundError: No such file or directory: {file}"
+    assert file_error_in(printed) is None, "it is true"
+    file.touch()
+    told = str(file_error_in(printed))
+    assert str(file) in told and "dmesg" in told and "ulimit -n" in told and "No such file" not in told
+
+    def fail(path: Path, *more: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "open", fail)
+        assert "fails to read" in str(file_error_in(printed))
 
 
 def test_what_could_not_be_written_is_named_by_its_own_name(tmp_path: Path) -> None:
