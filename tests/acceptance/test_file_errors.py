@@ -6,6 +6,8 @@ import errno
 import importlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +48,59 @@ def test_an_error_of_the_file_system_is_told(
     assert edge.main([]) == 1
     told = capsys.readouterr().err
     assert "->" in told and "Traceback" not in told and (name is None or number in (errno.EMFILE,) or name in told)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("Unable to allocate 128. MiB"), "128. MiB"),
+        (MemoryError(), "memory ran out"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "the current folder was removed"),
+    ],
+    ids=["array", "memory", "thread", "folder"],
+)
+def test_a_limit_of_the_system_is_no_bug(
+    error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`data check` under `ulimit -v 300000` ended with 70; in a folder that was removed, "a file is not there"."""
+
+    def fail(_: Any) -> Any:
+        raise error
+
+    parser = SimpleNamespace(parse_args=lambda argv: SimpleNamespace(json=False, verb_module=SimpleNamespace(run=fail)))
+    monkeypatch.setattr(edge, "build_parser", lambda: parser)
+    if isinstance(error, OSError):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+    assert edge.main([]) == 1
+    told = capsys.readouterr().err
+    assert words in told and "->" in told and "Traceback" not in told
+
+
+def test_a_command_that_its_disk_kept_from_starting_is_begun_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told "rerun the same command: nothing is lost", which was refused: the folder was not empty, and no run folder."""
+    run, real = tmp_path / "run", os.mkdir
+
+    def fail(path: Any, *more: Any, **named: Any) -> None:
+        if str(path).endswith("attempts"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **named)
+
+    words = ["run", "--run", str(run), "--", sys.executable, "-c", "print('step 1/1')"]
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "mkdir", fail)
+        assert main(words) == 3
+    assert main(words) == 0
+
+
+def test_a_shim_whose_disk_fails_prints_a_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.processes.shim", str(tmp_path / "none")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "could not be begun" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["EIO", "EACCES", "EMFILE", "ESTALE", "ENOENT", "EISDIR"])

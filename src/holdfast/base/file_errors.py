@@ -107,8 +107,17 @@ def file_error(error: OSError) -> Stop | None:
     if error.errno not in _TABLE:
         return None
     place = error.filename2 or error.filename
+    if error.errno == errno.ENOENT and place is None and not _has_a_current_folder():
+        return Stop(BLOCKED, "the current folder was removed", "change to a folder that is there, then repeat the command")
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)
     return Stop(BLOCKED, fact_of(error, named), _TABLE[error.errno][1])
+
+
+def _has_a_current_folder() -> bool:
+    try:
+        return bool(str(Path.cwd()))
+    except OSError:
+        return False
 
 
 def loop_of_links(error: Exception) -> Stop | None:

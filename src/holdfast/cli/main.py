@@ -11,7 +11,7 @@ from typing import TextIO
 
 import orjson
 
-from holdfast.base.errors import INTERRUPTED, OUR_BUG, Stop
+from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_message
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
         edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
-        if in_words := file_error(error) if isinstance(error, OSError) else loop_of_links(error):
+        if in_words := _of_the_system(error):
             edge = in_words
         else:
             traceback.print_exc()
@@ -97,6 +97,19 @@ def main(argv: list[str] | None = None) -> int:
     if as_json:
         _tell(_json(answer), sys.stdout)
     return int(code)
+
+
+def _of_the_system(error: Exception) -> Stop | None:
+    """Return in words what is no bug: a file system that refuses, links in a circle, a limit of memory or of threads; None for others."""
+    if isinstance(error, OSError):
+        return file_error(error)
+    if isinstance(error, MemoryError):
+        return Stop(
+            BLOCKED, f"memory ran out ({error_message(error)})", "raise the limit (ulimit -v unlimited), or end what holds the memory"
+        )
+    if "can't start new thread" in str(error):
+        return Stop(BLOCKED, "the system gave no more threads", "raise the limits (ulimit -u, ulimit -v), then repeat the command")
+    return loop_of_links(error)
 
 
 def _tell(text: str, stream: TextIO | None) -> None:
