@@ -19,14 +19,17 @@ from holdfast.base.file_errors import at_place, file_error_in, of_the_file
 from holdfast.base.files import replacing
 from holdfast.base_model.folder import stored_tensors
 from holdfast.cli.main import main
+from holdfast.config.config import Config
 from holdfast.data.files import stream
 from holdfast.data.tokens.codec import load_codec
 from holdfast.report.bundle_parts import listing, read_parts
 from holdfast.report.run.report_parts import readings
 from holdfast.run.folder import RunFolder
+from holdfast.supervision import finish
 from holdfast.supervision.remote.state import Sender
 from holdfast.supervision.remote.targets import SharedFolder
 from holdfast.supervision.standing import look
+from holdfast.terminal.run_view import Terminal
 
 edge = importlib.import_module("holdfast.cli.main")  # the package gives the function this name
 
@@ -296,6 +299,19 @@ def test_a_run_whose_attempts_or_end_cannot_be_read_now_is_not_called_dead_or_wi
             assert main(["diagnose", str(run.path)]) == 0
         told = capsys.readouterr().out
         assert "summary.json cannot be read: Permission denied" in told and "reboot" not in told and "loss" not in told
+
+
+def test_a_last_checkpoint_that_cannot_be_read_at_the_end_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too many open files, a run at its end was told to check the disk alone."""
+    run = RunFolder(tmp_path)
+    run.attempt(1).mkdir(parents=True)
+    run.steps_file.write_text('{"step": 6}\n')
+    passed_over = [{"checkpoint": "step-00000006", "reason": "state cannot be read (Too many open files)"}]
+    monkeypatch.setattr(finish, "newest_valid", lambda run: (None, passed_over))
+    monkeypatch.setattr(finish, "keep_newest", lambda *_: None)
+    config = Config(model="m", data={"files": ["rows.jsonl"]}, train={"steps": 6})  # type: ignore[arg-type]
+    with pytest.raises(Stop, match="step-00000006: state cannot be read"):
+        finish.finish(run, config, [], Terminal(to_stderr=False, quiet=True), lambda: False)
 
 
 def test_a_bundle_names_the_folders_it_could_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
