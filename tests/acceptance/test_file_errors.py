@@ -6,6 +6,8 @@ import errno
 import importlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +15,21 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import Stop
-from holdfast.base.file_errors import at_place, of_the_file
+from holdfast.base.file_errors import at_place, file_error_in, of_the_file
 from holdfast.base.files import replacing
 from holdfast.base_model.folder import stored_tensors
 from holdfast.cli.main import main
+from holdfast.config.config import Config
 from holdfast.data.files import stream
 from holdfast.data.tokens.codec import load_codec
+from holdfast.report.bundle_parts import listing, read_parts
 from holdfast.report.run.report_parts import readings
 from holdfast.run.folder import RunFolder
+from holdfast.supervision import finish
 from holdfast.supervision.remote.state import Sender
 from holdfast.supervision.remote.targets import SharedFolder
 from holdfast.supervision.standing import look
+from holdfast.terminal.run_view import Terminal
 
 edge = importlib.import_module("holdfast.cli.main")  # the package gives the function this name
 
@@ -45,6 +51,59 @@ def test_an_error_of_the_file_system_is_told(
     assert edge.main([]) == 1
     told = capsys.readouterr().err
     assert "->" in told and "Traceback" not in told and (name is None or number in (errno.EMFILE,) or name in told)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("Unable to allocate 128. MiB"), "128. MiB"),
+        (MemoryError(), "memory ran out"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "the current folder was removed"),
+    ],
+    ids=["array", "memory", "thread", "folder"],
+)
+def test_a_limit_of_the_system_is_no_bug(
+    error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`data check` under `ulimit -v 300000` ended with 70; in a folder that was removed, "a file is not there"."""
+
+    def fail(_: Any) -> Any:
+        raise error
+
+    parser = SimpleNamespace(parse_args=lambda argv: SimpleNamespace(json=False, verb_module=SimpleNamespace(run=fail)))
+    monkeypatch.setattr(edge, "build_parser", lambda: parser)
+    if isinstance(error, OSError):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+    assert edge.main([]) == 1
+    told = capsys.readouterr().err
+    assert words in told and "->" in told and "Traceback" not in told
+
+
+def test_a_command_that_its_disk_kept_from_starting_is_begun_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told "rerun the same command: nothing is lost", which was refused: the folder was not empty, and no run folder."""
+    run, real = tmp_path / "run", os.mkdir
+
+    def fail(path: Any, *more: Any, **named: Any) -> None:
+        if str(path).endswith("attempts"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, *more, **named)
+
+    words = ["run", "--run", str(run), "--", sys.executable, "-c", "print('step 1/1')"]
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "mkdir", fail)
+        assert main(words) == 3
+    assert main(words) == 0
+
+
+def test_a_shim_whose_disk_fails_prints_a_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.processes.shim", str(tmp_path / "none")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "could not be begun" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["EIO", "EACCES", "EMFILE", "ESTALE", "ENOENT", "EISDIR"])
@@ -91,6 +150,23 @@ def test_an_error_of_the_system_told_by_a_library_is_one() -> None:
     assert failed.value.errno == errno.EIO
     with pytest.raises(OSError, match="parquet"):
         of_the_file(OSError(errno.EIO, "Error reading bytes from file"), "rows.parquet")
+
+
+def test_a_file_that_safetensors_calls_missing_and_that_is_there_is_not_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has these words for every error by which a file cannot be opened: too many open files, a disk that fails."""
+    file = tmp_path / "model.safetensors"
+    printed = f"Traceback (most recent call last):\nFileNotFoundError: No such file or directory: {file}"
+    assert file_error_in(printed) is None, "it is true"
+    file.touch()
+    told = str(file_error_in(printed))
+    assert str(file) in told and "dmesg" in told and "ulimit -n" in told and "No such file" not in told
+
+    def fail(path: Path, *more: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "open", fail)
+        assert "fails to read" in str(file_error_in(printed))
 
 
 def test_what_could_not_be_written_is_named_by_its_own_name(tmp_path: Path) -> None:
@@ -193,6 +269,69 @@ def test_a_finished_run_whose_summary_or_rows_cannot_be_read_now_is_not_called_d
     assert "steps.jsonl cannot be read: Input/output error" in seen.problems
     run.event("attempt_started")
     assert look(run).state == "dead", "it went on since"
+
+
+def test_a_run_whose_attempts_or_end_cannot_be_read_now_is_not_called_dead_or_without_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`status` said 0 attempts; `diagnose` "nothing is known of its loss", or that all processes had ended at once."""
+    run = RunFolder(tmp_path / "run")
+    run.attempt(1).mkdir(parents=True)
+    run.steps_file.write_text('{"step": 6}\n')
+    run.config_file.write_text("")
+    run.event("attempt_started")
+    run.event("finished")
+    run.summary_file.write_text('{"status": "finished", "steps": 6, "loss": {"first": 5.0, "last": 4.0}}')
+
+    def fail(path: Any, *more: Any) -> Any:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RunFolder, "attempts", fail)
+        assert main(["status", str(run.path)]) == 0
+        assert "? attempts" in (told := capsys.readouterr().out) and "! attempts cannot be read: Permission denied" in told
+        assert main(["status", str(run.path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["runs"][0]["attempts"] is None
+    for unread in (["read_json"], ["read_json", "_told"]):
+        with monkeypatch.context() as broken:
+            for name in unread:
+                broken.setattr(f"holdfast.supervision.standing.{name}", fail)
+            assert main(["diagnose", str(run.path)]) == 0
+        told = capsys.readouterr().out
+        assert "summary.json cannot be read: Permission denied" in told and "reboot" not in told and "loss" not in told
+
+
+def test_a_last_checkpoint_that_cannot_be_read_at_the_end_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too many open files, a run at its end was told to check the disk alone."""
+    run = RunFolder(tmp_path)
+    run.attempt(1).mkdir(parents=True)
+    run.steps_file.write_text('{"step": 6}\n')
+    passed_over = [{"checkpoint": "step-00000006", "reason": "state cannot be read (Too many open files)"}]
+    monkeypatch.setattr(finish, "newest_valid", lambda run: (None, passed_over))
+    monkeypatch.setattr(finish, "keep_newest", lambda *_: None)
+    config = Config(model="m", data={"files": ["rows.jsonl"]}, train={"steps": 6})  # type: ignore[arg-type]
+    with pytest.raises(Stop, match="step-00000006: state cannot be read"):
+        finish.finish(run, config, [], Terminal(to_stderr=False, quiet=True), lambda: False)
+
+
+def test_a_bundle_names_the_folders_it_could_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that may not be read was left out without a word; one whose disk fails ended the command."""
+    run = tmp_path / "run"
+    for number in ("001", "002"):
+        (run / "attempts" / number).mkdir(parents=True)
+        (run / "attempts" / number / "launch.json").write_text("{}")
+    real = os.scandir
+    for number in (errno.EACCES, errno.EIO):
+
+        def fail(path: Any, number: int = number) -> Any:
+            if str(path).endswith("001"):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path)
+
+        monkeypatch.setattr(os, "scandir", fail)
+        parts = {part.name: part.note for part in read_parts(run, lambda log: ("", ""))}
+        assert parts == {"attempts/001": f"cannot be read: {os.strerror(number)}", "attempts/002/launch.json": ""}
+        assert f"attempts/001 cannot be read: {os.strerror(number)}" in listing(run)
 
 
 @pytest.mark.parametrize(

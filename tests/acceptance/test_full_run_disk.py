@@ -179,6 +179,32 @@ def test_an_answer_that_no_disk_takes_is_told(words: tuple[str, ...]) -> None:
     assert code == 1 and "no room on the disk of standard output" in said and "->" in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        *((("models",), 0), (("models", "--json"), 0), (("schema", "--json"), 0), (("--help",), 0), (("doctor", "--no-probe"), 0)),
+        *((("status", "none"), 2), (("status", "none", "--json"), 2)),
+    ],
+)
+def test_a_pipe_that_nobody_reads_is_no_error(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    """`holdfast models | head -c 0` printed a traceback and ended with 120, `holdfast doctor | head -c 0` with 1."""
+    command, folder = [sys.executable, "-m", "holdfast", *words], {"cwd": tmp_path, "stdin": subprocess.DEVNULL}
+    reader, writer = os.pipe()
+    os.close(reader)
+    for outputs in ({"stdout": writer, "stderr": subprocess.PIPE}, {"stdout": writer, "stderr": writer}):
+        done = subprocess.run(command, text=True, check=False, **folder, **outputs)
+        assert done.returncode == code and "Traceback" not in (done.stderr or ""), done.stderr
+    os.close(writer)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_end_no_command(closed: str, tmp_path: Path) -> None:
+    """`holdfast init` asked a closed standard input whether it was a terminal, and ended with 70."""
+    words = [sys.executable, "-m", "holdfast", "init", "--model", "none", "--data", "none.jsonl", "--out", "out.yaml"]
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr, done.stderr
+
+
 def test_a_log_on_a_full_disk_ends_no_run(config_of: Callable[..., Path], tmp_path: Path) -> None:
     config = config_of("run", train={"steps": 3}, run={"standby": False})
     code, said = onto_full_disk("train", config, "--run", tmp_path / "one")

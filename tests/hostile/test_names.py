@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from conftest import holdfast
 from holdfast.cli.main import main
 
 ODD = os.fsdecode(b"caf\xe9")  # as an old disk or a Latin-1 archive has it
@@ -64,3 +66,13 @@ def test_status_shows_a_run_under_any_name(odd: Path, capsys: pytest.CaptureFixt
     (odd / "run.json").write_text("{}")
     assert main(["status", str(odd.parent), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["run"].endswith(ODD)
+
+
+def test_a_name_in_utf8_that_the_locale_hides_is_not_called_something_else(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """`LC_ALL=C holdfast data check é.jsonl` was told that its name is not UTF-8."""
+    rows = tmp_path / "é.jsonl"
+    rows.write_bytes(assets.rows.read_bytes())
+    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    refused = holdfast("data", "check", rows.name, cwd=tmp_path, env=env)
+    assert refused.returncode == 2 and "PYTHONUTF8=1" in refused.stderr and "not UTF-8" not in refused.stderr
+    assert holdfast("data", "check", rows.name, cwd=tmp_path, env=env | {"PYTHONUTF8": "1"}).returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,3 +262,20 @@ def test_what_is_kept_free_is_said_as_a_person_would() -> None:
 
     plan = Plan.model_construct(fits=True, capacity_bytes=16 << 30, peak_bytes=2 << 30, reserve_bytes=4 << 30)
     assert verdict(plan) == "it fits: 2.00 GiB of 16.00 GiB, 4.00 GiB of it are kept free for other programs (train.memory_reserve)"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("print('[ERROR] no docstring', flush=True); input(); input()", "ended ([ERROR] no docstring)"),
+        ("import sys; print('a.\\nValueError: b', file=sys.stderr)", "ended (ValueError: b)"),
+        ("raise SystemExit(4)", "ended (it said nothing)"),
+    ],
+)
+def test_a_child_that_gives_no_answer_is_told_by_what_it_said(code: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a library printed before the answer was told as "no answer within 300 s", within a second."""
+    monkeypatch.setattr(tracing, "trainer_command", lambda job: [sys.executable, "-c", code])
+    child = tracing.Tracer(None)
+    with pytest.raises(Stop) as failed:
+        child._ask({})
+    assert words in str(failed.value)

@@ -31,14 +31,14 @@ _WORDS = {  # of an error: what a hint names, one of these
     errno.EIO: ("dmesg", "input/output", "disk"),
     errno.ENOSPC: ("room", "full"),
     errno.EROFS: ("ead-only",),
-    errno.EACCES: ("may not be", "permission", "owner", "choose another"),
-    errno.EMFILE: ("ulimit -n",),
+    errno.EACCES: ("may not be", "permission denied", "owner"),
+    errno.EMFILE: ("ulimit -n", "too many open files"),
     errno.EFBIG: ("ulimit -f", "too large", "large"),
 }
 _SCRIPT = "import time\nfor step in range(1, 6):\n    print(f'step {step}/5', flush=True)\n    time.sleep(0.05)\n"
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", "new.yaml", "--run", "new"],
-    "resume": ["train", "half.yaml", "--run", "half"],
+    "resume": ["train", "half.yaml", "--run", "half", "--extend"],
     "init": ["init", "--model", "model", "--data", "rows.jsonl", "--out", "first.yaml"],
     "check": ["data", "check", "rows.jsonl", "--tokenizer", "model", "--html", "rows.html"],
     "clean": ["data", "clean", "rows.jsonl", "--out", "clean.jsonl", "--rejects", "rejects.jsonl", "--tokenizer", "model"],
@@ -64,7 +64,7 @@ COMMANDS: dict[str, list[str]] = {
 }
 TRAINS = ("train", "resume", "run", "move")
 _UNCOUNTED = "is unknown: its rows cannot be counted"
-_TIMES = {"seconds", "speed", "wall_seconds", "goodput", "tokens_per_second"}  # keys of an answer
+_TIMES = {"seconds", "speed", "wall_seconds", "goodput", "tokens_per_second", "disk_free_bytes"}  # keys of an answer
 WITHOUT_RUNS = {"check", "clean", "show", "split", "sample", "diff", "make", "init", "plan", "doctor", "train", "run"}
 
 
@@ -222,7 +222,7 @@ class Command:
             if half := [name for name, sum_ in outputs.items() if sum_ != self.files[name]]:
                 short.append(f"half written: {half}")
         again = place.run(self.words)
-        done_before = ("is there", *(("nothing is overwritten", "give another --out") if done.returncode == self.code else ()))
+        done_before = ("is there", "nothing is overwritten", "give another --out") if done.returncode == self.code else ()  # it was done
         if again.returncode != self.code and not any(words in again.stderr for words in done_before):
             short.append(f"again: {again.returncode} {again.stderr[-600:]}")
         elif again.returncode == self.code:
@@ -243,6 +243,8 @@ class Command:
 
     def _shortfalls(self, done: subprocess.CompletedProcess[str], numbers: set[int]) -> Iterator[str]:
         told = done.stderr
+        if self.name == "doctor":  # what blocks is a finding, with its remedy
+            told += "".join(f" -> {value}" for key, value in _answer(done).items() if key.startswith(".findings."))
         if done.returncode not in (0, 1, 2, 3):
             yield f"exit {done.returncode}"
         if "Traceback" in told or "this is a bug" in told or "please report" in told:
@@ -259,7 +261,7 @@ class Command:
             yield f"answer {answer}, stderr {told[:100]!r}"
         if errno.ENOSPC not in numbers and any(words in told for words in _FREE):
             yield "hint: room"
-        if not any(words in told for number in numbers for words in _WORDS[number]):
+        if not any(words in told.lower() for number in numbers for words in _WORDS[number]):
             yield "hint: other"
         if "->" not in told:
             yield "hint: none"
@@ -275,14 +277,20 @@ class Command:
             other = {key: values for key, values in other.items() if key not in (".folder", ".recomputed", ".state")}
             kept = {name: value for name, value in kept.items() if "/trials/" not in name}
             may_have_left = True
+        if self.name == "bundle":  # it holds what the machine is like now; what is not in it, it says
+            unread = any("cannot be read: " in str(value) for key, value in answer.items() if key.endswith(".note"))
+            names = {value for key, value in answer.items() if key.endswith(".name")}
+            other = {key: values for key, values in other.items() if not unread and key.endswith(".name") and values[0] not in names}
+            kept = {name: value for name, value in kept.items() if name != "bundle.zip"}
         if any((key == ".plan_unknown" and value) or _UNCOUNTED in str(value) for key, value in answer.items()):  # says why
             other = {key: values for key, values in other.items() if not key.startswith((".plan", ".reasons", ".seconds"))}
-            kept = {name: value for name, value in kept.items() if not name.endswith(".plan.json")}
-        if self.name in ("status", "verify"):  # nothing is an answer: it is not known
-            other = {key: values for key, values in other.items() if values[1] is not None}
+            kept = {name: value for name, value in kept.items() if not name.endswith((".plan.json", "why.html"))}
+        if any("cannot be read" in str(value) or "could not be read" in str(value) for value in answer.values()):  # says what it could not
+            unknown = {key for key, (_, value) in other.items() if value in (None, 0.0, "unknown") or "be read" in str(value)}
+            if all(any(f"{name} cannot be read" in str(value) for value in answer.values()) for name in ("summary.json", "events.jsonl")):
+                unknown.add(".runs.0.state")  # both that tell the end: `status` has no word for an end that nobody knows
+            other = {key: values for key, values in other.items() if key not in unknown}
             kept = {name: value for name, value in kept.items() if name != "verdict.html"}
-        if any(".problems." in key or "cannot be read: " in str(value) for key, value in answer.items()):
-            other = {}  # it says what it could not read
         if other:
             yield f"false answer: {str(other)[:600]}"
         changed = [name for name, value in kept.items() if files.get(name) != value]

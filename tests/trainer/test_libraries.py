@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ print(json.dumps([gc.isenabled(), gc.get_freeze_count(), len(reads), BertModel._
 def _imported(how: str) -> Any:
     child = subprocess.run([sys.executable, "-c", _CHILD, how], capture_output=True, text=True, check=True)
     return json.loads(child.stdout)
+
+
+def test_a_child_has_its_docstrings_where_python_leaves_them_out() -> None:
+    """PYTHONOPTIMIZE=2 made a run give up after three attempts: transformers fails without its docstrings."""
+    command = [sys.executable, "-m", "holdfast.trainer", "account"]
+    env = os.environ | {"PYTHONOPTIMIZE": "2"}
+    child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
+    assert (child.returncode, child.stdout) == (0, ""), child.stderr
 
 
 def test_the_libraries_are_the_same_and_their_models_are_read_once() -> None:

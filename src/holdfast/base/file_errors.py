@@ -43,6 +43,7 @@ _NOT_OF_THE_PLACE = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.E
 E = TypeVar("E", bound=Exception)
 _PRINTED = re.compile(r"[\w.]*Error: \[Errno (\d+)\] [^:]*(?:: ['\"](.+?)['\"](?: -> .*)?)?$")  # the last line of Python's tracebacks
 _OF_TORCH = re.compile(r"unable to (?:open|mmap).*?<(.+?)>.*\((\d+)\)$")
+_OF_SAFETENSORS = re.compile(r"FileNotFoundError: No such file or directory: (/.+)$")  # whatever the error of the system was
 _LOOP = re.compile(r"Symlink loop from '(.+)'$")  # pathlib's, before Python 3.13
 _RUST = re.compile(r"\(os error (\d+)\)")  # how a library in Rust tells of an error of the system
 
@@ -84,8 +85,17 @@ def file_error(error: OSError) -> Stop | None:
     if error.errno not in _TABLE:
         return None
     place = error.filename2 or error.filename
+    if error.errno == errno.ENOENT and place is None and not _has_a_current_folder():
+        return Stop(BLOCKED, "the current folder was removed", "change to a folder that is there, then repeat the command")
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)
     return Stop(BLOCKED, fact_of(error, named), _TABLE[error.errno][1])
+
+
+def _has_a_current_folder() -> bool:
+    try:
+        return bool(str(Path.cwd()))
+    except OSError:
+        return False
 
 
 def loop_of_links(error: Exception) -> Stop | None:
@@ -99,8 +109,21 @@ def file_error_in(printed: str) -> Stop | None:
     last = (printed.strip().splitlines() or [""])[-1]
     if found := _PRINTED.match(last):
         return file_error(OSError(int(found[1]), os.strerror(int(found[1])), found[2]))
+    if (found := _OF_SAFETENSORS.search(last)) and Path(found[1]).is_file():
+        return _unopened(found[1])
     found = _OF_TORCH.search(last)
     return file_error(OSError(int(found[2]), os.strerror(int(found[2])), found[1])) if found else None
+
+
+def _unopened(place: str) -> Stop:
+    """Return why a file that is there could not be opened by a library that does not tell; what may be where it can be opened now."""
+    try:
+        Path(place).open("rb").close()
+    except OSError as error:
+        if told := file_error(error):
+            return told
+    hint = "dmesg tells of the disk, and `ulimit -n` how many files may be open; then repeat the command"
+    return Stop(BLOCKED, f"{place} is there, and could not be opened: its disk failed, or too many files were open", hint)
 
 
 def fact_of(error: OSError, place: object) -> str:

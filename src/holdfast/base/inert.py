@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -61,5 +63,8 @@ def refuse_unwritable_name(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = f"{os.fsencode(path).decode()}: Python takes names for ASCII here, by the locale (LC_ALL, LANG)"
+            raise Stop(USAGE, text, "repeat the command with PYTHONUTF8=1 before it") from None
         text = f"{str(path).encode(errors='backslashreplace').decode()}: this name is not UTF-8"
         raise Stop(USAGE, text, "rename it, or give it a link with another name") from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 import traceback
+from typing import TextIO
 
 import orjson
 
-from holdfast.base.errors import INTERRUPTED, OUR_BUG, Stop
+from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_message
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
@@ -76,26 +76,47 @@ def main(argv: list[str] | None = None) -> int:
         with working(work, as_json) if work else contextlib.nullcontext():
             code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
-        print(inert(f"holdfast: {stop}"), file=sys.stderr)
+        _tell(inert(f"holdfast: {stop}"), sys.stderr)
         told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}
         code, answer = stop.code, own if "status" in own else told | own
     except KeyboardInterrupt as interrupt:
-        print(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), file=sys.stderr)
+        _tell(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), sys.stderr)
         code, answer = INTERRUPTED, _untold(INTERRUPTED, str(interrupt) or "interrupted", "")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as end:
+        if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):  # what rich makes of one
+            raise
         return 0
     except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
         edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
-        if in_words := file_error(error) if isinstance(error, OSError) else loop_of_links(error):
+        if in_words := _of_the_system(error):
             edge = in_words
         else:
             traceback.print_exc()
-        print(f"holdfast: {edge}", file=sys.stderr)
+        _tell(f"holdfast: {edge}", sys.stderr)
         code, answer = edge.code, _untold(edge.code, edge.message, edge.hint)
     if as_json:
-        sys.stdout.write(_json(answer) + "\n")
+        _tell(_json(answer), sys.stdout)
     return int(code)
+
+
+def _of_the_system(error: Exception) -> Stop | None:
+    """Return in words what is no bug: a file system that refuses, links in a circle, a limit of memory or of threads; None for others."""
+    if isinstance(error, OSError):
+        return file_error(error)
+    if isinstance(error, MemoryError):
+        return Stop(
+            BLOCKED, f"memory ran out ({error_message(error)})", "raise the limit (ulimit -v unlimited), or end what holds the memory"
+        )
+    if "can't start new thread" in str(error):
+        return Stop(BLOCKED, "the system gave no more threads", "raise the limits (ulimit -u, ulimit -v), then repeat the command")
+    return loop_of_links(error)
+
+
+def _tell(text: str, stream: TextIO | None) -> None:
+    """Print a line. Whoever reads it may have had enough; None is a stream that is closed."""
+    with contextlib.suppress(BrokenPipeError):
+        if stream is not None:
+            print(text, file=stream)
 
 
 def _json(answer: Json) -> str:
@@ -113,4 +134,8 @@ def _untold(code: int, error: str, hint: str) -> Json:
 def entry() -> None:
     """Run `main` for the console script."""
     guard_outputs()
-    raise SystemExit(code_of_output(main()))
+    try:
+        code = main()
+    except SystemExit as end:  # of --help
+        code = end.code if isinstance(end.code, int) else 0
+    raise SystemExit(code_of_output(code))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Any
 
@@ -30,6 +31,11 @@ class _Output(io.FileIO):
         return written
 
 
+def at_terminal() -> bool:
+    """True if somebody can be asked: standard input and standard output are a terminal."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+
+
 def guard_outputs() -> None:
     """Let no disk that takes nothing end what the command does by an error of sys.stdout or sys.stderr."""
     for name in ("stdout", "stderr"):
@@ -41,11 +47,16 @@ def guard_outputs() -> None:
 
 
 def code_of_output(code: int) -> int:
-    """Return the exit code, 1 in place of 0 where the end of standard output was not taken; that is told on standard error."""
+    """Return the exit code, 1 in place of 0 where the end of standard output was not taken by a disk; that is told on standard error."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:  # it is closed
+                stream.flush()
+        except BrokenPipeError:  # whoever reads it had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if not isinstance(raw, _Output):
         return code
-    sys.stdout.flush()
     if raw.refused is None:
         return code
     done = "what it said is lost, what it did is done" if code == DONE else "what it said is lost"

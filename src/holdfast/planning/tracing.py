@@ -88,11 +88,11 @@ class Tracer:
         with contextlib.suppress(BrokenPipeError):
             told.write(orjson.dumps(case) + b"\n")
             told.flush()
-        line = _line(answers, time.monotonic() + _DEADLINE_S)
+        line = _line(answers, deadline := time.monotonic() + _DEADLINE_S)
         try:
             answer = orjson.loads(line)
         except orjson.JSONDecodeError:
-            said = _last(self._child)
+            said = _last(self._child, line) or (f"no answer within {_DEADLINE_S} s" if time.monotonic() >= deadline else "it said nothing")
             text = f"the step could not be traced: the child that does it ended ({said})"
             raise file_error_in(said) or Stop(BLOCKED, text, _UNKNOWN) from None
         if "refused" in answer:
@@ -153,12 +153,11 @@ def _line(answers: Any, deadline: float) -> bytes:
     return bytes(answers.readline())
 
 
-def _last(child: subprocess.Popen[bytes]) -> str:
-    """End the child and return the last line it printed, or that it gave no answer in time."""
+def _last(child: subprocess.Popen[bytes], answered: bytes) -> str:
+    """End the child and return the last line it printed, or its answer that is none; empty where it said nothing."""
     child.kill()
     _, said = child.communicate()
-    lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else f"no answer within {_DEADLINE_S} s"
+    return (said + b"\n" + answered).decode(errors="replace").strip().rpartition("\n")[2][:300]
 
 
 def _plain(config: Config) -> Json:

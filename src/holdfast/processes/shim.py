@@ -48,7 +48,11 @@ def main(argv: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, (lambda *_: None) if argv[0].startswith("--command") else signal.SIG_IGN)  # a command would inherit SIG_IGN
     if not argv[0].endswith("-standby"):
-        return _attend(Path(argv[-1]), None, None, foreign=argv[0] == "--command")
+        try:
+            return _attend(Path(argv[-1]), None, None, foreign=argv[0] == "--command")
+        except OSError as error:  # the supervisor finds an attempt that never started, and tells of it
+            print(f"holdfast: {argv[-1]} could not be begun: {error}", file=sys.stderr, flush=True)
+            return 1
     orders = json.loads(Path(argv[1]).read_text())
     lock = lock_descriptor(orders["trainer_lock"])
     foreign = argv[0] == "--command-standby"

@@ -5,6 +5,7 @@ Tensors, rows and texts a model made are no part of it.
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -61,8 +62,10 @@ class BundlePart:
 def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterator[BundlePart]:
     """Yield the parts there are of the run, each file once. `relevant`: text and note of a log. Opens only regular files in the folder."""
     seen: set[Path] = set()
+    found, unread = _walked(run)
     for pattern, how, what in _FILES:
-        for file in _few(sorted(run.glob(pattern)), run):
+        alike = [file for file in found if (at := file.relative_to(run)).match(pattern) and len(at.parts) == pattern.count("/") + 1]
+        for file in _few(alike, run):
             if file in seen or file.is_symlink() or not file.is_file() or not file.resolve().is_relative_to(run.resolve()):
                 continue
             seen.add(file)
@@ -72,16 +75,31 @@ def read_parts(run: Path, relevant: Callable[[Path], tuple[str, str]]) -> Iterat
             except OSError as error:
                 text, note = "", f"cannot be read: {error.strerror}"
             yield BundlePart(name, what, text, note)
+    for name, why in unread.items():
+        yield BundlePart(name.encode(errors="backslashreplace").decode(), "a folder", "", f"cannot be read: {why}")
 
 
 def listing(run: Path) -> str:
     """List every file of the run with its size; only the names of what is not packed."""
     lines = []
-    for path in sorted(run.rglob("*")):
+    found, unread = _walked(run)
+    for path in found:
         kind = "link" if path.is_symlink() else "" if path.is_file() else "folder" if path.is_dir() else "other"
         size = path.stat().st_size if not kind else 0
         lines.append(f"{kind or f'{size:,}':>16}  {path.relative_to(run)}")
+    lines += [f"{'?':>16}  {name} cannot be read: {why}" for name, why in unread.items()]
     return ("\n".join(lines) + "\n").encode(errors="backslashreplace").decode()
+
+
+def _walked(run: Path) -> tuple[list[Path], dict[str, str]]:
+    """Return what is below a run, and why a folder in it could not be read, by its name. Follows no links."""
+    unread: dict[str, str] = {}
+
+    def note(error: OSError) -> None:
+        if Path(error.filename) != run:
+            unread[str(Path(error.filename).relative_to(run))] = error.strerror or str(error)
+
+    return sorted(Path(folder, name) for folder, *inside in os.walk(run, onerror=note) for names in inside for name in names), unread
 
 
 def write_archive(file: Path, folder: str, parts: list[BundlePart]) -> int:

@@ -79,6 +79,8 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
         attempts.append(({"attempt": number, "ending": failure_report.ending.words()}, found))
     each = [about | {"cause": found.cause, "confidence": found.confidence, "clues": list(found.words())} for about, found in attempts]
     now = look(folder)
+    if now.unread and now.state != "running":
+        return _not_known(f"nothing can be said of the run's end now: {'; '.join(now.unread)}"), each
     if now.state == "finished":
         return _finished(now.summary, folder), each
     if now.state in ("running", "interrupted"):

@@ -55,10 +55,11 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
     Raises KeyboardInterrupt when `stop` asks for it meanwhile; the run then counts as interrupted, and its evaluation is still to come.
     """
     keep_newest(run, places, config, terminal.tell)
-    newest, _ = newest_valid(run)
+    newest, passed_over = newest_valid(run)
     if newest is None or newest.step != run.committed() or not is_over(run):
         state = f"step {newest.step}" if newest else "nothing"
         text = f"the newest checkpoint that verifies is {state}, the run stands at step {run.committed()}"
+        text += "".join(f"; {one['checkpoint']}: {one['reason']}" for one in passed_over[:1])
         _close(run)
         raise Stop(GAVE_UP, text, "check the disk; rerun the same command to train the missing steps again")
     artifact = _chosen(run, config, newest, terminal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.base.errors import USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.base.files import Json, newest_lines
@@ -20,6 +21,7 @@ from holdfast.run.plan import Seconds
 from holdfast.supervision.standing import RunStanding
 
 RUNS = Path("runs")
+T = TypeVar("T")
 _LOOKED_AT = 1 << 18  # bytes of the journal: hundreds of steps
 
 
@@ -63,16 +65,9 @@ def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | Non
     problems = [*standing.problems, *_damaged_lines(standing.run)]
     if standing.unwritten:
         problems.append(f"the disk is full: the rows of {standing.unwritten} committed steps are kept in memory until there is room")
-    try:
-        incident = (find_incident or last_incident)(standing.run)
-    except (OSError, *WRONG_VALUES) as error:
-        problems.append(wrong_value("its incidents", error))
-        incident = None
-    try:
-        left = _left(standing)
-    except (OSError, Stop, *WRONG_VALUES) as error:
-        problems.append(wrong_value("its pace", error))
-        left = None
+    incident = _asked(problems, "its incidents", lambda: (find_incident or last_incident)(standing.run))
+    left = _asked(problems, "its pace", lambda: _left(standing))
+    last_step_time = _asked(problems, "the time of its last step", lambda: _last_step_time(standing))
     place = _second_place(standing.run)
     readings = newest(standing.run.readings_file) if standing.state == "running" else []
     return {
@@ -88,7 +83,7 @@ def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | Non
         "host": standing.holder.get("host"),
         "command": standing.holder.get("command"),
         "folder": standing.holder.get("folder"),
-        "last_step_time": _last_step_time(standing),
+        "last_step_time": last_step_time,
         "reason": standing.summary.get("reason"),
         "seconds_left": left.model_dump() if left else None,
         "readings": readings[-1] if readings else None,
@@ -98,10 +93,19 @@ def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | Non
     }
 
 
+def _asked(problems: list[str], name: str, ask: Callable[[], T]) -> T | None:
+    """Return an answer; None where it cannot be had, which is noted as a problem."""
+    try:
+        return ask()
+    except (OSError, Stop, *WRONG_VALUES) as error:
+        problems.append(wrong_value(name, error))
+        return None
+
+
 def _last_step_time(standing: RunStanding) -> float | None:
     """Return when the last step was done, by the calendar as it is now: its clock may have been set while the run went on."""
-    told, attempts = standing.last_step.get("time"), standing.run.attempts() if standing.state == "running" else []
-    spec = read_launch_spec(standing.run.attempt(attempts[-1])) if attempts else None
+    told = standing.last_step.get("time")
+    spec = read_launch_spec(standing.attempt.folder) if standing.state == "running" and standing.attempt else None
     return clock.in_calendar(told, spec.facts.get("clock") or "") if spec and isinstance(told, int | float) else told
 
 

@@ -32,7 +32,8 @@ class RunStanding:
     """`doing`: preparing, starting, training or evaluating while the run lives. `supervised`: a `holdfast train` watches it.
 
     `last_step`: the newest row; `unwritten`: how many committed steps came after it, while the disk is full.
-    `holder`: who supervises or did so last. `problems`: what of the folder is damaged.
+    `holder`: who supervises or did so last. `problems`: what of the folder is damaged, or cannot be read now.
+    `attempts`: None where they cannot be read.
     """
 
     run: RunFolder
@@ -42,7 +43,7 @@ class RunStanding:
     unwritten: int
     steps: int | None
     attempt: Attempt | None
-    attempts: int
+    attempts: int | None
     supervised: bool
     holder: Json
     pids: dict[str, int]
@@ -54,6 +55,11 @@ class RunStanding:
         """The last committed step, 0 before the first."""
         step: int = self.last_step.get("step", 0)
         return step + self.unwritten
+
+    @property
+    def unread(self) -> list[str]:
+        """What of the folder says how the run ended, and cannot be read now: nothing is known of its end then."""
+        return [problem for problem in self.problems if problem.startswith(("summary.json cannot be read", "attempts cannot be read"))]
 
     @property
     def elsewhere(self) -> str | None:
@@ -95,7 +101,7 @@ def look(run: RunFolder) -> RunStanding:
         unwritten=unwritten,
         steps=found.read("timeline.jsonl", lambda: _steps(run), None),
         attempt=attempt,
-        attempts=len(attempts),
+        attempts=None if any(problem.startswith("attempts cannot be read") for problem in found.problems) else len(attempts),
         supervised=supervised,
         holder=holder,
         pids=pids,

@@ -74,6 +74,13 @@ def main(argv: list[str]) -> int:
         return exit_code("device_gone")
 
 
+def with_docstrings() -> None:
+    """Begin this process again where Python leaves out docstrings (-OO): transformers reads its own, and fails without."""
+    if sys.flags.optimize > 1:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONOPTIMIZE"}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], kept)
+
+
 def leave_at_once(code: list[int]) -> None:
     """End the process with its exit code, where there is one, and take nothing apart that torch has loaded: that takes 0.2 s.
 
@@ -87,6 +94,7 @@ def leave_at_once(code: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    with_docstrings()
     _code: list[int] = []
     atexit.register(leave_at_once, _code)
     _code.append(main(sys.argv[1:]))

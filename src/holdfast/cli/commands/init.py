@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from holdfast.base.files import Json, write_json
 from holdfast.base.inert import say
 from holdfast.base.units import gib
 from holdfast.book.graphics_cards import named_card
+from holdfast.cli.outputs import at_terminal
 from holdfast.config.foreign.keys import SAME
 from holdfast.config.load import load_config
 from holdfast.data.judge.rules import asked_fields
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit codes: 0 written; 1 written, and its plan does not fit, or what theirs trains is not here and nothing is written."""
-    if not arguments.source and not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
+    if not arguments.source and not arguments.json and at_terminal():
         _ask(arguments)
     out = _place(arguments)
     data = [part for one in arguments.data for part in ([one] if Path(one).exists() else one.split(","))]

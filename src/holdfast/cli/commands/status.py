@@ -50,7 +50,7 @@ def _lines(one: Json, width: int) -> list[str]:
     """Describe one run on a line, and what there is to say of it below."""
     of = "?" if one["steps"] is None else f"{one['steps']:,}"
     share = f" ({one['step'] / one['steps']:.0%})" if one["steps"] else ""
-    attempts = counted(one["attempts"], "attempt")
+    attempts = "? attempts" if one["attempts"] is None else counted(one["attempts"], "attempt")
     head = f"{shown(Path(one['run'])):<{width}}  {one['state']:<11}  step {one['step']:,} of {of}{share}, {attempts}"
     place = [place_in_words(one["second_place"])] if one.get("second_place") else []
     below = [*_living(one), *_incident(one), *place, *_next(one), *(f"! {problem}" for problem in one["problems"])]

@@ -17,6 +17,7 @@ from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import counted
+from holdfast.cli.outputs import at_terminal
 from holdfast.config.load import load_config
 from holdfast.report.notify.send import send, word_of
 from holdfast.serve.endpoint import LOOPBACK, refuse_port
@@ -70,7 +71,7 @@ def _refuse_no_screen() -> None:
     """Raise Stop(2) where there is no package that draws a screen, or no terminal to draw it on."""
     if importlib.util.find_spec("textual") is None:
         raise Stop(USAGE, "--terminal needs the package textual, which is not installed", "pip install 'holdfast[watch]'")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not at_terminal():
         raise Stop(USAGE, "--terminal: this is no terminal", "one look at the runs: holdfast status")
 
 
@@ -106,15 +107,14 @@ def _test_notify(arguments: argparse.Namespace) -> tuple[int, Json]:
 def _tell(arguments: argparse.Namespace, watched: WatchedRuns, url: str, places: list[Path]) -> None:
     runs = len(watched.board.rows())
     if arguments.ready_line:
-        sys.stdout.write(orjson.dumps({"url": url, "token": watched.token, "runs": runs}).decode() + "\n")
-        sys.stdout.flush()
+        print(orjson.dumps({"url": url, "token": watched.token, "runs": runs}).decode(), flush=True)
         return
     where = ", ".join(map(str, places))
     say(f"{counted(runs, 'run')} in {where}" if runs else f"no runs in {where} yet: they appear on the page as they begin")
     say(url)
     if not arguments.lan:
         say("for this machine alone; for your phone: holdfast watch --lan")
-    elif sys.stdout.isatty():
+    elif sys.stdout and sys.stdout.isatty():
         code = qr_code(url)
         print(code if code else "for a QR code of the link here: pip install 'holdfast[watch]'")
-    sys.stdout.flush()
+    print(end="", flush=True)

@@ -19,7 +19,7 @@ def take_back(run: RunFolder) -> None:
 
     Rejected rows stay to be read.
     """
-    if run.config_file.exists() or run.steps_file.exists() or run.checkpoints.exists() or run.attempts():
+    if run.config_file.exists() or run.command_file.exists() or run.steps_file.exists() or run.checkpoints.exists() or run.attempts():
         return
     for name in _OF_PREPARATION:
         (run.path / name).unlink(missing_ok=True)
