@@ -347,6 +347,10 @@ def test_a_word_without_an_owner_is_taken_as_a_hub_name_and_told(
 def test_advice_follows_size_rows_and_kind() -> None:
     assert usual_lr(70_000_000_000, "lora") < usual_lr(7_000_000_000, "lora") < usual_lr(135_000_000, "lora")
     assert usual_lr(7_000_000_000, "full") * 10 == usual_lr(7_000_000_000, "lora")
+    assert [next(advise(size, 300)).reason.split(", ")[0] for size in (2_720_000, 7_600_000_000)] == [
+        "usual for lora on 2.72 million parameters",
+        "usual for lora on 7.6 billion parameters",
+    ]
     few, many = ({one.key: one.value for one in advise(10**9, rows)} for rows in (300, 100_000))
     assert few["train.epochs"] > many["train.epochs"] == 1
     assert few["adapter.r"] < many["adapter.r"]
