@@ -120,7 +120,7 @@ def _is_message(value: Mapping[str, Any]) -> bool:
 
 
 def _is_exchange(value: Mapping[str, Any]) -> bool:
-    request = next((value[name] for name in _REQUESTS if isinstance(value.get(name), dict)), {})
+    request: Mapping[str, Any] = next((value[name] for name in _REQUESTS if isinstance(value.get(name), dict)), {})
     return not request.keys().isdisjoint(_ASKED) and any(value.get(name) for name in ("response", "response_body"))
 
 
