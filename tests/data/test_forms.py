@@ -257,6 +257,9 @@ def test_names_that_differ_in_case_alone_are_left_as_they_are() -> None:
         ({"Question": "q", "Ans": "a", "id": "7"}, "--field answer=Ans,"),
         ({"instruction": "q", "the reply": "a"}, "--field 'output=the reply', in a config data.fields: {output: the reply}"),
         ({"user_input": "q", "n": 3, "model_response": "a"}, "--field question=user_input --field answer=model_response"),
+        ({"Nr.": "0019", "Frage": "q", "Antwort": "a", "Fach": "Bio"}, "--field question=Frage --field answer=Antwort"),
+        ({"lfd_nr": "7", "respuesta": "a", "pregunta": "q"}, "--field question=pregunta --field answer=respuesta"),
+        ({"No": "7", "Réponse": "a", "Sujet": "q"}, "--field question=Sujet --field 'answer=Réponse'"),
         ({"id": 3}, "--field question=THEIRS --field answer=THEIRS"),
     ],
 )
@@ -269,6 +272,27 @@ def test_fields_of_no_known_layout_are_answered_with_options_that_name_them(
     if "THEIRS" not in says:
         options = shlex.split(bad.value.detail.partition("for example ")[2].partition(", in a config")[0])
         assert call("check", write_rows(tmp_path / "rows.jsonl", [row]), *options)["kept"] == 1, "as the message says"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"question": "q", "better": "a", "worse": "b"}, "--field chosen=better --field rejected=worse"),
+        ({"prompt": "q", "winner": "a", "loser": "b"}, "--field chosen=winner --field rejected=loser"),
+        ({"prompt": "q", "accepted one": "a", "rejected_one": "b"}, "--field 'chosen=accepted one' --field rejected=rejected_one"),
+        ({"prompt": "q", "one": "a", "two": "b"}, ""),
+        ({"prompt": "q", "chosen": "a"}, ""),
+    ],
+)
+def test_two_answers_of_other_names_are_answered_with_options_that_name_them(
+    call: Call, tmp_path: Path, row: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto", {}, "pairs")
+    assert bad.value.reason == "no_preference" and (says or "answers alone are learned with sft") in bad.value.detail
+    if says:
+        file = write_rows(tmp_path / "rows.jsonl", [row])
+        assert call("check", file, *shlex.split(says), "--objective", "dpo")["kept"] == 1, "as the message says"
 
 
 @pytest.mark.parametrize("row", [{"note": "n", "A": "a"}, {"Q": "why?"}, {"note": "n", "more": "m"}])

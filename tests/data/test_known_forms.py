@@ -55,6 +55,32 @@ def test_a_form_inside_of_an_object_is_told_with_where_it_stands(row: dict[str, 
     assert bad.value.reason == "not_rows" and f"jq -c '{taken}'" in bad.value.detail and '{"messages": [' in bad.value.detail
 
 
+ASKED = {"messages": [{"role": "user", "content": "q"}], "tools": []}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"time": 1, "request": ASKED, "response": {"choices": [{"message": {"role": "assistant", "content": "a"}}]}},
+        {"request_body": {"prompt": "q"}, "response_body": {"choices": [{"text": "a"}]}},
+        {"request": {"input": "q"}, "response": "a"},
+    ],
+)
+def test_a_logged_request_and_its_response_are_sent_to_the_command_that_joins_them(row: dict[str, Any]) -> None:
+    """A filter that takes the turns alone would lose the answer."""
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto")
+    assert bad.value.reason == "not_rows" and "holdfast data collect" in bad.value.detail
+
+
+def test_turns_within_an_object_are_taken_out_with_their_tools() -> None:
+    turns = [*ASKED["messages"], {"role": "assistant", "content": "a"}]
+    for beside, taken in (({"tools": []}, "{messages: .messages, tools: .tools}"), ({}, "{messages: .messages}")):
+        with pytest.raises(BadRow) as bad:
+            parse_example({"log": {"messages": turns, **beside}}, "auto")
+        assert f"jq -c '.log | {taken}'" in bad.value.detail
+
+
 @pytest.mark.parametrize(
     ("turns", "speakers"),
     [

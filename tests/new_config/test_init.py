@@ -347,6 +347,10 @@ def test_a_word_without_an_owner_is_taken_as_a_hub_name_and_told(
 def test_advice_follows_size_rows_and_kind() -> None:
     assert usual_lr(70_000_000_000, "lora") < usual_lr(7_000_000_000, "lora") < usual_lr(135_000_000, "lora")
     assert usual_lr(7_000_000_000, "full") * 10 == usual_lr(7_000_000_000, "lora")
+    assert [next(advise(size, 300)).reason.split(", ")[0] for size in (2_720_000, 7_600_000_000)] == [
+        "usual for lora on 2.72 million parameters",
+        "usual for lora on 7.6 billion parameters",
+    ]
     few, many = ({one.key: one.value for one in advise(10**9, rows)} for rows in (300, 100_000))
     assert few["train.epochs"] > many["train.epochs"] == 1
     assert few["adapter.r"] < many["adapter.r"]
@@ -469,6 +473,42 @@ def test_what_a_script_does_on_the_way_to_training_is_named_as_not_carried(text:
     assert all(any(part in one for one in todo) for part in told), draft.todo
     steps = [row for row in draft.rows if row.fate == "not_carried" and (row.where.startswith("line") or "[" in str(row.value))]
     assert len(steps) == len(todo)
+
+
+CUT = "d = load_dataset('json', data_files='a.jsonl', split='train')\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "train", "held", "why"),
+    [
+        ("d = d.train_test_split(test_size=0.2, seed=1)", "d['train']", 0.2, "test_size"),
+        ("d = d.shuffle(seed=1).train_test_split(0.1)\nt, e = d['train'], d['test']", "t", 0.1, "test_size"),
+        ("d = d.train_test_split()['train'].map(f)", "d", 0.25, "test_size"),
+        ("d = d.train_test_split(test_size=100)", "d['train']", 0.0, "100 rows there"),
+        ("d = d.train_test_split(test_size=0.9)", "d['test']", 0.0, "the script trains on every row"),
+        ("d = d.train_test_split(train_size=0.9)", "d['train']", 0.0, "the script trains on every row"),
+        ("d = d.map(f)", "d", 0.0, "the script trains on every row"),
+    ],
+)
+def test_rows_that_a_script_holds_out_are_held_out(text: str, train: str, held: float, why: str, tmp_path: Path) -> None:
+    """A share that is not carried is a thing to do."""
+    draft = rows_of_script(tmp_path, f"{CUT}{text}\n", train)
+    assert draft.tree["data.held_out"] == held
+    assert why in draft.reasons["data.held_out"]
+    assert any("train_test_split" in one or "data.held_out" in one for one in draft.todo) is ("train_test_split" in text and not held)
+
+
+@pytest.mark.parametrize(("text", "told"), [("d = d.shuffle(seed=1)", False), ("d = d.shuffle(seed=1).select(range(9))", True)])
+def test_an_order_of_rows_is_to_be_seen_to_only_where_some_of_them_are_taken(text: str, told: bool, tmp_path: Path) -> None:
+    draft = rows_of_script(tmp_path, f"{CUT}{text}\n", "d")
+    assert any("shuffle" in one for one in draft.todo) is told
+    assert any(".shuffle(seed=1)" in str(row.value) for row in draft.rows)
+
+
+def test_keys_of_device_and_task_have_reasons_of_their_own(tmp_path: Path) -> None:
+    text = TRAINS + "SFTTrainer(args=SFTConfig(use_cpu=True), peft_config=LoraConfig(r=8, task_type='CAUSAL_LM'))\n"
+    why = {row.theirs: row.why for row in made_of(tmp_path, "s.py", text).rows}
+    assert "the device is chosen by itself" in why["use_cpu"] and "train.objective" in why["task_type"]
 
 
 TEMPLATES = [

@@ -41,7 +41,7 @@ def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: floa
         ([_past()], None, (15 + HOUR / 1.1, 30 + HOUR, 60 + HOUR / 0.8), "as a run of this shape took here"),
         ([_past(), _past(rate=50.0)], None, (15 + HOUR / 1.1, 30 + HOUR / 0.75, 60 + HOUR / 0.4), "as 2 runs of this shape"),
         ([_past()] * 3, None, (30 + HOUR / 1.1, 30 + HOUR, 30 + HOUR / 0.8), "as 3 runs of this shape"),
-        ([_past(alike=False, work=2e9)], None, (7.5 + HOUR / 4, 30 + HOUR / 2, 120 + HOUR), "another shape here, a factor of two"),
+        ([_past(alike=False, work=2e9)], None, (7.5 + HOUR / 4, 30 + HOUR / 2, 120 + HOUR), "another shape here, whose speed may"),
         ([], 3e11, (5 + HOUR / 3, 30 + HOUR, 120 + HOUR / 0.3), "loading and evaluating was never timed here, 5 s to 2 min are allowed"),
         ([_past(False, precision="bf16")], 3e11, (15 + HOUR / 3, 30 + HOUR, 60 + HOUR / 0.3), "the doctor measured and a tenth of it"),
         ([_past(alike=False, precision="bf16")], None, None, "is unknown: no run has ended on this machine"),

@@ -106,6 +106,12 @@ def test_the_headline_says_what_was_learned_and_what_was_lost(learned: str, gene
     assert ('class="verdict bad"' in page(answer, "it")) is not good and told.partition(":")[0] in page(answer, "it")
 
 
+def test_what_would_tell_is_counted_in_groups_where_rows_stand_in_groups() -> None:
+    loss = {"base": 4.1, "tuned": 0.9, "difference": -3.2, "interval": [-3.6, 0.2], "clusters": 5}
+    answer = {"verdict": "cannot_tell", "against": "base", "kind": "held_out", "rows": 32, "loss": loss, "rows_needed": 6}
+    assert "(about 6 groups of them would tell)" in headline(answer | {"forgotten": {"verdict": "same", "loss": loss}}, "it")
+
+
 def test_rows_of_one_prompt_are_one_cluster_and_none_is_called_independent(made: SimpleNamespace, tmp_path: Path) -> None:
     rows = make_rows(30)
     again = [row | {"output": f"{row['output']} {n}"} for row in rows[:6] for n in range(3)]

@@ -62,6 +62,11 @@ def chance(p_value: float) -> str:
     return f"p = {p_value:.2g}" if p_value >= 1e-9 else "p < 1e-9"
 
 
+def in_millions(number: int) -> str:
+    """Format a large count in words, 2.72 million, 7.6 billion."""
+    return f"{number / 1e9:.3g} billion" if number >= 1e9 else f"{number / 1e6:.3g} million"
+
+
 def gib(size: float) -> str:
     """Format bytes as GiB, small ones as MiB."""
     return f"{size / 2**30:,.2f} GiB" if size >= 2**28 else f"{size / 2**20:,.1f} MiB"

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.base.units import in_millions
 from holdfast.new_config.rows import LookedAt
 from holdfast.planning.advice import advise
 
@@ -61,7 +62,7 @@ def choose_table(files: list[str], rows: LookedAt, goal: str) -> ConfigChoice:
 def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goal: str, positions: int | None) -> ConfigChoice:
     """Choose a config for a language model. params: of the model, None unknown; positions: the most tokens it takes."""
     choice = ConfigChoice()
-    choice.set("model", model, f"{params / 1e9:.3g} billion parameters" if params else "")
+    choice.set("model", model, f"{in_millions(params)} parameters" if params else "")
     counted = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
     choice.set("data.files", files, counted + (f", {rows.rejected:,} rejected (`holdfast data check` tells why)" if rows.rejected else ""))
     if rows.rejected:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from holdfast.base.units import in_millions
 from holdfast.config.adapter_kinds import KINDS
 from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES
@@ -45,7 +46,7 @@ def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
 
 def advise(params: int | None, rows: int | None, adapter: str = "lora", objective: str = "sft") -> Iterator[Advice]:
     """Yield the usual settings for such a run. params: of the whole model; rows: to train on; None: unknown."""
-    size = f"{params / 1e9:.2g} billion parameters" if params else "a model of unknown size"
+    size = f"{in_millions(params)} parameters" if params else "a model of unknown size"
     kind = KINDS[adapter]
     what = f"{adapter} on" if not kind.own_weights else "layers of" if kind.frozen else "all weights"
     yield Advice("train.lr", usual_lr(params, adapter, objective), f"usual for {what} {size}, objective {objective}")
@@ -62,7 +63,7 @@ def advise(params: int | None, rows: int | None, adapter: str = "lora", objectiv
     if "r" in kind.keys:
         rank = _by(count, _ROWS_OF_RANK, 32)
         yield Advice("adapter.r", rank, f"{told}: rank follows what there is to learn")
-        yield Advice("adapter.alpha", 2 * rank, "twice the rank, so that the rate above fits any rank")
+        yield Advice("adapter.alpha", 2 * rank, "twice the rank, so that train.lr fits any rank")
         yield Advice(
             "adapter.dropout",
             0.05 if count < 2_000 and epochs > 1 else 0.0,

@@ -65,7 +65,7 @@ def duration(ahead: Ahead, runs: Sequence[PastRun], probed: float | None) -> tup
     elif others:
         near = min(known, key=lambda run: abs(math.log(run.work / ahead.work)))
         rates, range_ = (near.rate[0] * near.work / ahead.work,) * 3, _OTHER_SIZE
-        basis = "judged by a run of another shape here, a factor of two either way"
+        basis = "judged by a run of another shape here, whose speed may be half or twice this one's"
     elif probed:
         known = _calm(runs)
         rates = (probed * _LIKELY / ahead.work, probed * _LEAST / ahead.work, probed / ahead.work)

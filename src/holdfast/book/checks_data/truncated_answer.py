@@ -10,12 +10,14 @@ _SHORTEST = 200  # characters of an answer that is expected to be prose
 
 
 def sift(rows: Columns) -> list[int]:
-    return [at for at, answer in enumerate(rows.answers) if len(answer) >= _SHORTEST or "```" in answer]
+    return [at for at, answer in enumerate(rows.answers) if len(answer) >= _SHORTEST or "```" in answer or "<think>" in answer]
 
 
 def look(row: RowView) -> str:
     if "```" in row.answer and row.answer.count("```") % 2 and not _ENDED.search(row.answer[-40:]):
         return "the last code fence is not closed"
+    if row.answer.count("<think>") > row.answer.count("</think>"):
+        return "<think> is opened and not closed: the answer itself is not there"
     found = _OPEN_END.search(row.answer[-40:]) if len(row.answer) >= _SHORTEST else None
     return f"the answer ends with {found[0].strip()!r}" if found else ""
 
@@ -27,10 +29,15 @@ CARD = DataCheck(
     verdict="note",
     sift=sift,
     look=look,
-    hits=[{"answer": "It is a long story " * 20 + "and then the"}, {"answer": "```python\nprint(1)\nx ="}],
+    hits=[
+        {"answer": "It is a long story " * 20 + "and then the"},
+        {"answer": "```python\nprint(1)\nx ="},
+        {"answer": "<think>It may be"},
+    ],
     misses=[
         {"answer": "It is a long story. " * 20},
         {"answer": "what for"},
+        {"answer": "<think>It is.</think>Yes"},
         {"answer": "```\nx\n```"},
         {"answer": "Put ``` around it."},
         {"answer": "ls -la ("},

@@ -161,6 +161,9 @@ def _fill(draft: Draft, source: ForeignConfig, given: dict[str, Any], data: list
             draft.todo.append(f"{row.where} of the script is not carried over, do it yourself or see that it does not matter: {row.value}")
         elif row.fate == "not_carried" and row.theirs.endswith("split") and source.kind == "script":
             draft.todo.append(f"{row.where} of the script: split={row.value!r} is not carried over: {row.why}")
+        elif row.fate == "not_carried" and row.ours == "data.held_out":
+            tree["data.held_out"], draft.reasons["data.held_out"] = 0.0, f"{row.theirs}: {row.why}"
+            draft.todo.append(f"write the share that is held out at data.held_out: {row.why}")
     objective = str(tree.get("train.objective") or given["_objective"])
     if objective != "sft":
         tree["train.objective"] = objective

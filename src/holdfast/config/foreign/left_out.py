@@ -12,7 +12,7 @@ _WHY = {
         "context_parapllel_size expert_parallel* sequence_parallel* pipeline_model_parallel* expert_model_parallel* "
         "tensor_model_parallel* cp_* data_parallel* use_distributed_optimizer overlap_* accelerator_config* "
         "distributed_type num_machines machine_rank main_process* rdzv_* same_network compute_environment downcast_bf16 "
-        "main_training_function tpu_* use_cpu local_rank device_map* custom_sharded_layers nnodes "
+        "main_training_function tpu_* local_rank device_map* custom_sharded_layers nnodes "
         "memory_efficient_fsdp_wrap init_config* heads_k_stride ring_attn_func parallelism_config* master_* node_rank "
         "ray_* use_ray use_distributed_state_dict config_file standalone experimental_skip_move_to_device low_cpu_ram"
     ),
@@ -83,6 +83,7 @@ _WHY = {
         "model_init_kwargs* rope_* *rope_scaling* eos_token pad_token <* mixture_of_depths use_cache full_finetuning "
         "vocab_size experimental_* num_labels use_exact_model_name attn_logit* init_on_*"
     ),
+    "what is learned is train.objective's": "task_type",
     "code of a model's own is never run": "trust_remote_code trust_remote_code_* dataset_*trust*",
     "products in fp32 keep all their digits; train.precision says what is computed in 16 bits": "tf32",
     "the chat template is the model's own; data.chat_template gives another": (
@@ -92,7 +93,7 @@ _WHY = {
         "use_galore galore_* use_badam badam_* use_apollo apollo_* use_adam_mini use_muon optim_config* oft_* "
         "use_llama_pro num_expand lisa_* relora* jagged_* use_dft* use_asft* asft_* use_eaft* eaft_* pissa_iter "
         "pissa_convert optim_target_modules optim_args llama_pro* curriculum_sampling rank_pattern alpha_pattern "
-        "layers_to_transform layer_replication lora_fan_in_fan_out task_type inference_mode layers_pattern megatron* "
+        "layers_to_transform layer_replication lora_fan_in_fan_out inference_mode layers_pattern megatron* "
         "optimizer.* moe_* peft_layers* lora_config* init_r target_r tinit tfinal deltaT training.moe*"
     ),
     "the learning rate falls to 0 as train.schedule says": (

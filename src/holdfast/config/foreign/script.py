@@ -49,7 +49,7 @@ def read_script(text: str, file: str = "") -> ForeignConfig:
     if not given.known and any(_name(call.func) in LOADERS for call in calls):
         keys.append(Key("train_dataset", ComputedValue(given.unread or "no trainer is given it here"), "trainer"))
     if keys:
-        keys += changes(tree)
+        keys += changes(tree, given)
     imports = {part for node in ast.walk(tree) for part in _imported(node)}
     program = "Unsloth" if "unsloth" in imports else "TRL" if "trl" in imports else "transformers"
     if not keys or not (trains or any("get_peft_model" in key.where or "LoraConfig" in key.where for key in keys)):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from holdfast.config.foreign.keys import ComputedValue, Key
-from holdfast.config.foreign.script_rows import changes_of_rows
+from holdfast.config.foreign.script_rows import ScriptRows, changes_of_rows
 
 _LONGEST = 80
 _SET = {"requires_grad": "model.requires_grad", "chat_template": "tokenizer.chat_template"}
@@ -19,20 +19,45 @@ _CALLED = {
 _METHODS = ("compute_loss", "training_step", "create_optimizer", "get_train_dataloader", "_get_train_sampler")
 
 
-def changes(tree: ast.AST) -> Iterator[Key]:
+_SOME = {"select", "take", "skip", "shard"}  # which rows these give depends on their order
+_DEFAULT_SHARE = 0.25  # of train_test_split
+
+
+def changes(tree: ast.AST, given: ScriptRows) -> Iterator[Key]:
     """Yield a key for each step of a script that changes rows, weights, tokens or the trainer itself, with its line, in their order."""
-    steps = [(call.end_lineno or 0, f"dataset_step.{method}", _arguments(method, call)) for method, call in changes_of_rows(tree)]
+    calls = changes_of_rows(tree)
+    ordered = _SOME.isdisjoint(method for method, _ in calls)
+    steps = [(call.end_lineno or 0, *_of_rows(method, call, given, ordered)) for method, call in calls]
     steps += [step for node in ast.walk(tree) for step in _of_node(node)]
-    for line, name, text in sorted(steps, key=lambda step: step[0]):
-        shown = " ".join(text.split())
-        yield Key(name, ComputedValue(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ..."), f"line {line}")
+    for line, name, value in sorted(steps, key=lambda step: step[0]):
+        shown = " ".join(value.split()) if isinstance(value, str) else ""
+        text = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ..."
+        yield Key(name, value if isinstance(value, float) else text if name == "shuffle" else ComputedValue(text), f"line {line}")
+
+
+def _of_rows(method: str, call: ast.Call, given: ScriptRows, ordered: bool) -> tuple[str, str | float]:
+    """Return the key of a step that makes other rows, and its value: a key of others where it has one, as the share that is held out."""
+    if method == "train_test_split" and any(one.cut is call and _is(one.part, "train") for one in given.learned):
+        named = {word.arg: word.value for word in call.keywords}
+        share = call.args[0] if call.args else named.get("test_size")
+        if share is None and "train_size" not in named:
+            return "test_size", _DEFAULT_SHARE
+        if isinstance(share, ast.Constant) and isinstance(share.value, int | float):
+            return "test_size", float(share.value)
+    if method == "shuffle" and ordered:
+        return "shuffle", _arguments(method, call)
+    return f"dataset_step.{method}", _arguments(method, call)
+
+
+def _is(node: ast.expr | None, value: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == value
 
 
 def _arguments(method: str, call: ast.Call) -> str:
     return f".{method}({', '.join(ast.unparse(one) for one in [*call.args, *call.keywords])})"
 
 
-def _of_node(node: ast.AST) -> Iterator[tuple[int, str, str]]:
+def _of_node(node: ast.AST) -> Iterator[tuple[int, str, str | float]]:
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:

@@ -19,10 +19,12 @@ _POSITION, _DEEPEST = 3, 50
 
 
 class DatasetOrigin(NamedTuple):
-    """A call that loads a data set, and what picks a split of it; None where nothing does."""
+    """A call that loads a data set, and what picks a split of it; None where nothing does. cut, part: of a train_test_split."""
 
     call: ast.Call
     split: ast.expr | None
+    cut: ast.Call | None = None
+    part: ast.expr | None = None
 
 
 class Bound(NamedTuple):
@@ -120,15 +122,23 @@ def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: in
             return _of_assignment(max(before, key=lambda one: one.line), bound, depth) if before else None
         case ast.Subscript():
             inside = _origins(node.value, line, bound, depth + 1)
-            return inside and [one if one.split is not None else one._replace(split=node.slice) for one in inside]
+            return inside and [_picked(one, node.slice) for one in inside]
         case ast.Call() if _called(node) in LOADERS:
             return [DatasetOrigin(node, _argument(node, "split", len(node.args)))]
         case ast.Call() if _called(node) in _JOINED and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             parts = [_origins(one, line, bound, depth + 1) for one in node.args[0].elts]
             return None if None in parts else [one for part in parts for one in part or ()]
         case ast.Call(func=ast.Attribute(attr=method, value=inner)) if method in _SAME_ROWS:
-            return _origins(inner, line, bound, depth + 1)
+            of = _origins(inner, line, bound, depth + 1)
+            return [one._replace(cut=node, part=None) for one in of] if of and method == "train_test_split" else of
     return None
+
+
+def _picked(one: DatasetOrigin, name: ast.expr) -> DatasetOrigin:
+    """Return the part of this name: of a train_test_split where one was made, else of what was loaded."""
+    if one.cut is not None and one.part is None:
+        return one._replace(part=name)
+    return one if one.split is not None else one._replace(split=name)
 
 
 def _of_assignment(one: Bound, bound: dict[str, list[Bound]], depth: int) -> list[DatasetOrigin] | None:

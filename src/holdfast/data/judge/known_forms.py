@@ -119,6 +119,11 @@ def _is_message(value: Mapping[str, Any]) -> bool:
     return isinstance(said, str | list) and any(value.keys() >= names for names in _OF_MESSENGERS)
 
 
+def _is_exchange(value: Mapping[str, Any]) -> bool:
+    request: Mapping[str, Any] = next((value[name] for name in _REQUESTS if isinstance(value.get(name), dict)), {})
+    return not request.keys().isdisjoint(_ASKED) and any(value.get(name) for name in ("response", "response_body"))
+
+
 def _is_turn(value: Mapping[str, Any]) -> bool:
     return value.keys() <= _OF_A_TURN and isinstance(value.get("role"), str)
 
@@ -156,6 +161,11 @@ _FORMS = (
     KnownForm(
         _is_message, "one message of a messenger", f"gather those of one conversation, say who is the assistant, and {_ONE_A_TALK}", False
     ),
+    KnownForm(
+        _is_exchange,
+        "a request and its response, as servers log them",
+        "`holdfast data collect FILE --out rows.jsonl` makes rows of them, with their answers and tools",
+    ),
     KnownForm(_is_turn, "one turn of a conversation", f"gather the turns, and {_ONE_A_TALK}", False),
     KnownForm(
         _has("custom_id", body=dict),
@@ -178,6 +188,7 @@ _FORMS = (
         "jq -c '.columns as $c | .data[] | [$c, .] | transpose | map({(.[0]): .[1]}) | add' makes rows of it",
     ),
 )
+_REQUESTS, _ASKED = ("request", "request_body"), ("messages", "prompt", "input")
 _OF_TURNS = tuple(form for form in _FORMS if form.fits is _is_chat_of_telegram)  # that ordinary rows might be, too
-_TELLING = {"mapping", "chat_messages", "responses", "message", "payload", "message_id", "message_tree_id", "role", "custom_id"}
+_TELLING = {"mapping", "chat_messages", "responses", "message", "payload", "message_id", "message_tree_id", "role", "custom_id", *_REQUESTS}
 _TELLING = _TELLING.union({"reward_model", "columns"}, *_OF_MESSENGERS)  # one of which each other form has

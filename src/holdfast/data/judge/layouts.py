@@ -162,7 +162,9 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapp
     if form := form_within(value):
         raise BadRow("not_rows", form)
     if talk := next(((name, field) for name, inside in value.items() if isinstance(inside, dict) and (field := _whole_talk(inside))), None):
-        raise BadRow("missing_field", f"turns stand in {'.'.join(talk)}; jq -c '.{talk[0]} | {{messages: .{talk[1]}}}' makes rows of them")
+        tools = ", tools: .tools" if "tools" in value[talk[0]] else ""
+        taken = f"jq -c '.{talk[0]} | {{messages: .{talk[1]}{tools}}}'"
+        raise BadRow("missing_field", f"turns stand in {'.'.join(talk)}; {taken} makes rows of them")
     if lists := {
         name: len(inside) for name, inside in value.items() if isinstance(inside, list) and inside and _looks_like_a_row(inside[0])
     }:

@@ -164,6 +164,16 @@ def name_them(
     return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
 
 
+def name_answers(row: Mapping[str, Any]) -> str:
+    """Name the options that map two answers of which one is the better; "" where no two fields are called like such."""
+    texts = [name for name, inside in row.items() if isinstance(inside, str | list | dict)]
+    better, worse = (_likeliest([name for name in texts if name not in PREFERENCE], like) for like in (_BETTER, _WORSE))
+    if not better or not worse or better == worse:
+        return ""
+    options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in (("chosen", better), ("rejected", worse)))
+    return f"say what yours are called, for example {options}, in a config data.fields: {{chosen: {better}, rejected: {worse}}}"
+
+
 def is_about_the_row(name: str, text: str, row: Iterable[str] = ()) -> bool:
     """Return whether a column says where a row is from or how it is kept, as an id, a hash, a data set's name: by its name or its text.
 
@@ -178,7 +188,7 @@ def is_about_the_row(name: str, text: str, row: Iterable[str] = ()) -> bool:
 _ABOUT_THE_ROW = re.compile(
     "ids?|idx|index|uu?id|guid|hash|sha|md|checksum|digest|signature|sources?|src|origin|provenance|datasets?|corpus|subset|split|names?|urls?|uri"
     "|link|href|file|filename|path|folder|lang|language|locale|licen[sc]e|model|engine|author|annotator|version|revision|date|datetime|time"
-    "|timestamp|created|updated"
+    "|timestamp|created|updated|nr|no|num|nummer|numero|row|zeile"
 )  # the last word of a column's name
 _KEPT_AS = re.compile(
     r"(?i)[0-9a-f]{16,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{5,}|https?://\S+|\S+\.(?:jsonl?|parquet|csv|txt|md|html)"
@@ -192,7 +202,17 @@ def _likeliest(names: Iterable[str], like: tuple[str, ...]) -> str:
     return name if best > _ALIKE else ""
 
 
-_QUESTIONS = ("question", "instruction", "prompt", "input", "query", "user", "human", "request", "source", "q")
-_ANSWERS = ("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "label", "ans", "a")
+_QUESTIONS = (
+    *("question", "instruction", "prompt", "input", "query", "user", "human", "request", "source", "q"),
+    *("frage", "aufgabe", "pregunta", "pergunta", "domanda", "vraag", "pytanie", "otázka", "soru"),
+    *("вопрос", "питання", "问题", "質問", "질문"),
+)
+_ANSWERS = (
+    *("answer", "output", "response", "completion", "reply", "assistant", "target", "solution", "label", "ans", "a"),
+    *("antwort", "lösung", "respuesta", "resposta", "réponse", "risposta", "antwoord", "odpowiedź", "odpověď", "cevap"),
+    *("ответ", "відповідь", "回答", "答案", "답변"),
+)
+_BETTER = ("chosen", "better", "preferred", "accepted", "winner", "good", "win")
+_WORSE = ("rejected", "worse", "dispreferred", "loser", "bad", "lose")
 _CLASSES = ("label", "labels", "target", "class")  # of which a number is what is asked for
 _ALIKE = 0.6  # of the letters of two names

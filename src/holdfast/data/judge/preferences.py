@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.config.objectives import either, objectives_of
-from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS
+from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers
 from holdfast.data.judge.turns import BadRow, Example, Message, kind_of, turn_of
 
 _BESIDE = ("rejected_response", "rejected_messages")  # the worse answer beside a row of another layout
 _HH = re.compile(r"\n\n(Human|Assistant): ?")
 _TRUE, _FALSE = ("true", "yes", "1", "1.0", "good", "desirable"), ("false", "no", "0", "0.0", "bad", "undesirable")
 _FORMS = "prompt + chosen + rejected, messages + chosen + rejected, or two whole conversations"
+_NO_PAIR = f"an answer alone is no preference: two answers are needed, as {_FORMS}"
 Parse = Callable[[dict[str, Any]], Example]
 
 
@@ -69,9 +70,8 @@ def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Messa
         if found.messages:
             return found.messages[-1].content, value[beside], found.messages[:-1]
         return found.learned, value[beside], (Message("user", found.given),)
-    raise BadRow(
-        "no_preference", f"an answer alone is no preference: two answers are needed, as {_FORMS}; answers alone are learned with sft"
-    )
+    hint = name_answers(value)
+    raise BadRow("no_preference", f"{_NO_PAIR}; {hint or 'answers alone are learned with sft'}")
 
 
 def _given(value: dict[str, Any]) -> tuple[Message, ...]:

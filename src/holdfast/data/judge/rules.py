@@ -17,7 +17,7 @@ from holdfast.book import cards_of
 from holdfast.book.kinds.data_check import DataCheck
 from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES, Wanted
-from holdfast.data.judge.names import FIELDS, MARKS, in_our_case
+from holdfast.data.judge.names import KNOWN_NAMES, MARKS, in_our_case
 
 NO_LIMIT = sys.maxsize
 Learns = Literal["assistant", "last", "all"]
@@ -83,12 +83,12 @@ def asked_fields(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
 def named(fields: Iterable[tuple[str, str]], key: str) -> tuple[tuple[str, str], ...]:
     """Return names of ours with those the files use, as `key` gives them. Raises Stop(2) where the first is none of ours."""
     pairs = tuple(fields)
-    wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in FIELDS), None)
+    wrong = next(((ours, theirs) for ours, theirs in pairs if ours not in KNOWN_NAMES), None)
     if wrong:
         ours, theirs = wrong
-        near = difflib.get_close_matches(ours.lower(), FIELDS, 1, 0.7)
-        known = f"{f'did you mean {near[0]}? ' if near else ''}one of {', '.join(sorted(FIELDS))}"
-        hint = f"ours comes first: {theirs}, then {ours}" if theirs in FIELDS else known
+        near = difflib.get_close_matches(ours.lower(), KNOWN_NAMES, 1, 0.7)
+        known = f"{f'did you mean {near[0]}? ' if near else ''}one of {', '.join(sorted(KNOWN_NAMES))}"
+        hint = f"ours comes first: {theirs}, then {ours}" if theirs in KNOWN_NAMES else known
         raise Stop(USAGE, f"{key}: {ours} is no field that rows are read from", hint)
     return pairs
 

@@ -32,7 +32,8 @@ def headline(answer: Json, name: str) -> str:
         "same": f"{name} is as good as {against}",
         "cannot_tell": f"whether {name} is better than {against} cannot be told",
     }
-    needed = f" (about {answer['rows_needed']:,} rows would tell)" if answer["rows_needed"] else ""
+    counted = "groups of them" if answer["loss"]["clusters"] < answer["rows"] else "rows"
+    needed = f" (about {answer['rows_needed']:,} {counted} would tell)" if answer["rows_needed"] else ""
     general = answer["forgotten"]
     word = _GENERAL[general["verdict"]]
     return f"{words[answer['verdict']]} on {_KINDS[answer['kind']]}{needed}; {word}: {_loss(general['loss'])} nats a token"
