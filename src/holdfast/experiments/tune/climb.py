@@ -6,10 +6,12 @@ shortest, longest, fullest and an awkward shape against the reference, from one 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
+from holdfast.base.units import span
 from holdfast.base.wait import doing
 from holdfast.book.kinds.rung import RungCard
 from holdfast.config.settings import PartialSettings
@@ -62,21 +64,23 @@ class Climb:
     reference: Json = field(default_factory=dict)
     course: Json = field(default_factory=dict)
     rate: float | None = None
+    rung_s: float = 0.0  # the longest that a rung takes, by the reference's own time
 
     def begin(self) -> bool:
         """Compute the reference; whether it goes through. Without it nothing is proven."""
         rung = Rung("reference", verdict="kept", why="plain kernels in fp32")
         steps = {"steps": 3, "rate": self.bench.config.train.lr, "most_tokens": self.bench.most_tokens, "leave_state": True}
         self.state = self._ask(self.settings, {}, **steps)
-        outcome = self.state
+        outcome, began = self.state, time.monotonic()
         if _went(outcome):
             outcome = self.reference = self._ask(self.settings, {}, **self._from(still=True, rows="shapes", steps=len(SHAPES), keep=True))
         if _went(outcome):
             outcome = self.course = self._ask(self.settings, {}, **self._along(_COURSE))
         if _went(outcome):
-            rung.stable, rung.within = True, 0.0
+            rung.stable, rung.within, timed = True, 0.0, time.monotonic()
             self.rate, rung.peak_bytes = self._speed(self.settings, {})
             rung.tokens_per_second = self.rate
+            self.rung_s = timed - began + 2 * _ROUNDS * (time.monotonic() - timed)
         else:
             rung.stable, rung.verdict, rung.why = False, "refused", self._failure(outcome)
         self._done(rung)
@@ -156,7 +160,7 @@ class Climb:
         patience = max(60.0, _PATIENCE * took) if took else None
         keep = {name: value for name, value in self.base.items() if name in ("device", "threads", "micro_batch_tokens", "frozen")}
         known = keep | settings
-        with doing(f"a course of {request['steps']} steps"):
+        with doing(f"{request['steps']} {'steps' if request.get('rate') else 'passes'}{' for its speed' if request.get('rows') == 'fullest' else ''}"):
             return self.bench.lab.ask("course", settings=known, deterministic=True, env=env, most_s=patience, **request)
 
     def _failure(self, outcome: Json) -> str:
@@ -181,6 +185,7 @@ def climb(bench: Bench, base: Json, cards: Iterable[RungCard], device: str, tell
     if holds:
         ordered = sorted(cards, key=lambda card: card.order)
         for number, card in enumerate(ordered, 1):
-            with doing(f"{card.id} (rung {number} of {len(ordered)})"):
+            left = way.rung_s * sum(device in later.hits for later in ordered[number - 1 :])
+            with doing(f"{card.id} (rung {number} of {len(ordered)}; {span(left)} left for all at the most, as the reference went)"):
                 way.up(card, device)
     return way
