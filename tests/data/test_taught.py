@@ -273,6 +273,22 @@ def test_checking_and_training_agree_for_every_template_limit_and_choice_of_answ
                 assert taught["learned"] == sum(f"answer {n} " in said for n in range(100))
 
 
+@pytest.mark.parametrize("shape", ["plain", "marks what is generated"])
+def test_where_all_is_learned_prompts_are_no_answers_and_no_turn_is_off(shape: str, tmp_path: Path) -> None:
+    codec = codec_with(tmp_path, SHAPES[shape])
+    first = [{"role": "user", "content": "ask " * 8}, {"role": "assistant", "content": "one", "weight": 0}]
+    then = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "two"}]
+    found, _ = counts(codec, [{"messages": [*first, *then]}], tmp_path, learns="all")
+    assert (found["answers"], found["learned"], found.get("off"), found.get("cut")) == (2, 2, None, None)
+    pieces = [(text, True) for text, _ in written({"messages": first + then}, codec).sequences[-1][:2]]
+    (row,) = codec.encode([pieces], Rules())
+    before = len(row.ids)  # type: ignore[union-attr]
+    found, _ = counts(codec, [{"messages": [*first, *then]}], tmp_path, learns="all", max_tokens=before)
+    assert (found["answers"], found["learned"], found.get("off"), found["cut"], found["without_end"]) == (2, 1, None, 1, 0)
+    found, _ = counts(codec, [{"messages": [*first, *then]}], tmp_path, learns="all", max_tokens=8)
+    assert (found["answers"], found["learned"], found["cut"], found["without_end"]) == (2, 0, 2, 0)
+
+
 def _exchange(draw: random.Random, at: int) -> list[dict[str, Any]]:
     said = {"role": "assistant", "content": f"answer {at} " + "x" * draw.randrange(40)}
     marks = draw.choice([{}, {}, {"train": False}, {"reasoning_content": "count"}, {"weight": 1}])

@@ -9,7 +9,7 @@ from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.conversation import Note, RenderedRow, write_conversation
 from holdfast.data.templates.dropped import dropped_turns
 from holdfast.data.templates.sandbox import to_json
-from holdfast.data.templates.skeleton import Piece, Skeleton, make_skeleton
+from holdfast.data.templates.skeleton import BESIDE, Piece, Skeleton, make_skeleton
 from holdfast.data.templates.template import THOUGHT, ChatTemplate, load_template
 
 __all__ = ["ChatTemplate", "learned_by", "load_template", "pair_written", "pieces", "without_place", "worse_pieces", "write"]
@@ -41,14 +41,25 @@ def learned_by(written: RenderedRow, learns: Literal["assistant", "last", "all"]
     if learns == "assistant":
         return written
     parts = written.sequences[-1]
-    if learns == "all" and len(written.sequences) == 1:
-        return written._replace(sequences=[[(text, True) for text, _ in parts]], shares=0)
+    if learns == "all":
+        return _learned_whole(written)
     last = written.last if written.last >= 0 else max((at for at, (_, learned) in enumerate(parts) if learned), default=len(parts))
-    only: list[Piece] = [(text, learns == "all" or (at >= last and learned)) for at, (text, learned) in enumerate(parts)]
-    notes = tuple(note for note in written.notes if note[0] != "several_sequences")
-    learned = written.answers if learns == "all" else 1
+    only: list[Piece] = [(text, at >= last and learned) for at, (text, learned) in enumerate(parts)]
+    notes = _of_one_sequence(written)
     shares = int(any(0 < share < 1 for _, share in only))
-    return written._replace(sequences=[only], notes=notes, learned=learned, unended=min(learned, written.unended), shares=shares)
+    return written._replace(sequences=[only], notes=notes, learned=1, unended=min(1, written.unended), shares=shares)
+
+
+def _learned_whole(written: RenderedRow) -> RenderedRow:
+    """Have all of the last sequence learned, answers that the row turns off or lets count less, too."""
+    whole: list[Piece] = [(text, BESIDE if learned is False else True) for text, learned in written.sequences[-1]]
+    several = len(written.sequences) > 1
+    learned = written.answers if several else written.learned + written.off
+    return written._replace(sequences=[whole], notes=_of_one_sequence(written), learned=learned, off=0, shares=0)
+
+
+def _of_one_sequence(written: RenderedRow) -> tuple[Note, ...]:
+    return tuple(note for note in written.notes if note[0] != "several_sequences")
 
 
 def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:

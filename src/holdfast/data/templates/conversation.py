@@ -14,7 +14,7 @@ from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.templates.another_prompt import behind_another_prompt, shared, thought_of
 from holdfast.data.templates.owners import owners
 from holdfast.data.templates.sandbox import MARK_BEGIN, MARK_END
-from holdfast.data.templates.skeleton import Piece
+from holdfast.data.templates.skeleton import OFF, Piece
 from holdfast.data.templates.template import ChatTemplate, render
 
 Note = tuple[str, str]  # reason and detail
@@ -157,7 +157,7 @@ class _JudgedAnswers:
         message = self.messages[at]
         if not message.learn:
             self.off += 1
-            return False
+            return OFF
         if type(message.content) is str and not self._keeps(at, message, text):
             return False
         self.learned += 1

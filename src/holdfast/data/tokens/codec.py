@@ -19,7 +19,7 @@ from holdfast.base.files import Json, read_json
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
-from holdfast.data.templates.skeleton import Piece
+from holdfast.data.templates.skeleton import BESIDE, Piece
 from holdfast.data.tokens.tokenizer_file import in_words, refuse_growing, refuse_swallowing
 from holdfast.data.tokens.whole import TokenPlace, pieces_of, reads_whole, runs_of, sizes_of, text_of
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_with_space, tokens_of, word_counts
@@ -196,8 +196,9 @@ def fit(lead: tuple[int, ...], parts: list[tuple[int, bool | float]], rules: Rul
             begin = max(total, 1)  # the first token of a row is never predicted
             targets += max(0, total + length - begin)
             learned += max(0, min(total + length, rules.max_tokens) - begin)
-            lost += begin >= rules.max_tokens
-            torn += begin < rules.max_tokens < total + length
+            answers = not _is_beside(is_learned)
+            lost += answers and begin >= rules.max_tokens
+            torn += answers and begin < rules.max_tokens < total + length
         total += length
     if total > rules.max_tokens and rules.too_long == "reject":
         raise BadRow("too_long", f"the row has {total} tokens, max_tokens = {rules.max_tokens}")
@@ -205,6 +206,10 @@ def fit(lead: tuple[int, ...], parts: list[tuple[int, bool | float]], rules: Rul
         cause = f"the answer begins after max_tokens = {rules.max_tokens}" if targets else "the answer has no token"
         raise BadRow("all_labels_masked", f"{cause}; the row has {total} tokens, {targets} of them to be learned")
     return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned, lost, torn)
+
+
+def _is_beside(learned: bool | float) -> bool:
+    return type(learned) is float and learned == BESIDE
 
 
 def load_codec(folder: Path, given: str | None = None) -> Codec:
