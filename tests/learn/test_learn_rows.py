@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.files import read_lines
 from holdfast.data.collect.outfile import row_key
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_with
 from holdfast.export import registry
+from holdfast.learn import judge_rows as judge_rows_module
 from holdfast.learn.forget import _keys, _remove, price
 from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner, _held_out
@@ -86,6 +92,35 @@ def test_a_conversation_that_goes_on_in_a_later_round_is_never_on_both_sides(
         ended(one, carry=True)
     assert facts["carried"] == 1 and facts["rows"]["replayed"]
     assert not sides[1][0] & sides[1][1]
+
+
+def test_the_tokenizer_is_loaded_once_for_all_that_a_round_judges(
+    policy_of: Callable[..., Policy], assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    shutil.copytree(assets.model, tmp_path / "model")
+    loads: list[Path] = []
+
+    def load(folder: Path, source: str | None) -> Codec:
+        loads.append(folder)
+        return codec_with(folder, source)
+
+    monkeypatch.setattr(judge_rows_module, "codec_with", load)
+    learner = Learner(policy_of(round={"rows": 12}), print)
+    tree = yaml.safe_load((tmp_path / "base.yaml").read_text())
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(tree | {"model": str(tmp_path / "model")}))
+    refuse_unusable(learner.policy)
+    for number in range(2):
+        write_rows(tmp_path / "inbox" / f"{number}.jsonl", make_rows(40)[20 * number : 20 * number + 20])
+        one, _ = learner.next_round()
+        assert one is not None
+        one.done("judged", learner._judge(one))
+        ended(one, carry=True)
+    assert loads == [tmp_path / "model"]
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    settings.write_text(settings.read_text() + " ")
+    refuse_unusable(learner.policy)
+    assert len(loads) == 2, "files that have changed are read again"
 
 
 def test_a_source_that_tells_everything_again_brings_nothing_new(policy_of: Callable[..., Policy]) -> None:
