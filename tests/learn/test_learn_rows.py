@@ -137,6 +137,37 @@ def test_one_person_cannot_fill_a_round(policy_of: Callable[..., Policy]) -> Non
     assert reasons(policy, mixed) == [""] * 5 + ["one_person"] * 20 + [""] * 5
 
 
+def test_a_thousand_votes_of_one_person_cost_the_others_no_row(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    told = {"chosen_model": "tuned", "voted": "a"}
+    votes = [row | {"person": "ann"} | told for row in make_rows(1025)[:1000]]
+    votes = [row | {"instruction": f"{row['instruction']} of {at}"} for at, row in enumerate(votes)]
+    others = [row | {"person": f"ben {at % 7}"} | told for at, row in enumerate(make_rows(1025)[1000:])]
+    learner = Learner(policy_of(round={"rows": 20}), print)
+    write_rows(tmp_path / "inbox" / "votes.jsonl", [*votes, *others])
+    one, _ = learner.next_round()
+    assert one is not None
+    facts = learner._judge(one)
+    assert (facts["refused"], facts["by_reason"]["one_person"]) == (None, 995)
+    kept = [fate["person"] for fate in read_lines(one.fates) if fate["fate"] != "rejected"]
+    assert len(kept) == 30 and kept.count("ann") == 5
+
+
+@pytest.mark.parametrize(("most", "carried", "passes"), [(9, False, False), (10, False, True), (9, True, True)])
+def test_rounds_of_too_few_rows_to_tell_anything_are_refused_before_the_first(
+    policy_of: Callable[..., Policy], most: int, carried: bool, passes: bool
+) -> None:
+    policy = policy_of(round={"rows": 5, "most": most}, replay={"carried": carried})
+    if passes:
+        refuse_unusable(policy)
+    else:
+        with pytest.raises(Stop, match=r"no round could ever pass: of round\.most 9 rows") as stop:
+            refuse_unusable(policy)
+        assert stop.value.code == 2
+
+
 def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
     policy = policy_of()
     row = {"prompt": "Two and two?", "completion": "five", "rating": {"value": "down", "correction": "four"}, "topic": "sums"}

@@ -29,10 +29,11 @@ from holdfast.learn.rounds import Round
 from holdfast.learn.sources import ArrivedRecord
 
 _LEAST_OF_A_PERSON = 3
+ONE_PERSON = "one_person"  # what is left of theirs is their share: others' rows are trained on
 OLD_REASONS = ("seen_before", "withdrawn")  # a source that tells everything again is no attack
 DETAILS = {
     "seen_before": "a round has had this row",
-    "one_person": "more rows of one person than keep.per_person allows",
+    ONE_PERSON: "more rows of one person than keep.per_person allows",
 }
 
 
@@ -55,8 +56,8 @@ class JudgedRows:
 
     @property
     def flood(self) -> int:
-        """How many are rejected for what they are, not for having been here before."""
-        return sum(reason not in ("", *OLD_REASONS) for reason in self.reasons)
+        """How many are rejected for what they are: not for having been here before, nor for being too many of one person's."""
+        return sum(reason not in ("", ONE_PERSON, *OLD_REASONS) for reason in self.reasons)
 
 
 def round_config(policy: Policy, train: Path, start: Path | None = None) -> tuple[Config, list[str]]:
@@ -155,5 +156,5 @@ def _limit_persons(policy: Policy, came: list[ArrivedRecord], reasons: list[str]
         person = came[number].person
         given[person] += 1
         if person and given[person] > most:
-            reasons[number] = "one_person"
+            reasons[number] = ONE_PERSON
             del kept[number]

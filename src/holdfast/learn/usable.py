@@ -22,6 +22,9 @@ from holdfast.verify.stats import FEWEST
 def refuse_unusable(policy: Policy) -> None:
     """Raise Stop(2) where the config, the gate's rows or prompts, or the general rows could not be used by a round."""
     held = held_rows(policy)
+    if policy.round.most and policy.round.most < 2 * FEWEST and not policy.replay.carried:
+        text = f"no round could ever pass: of round.most {policy.round.most} rows at most half are held out, and {FEWEST} tell something"
+        raise Stop(USAGE, text, f"set round.most to {2 * FEWEST} or more, or replay.carried to true: evidence then adds up over rounds")
     config, _ = round_config(policy, Path("train.jsonl"))
     if policy.gate.prompts:
         read_prompts(Path(policy.gate.prompts))
