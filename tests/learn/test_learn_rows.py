@@ -17,6 +17,7 @@ from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.files import read_lines
 from holdfast.data.collect.outfile import row_key
+from holdfast.data.collect.record import Record
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_with
 from holdfast.export import registry
@@ -26,7 +27,7 @@ from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner, _held_out
 from holdfast.learn.policy import Policy, load_policy
 from holdfast.learn.rounds import Round, rounds_of, withdraw_person
-from holdfast.learn.sources import arrived
+from holdfast.learn.sources import _judged, arrived
 from holdfast.learn.usable import refuse_unusable
 
 Row = dict[str, Any]
@@ -175,6 +176,15 @@ def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Pol
     [one] = arrived(policy, frozenset())
     assert one.row is not None
     assert (one.row["completion"], one.row["topic"]) == ("four", "sums")
+
+
+@pytest.mark.parametrize("field", ["data", "payload"])
+def test_domain_and_person_of_a_message_in_one_field_of_a_stream_are_known(policy_of: Callable[..., Policy], field: str) -> None:
+    row = {"prompt": "Two and two?", "completion": "four", "topic": "sums", "person": "ann"}
+    policy = policy_of(sources=[{"redis": "redis://127.0.0.1:1/0", "stream": "asked"}])
+    record = Record("asked/1-0", {"prompt": "Two and two?", "completion": "four"}, json.dumps({field: row}), "redis")
+    one = _judged(record, "digest", 0, policy.sources[0], policy)
+    assert (one.domain, one.person, one.row and one.row["topic"]) == ("sums", "ann", "sums")
 
 
 def test_what_a_round_has_taken_is_not_taken_again_and_a_line_being_written_waits(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
