@@ -163,7 +163,7 @@ def _fields(raw: str, whole: bool) -> Json:
         return {}
     if not isinstance(value, dict):
         return {}
-    of_stream = next((value[name] for name in ONE_FIELD if whole and isinstance(value.get(name), dict)), {})
+    of_stream: Json = next((value[name] for name in ONE_FIELD if whole and isinstance(value.get(name), dict)), {})
     value = value | of_stream
     inner: list[Any] = [value.get("metadata"), value.get("request")]
     for one in inner:
