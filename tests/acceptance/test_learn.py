@@ -346,7 +346,7 @@ def told(policy: Path) -> list[tuple[Counter[str], bool, str | None]]:
     found = []
     for one in sorted((policy.parent / "learned" / "rounds").glob("[0-9]*")):
         decided = json.loads((one / "5-decided.json").read_text())
-        found.append((Counter(fate["fate"] for fate in lines(one / "fates.jsonl")), decided["promoted"], decided["adapter_sha256"]))
+        found.append((Counter(fate["fate"] for fate in lines(one / "fates.jsonl")), decided["promoted"], decided.get("adapter_sha256")))
     return found
 
 

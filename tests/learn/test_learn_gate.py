@@ -76,6 +76,8 @@ def test_many_small_losses_are_refused_once_they_add_up() -> None:
     [
         (found(new=group(-0.5, 0.6, "cannot_tell")), True),
         ({"groups": {}, "general": group(0.0, 0.01)}, True),
+        (found(new=group(0.005, 0.04, "cannot_tell")), False),  # as wrong answers do, which good rows would carry past the gate
+        (found(new=group(0.0, 0.6, "cannot_tell")), False),
         (found(new=group(0.5, 0.1, "worse")), False),
         (found(new=group(0.0, 0.01, "same")), False),  # more of them would tell nothing else
         (found(new=group(-0.5, 0.6, "cannot_tell"), ssh=group(0.03, 0.1)), False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ import pytest
 
 from holdfast.base.errors import Stop
 from holdfast.base.files import write_json
+from holdfast.cli.commands import status
 from holdfast.export import registry
 from holdfast.learn import training
 from holdfast.learn.judge_rows import JudgedRows
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import Round
+from holdfast.learn.rounds import PHASES, Round
 from holdfast.run.attempt import close
 
 
@@ -104,6 +106,32 @@ def test_a_round_begins_at_its_time_of_day(
 def test_what_is_no_time_of_day_is_refused(tmp_path: Path, at: Any) -> None:
     with pytest.raises(ValueError, match="a time of day from"):
         learner(tmp_path, at=at)
+
+
+def test_status_tells_the_newest_round_its_phase_the_last_verdict_and_what_was_promoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "runs" / "learn" / "helper"
+    told: dict[str, Any] = {"why": "new rows are better", "carry": False}
+    for number, phases in ((1, len(PHASES)), (2, len(PHASES)), (3, 2)):
+        one = Round(place / "rounds" / f"{number:04}")
+        one.path.mkdir(parents=True)
+        decided = {1: {"promoted": True, "verdict": "better", "version": 1, "adapter_sha256": "a" * 64}}
+        refused = {"promoted": False, "verdict": "cannot_tell", "version": None, "why": "119 of 120 rows are rejected"}
+        facts = {"collected": {"policy": {"name": "helper"}}, "decided": told | decided.get(number, refused)}
+        for phase in PHASES[:phases]:
+            one.done(phase, facts.get(phase, {}))
+    for where in (tmp_path / "runs", place, place.parent):
+        code, answer = status.run(argparse.Namespace(place=where, json=False))
+        [now] = answer["learn"]
+        assert (code, now["name"], now["round"], now["phase"]) == (0, "helper", 3, "trained")
+        assert now["last"] == {"round": 2, "promoted": False, "verdict": "cannot_tell", "why": refused["why"]}
+        assert now["promoted"] == {"round": 1, "version": 1, "adapter_sha256": "a" * 64}
+        said = capsys.readouterr().out
+        assert "learn helper: round 3, until it is trained" in said and "cannot tell, not promoted: 119 of 120 rows" in said
+        assert "version 1 of round 1, adapter aaaaaaaaaaaa" in said
+    with pytest.raises(Stop):
+        status.run(argparse.Namespace(place=tmp_path / "nothing", json=False))
 
 
 def in_place(file: Path, run: str | None) -> None:

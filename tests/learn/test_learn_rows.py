@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.files import read_lines
 from holdfast.data.collect.outfile import row_key
+from holdfast.data.collect.record import Record
+from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.given_template import codec_with
 from holdfast.export import registry
+from holdfast.learn import judge_rows as judge_rows_module
 from holdfast.learn.forget import _keys, _remove, price
 from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner, _held_out
 from holdfast.learn.policy import Policy, load_policy
 from holdfast.learn.rounds import Round, rounds_of, withdraw_person
-from holdfast.learn.sources import arrived
+from holdfast.learn.sources import _judged, arrived
 from holdfast.learn.usable import refuse_unusable
 
 Row = dict[str, Any]
@@ -88,6 +95,35 @@ def test_a_conversation_that_goes_on_in_a_later_round_is_never_on_both_sides(
     assert not sides[1][0] & sides[1][1]
 
 
+def test_the_tokenizer_is_loaded_once_for_all_that_a_round_judges(
+    policy_of: Callable[..., Policy], assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    shutil.copytree(assets.model, tmp_path / "model")
+    loads: list[Path] = []
+
+    def load(folder: Path, source: str | None) -> Codec:
+        loads.append(folder)
+        return codec_with(folder, source)
+
+    monkeypatch.setattr(judge_rows_module, "codec_with", load)
+    learner = Learner(policy_of(round={"rows": 12}), print)
+    tree = yaml.safe_load((tmp_path / "base.yaml").read_text())
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(tree | {"model": str(tmp_path / "model")}))
+    refuse_unusable(learner.policy)
+    for number in range(2):
+        write_rows(tmp_path / "inbox" / f"{number}.jsonl", make_rows(40)[20 * number : 20 * number + 20])
+        one, _ = learner.next_round()
+        assert one is not None
+        one.done("judged", learner._judge(one))
+        ended(one, carry=True)
+    assert loads == [tmp_path / "model"]
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    settings.write_text(settings.read_text() + " ")
+    refuse_unusable(learner.policy)
+    assert len(loads) == 2, "files that have changed are read again"
+
+
 def test_a_source_that_tells_everything_again_brings_nothing_new(policy_of: Callable[..., Policy]) -> None:
     rows = make_rows(5)
     seen = {row_key(row) for row in rows[:3]}
@@ -102,6 +138,37 @@ def test_one_person_cannot_fill_a_round(policy_of: Callable[..., Policy]) -> Non
     assert reasons(policy, mixed) == [""] * 5 + ["one_person"] * 20 + [""] * 5
 
 
+def test_a_thousand_votes_of_one_person_cost_the_others_no_row(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    told = {"chosen_model": "tuned", "voted": "a"}
+    votes = [row | {"person": "ann"} | told for row in make_rows(1025)[:1000]]
+    votes = [row | {"instruction": f"{row['instruction']} of {at}"} for at, row in enumerate(votes)]
+    others = [row | {"person": f"ben {at % 7}"} | told for at, row in enumerate(make_rows(1025)[1000:])]
+    learner = Learner(policy_of(round={"rows": 20}), print)
+    write_rows(tmp_path / "inbox" / "votes.jsonl", [*votes, *others])
+    one, _ = learner.next_round()
+    assert one is not None
+    facts = learner._judge(one)
+    assert (facts["refused"], facts["by_reason"]["one_person"]) == (None, 995)
+    kept = [fate["person"] for fate in read_lines(one.fates) if fate["fate"] != "rejected"]
+    assert len(kept) == 30 and kept.count("ann") == 5
+
+
+@pytest.mark.parametrize(("most", "carried", "passes"), [(9, False, False), (10, False, True), (9, True, True)])
+def test_rounds_of_too_few_rows_to_tell_anything_are_refused_before_the_first(
+    policy_of: Callable[..., Policy], most: int, carried: bool, passes: bool
+) -> None:
+    policy = policy_of(round={"rows": 5, "most": most}, replay={"carried": carried})
+    if passes:
+        refuse_unusable(policy)
+    else:
+        with pytest.raises(Stop, match=r"no round could ever pass: of round\.most 9 rows") as stop:
+            refuse_unusable(policy)
+        assert stop.value.code == 2
+
+
 def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
     policy = policy_of()
     row = {"prompt": "Two and two?", "completion": "five", "rating": {"value": "down", "correction": "four"}, "topic": "sums"}
@@ -109,6 +176,15 @@ def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Pol
     [one] = arrived(policy, frozenset())
     assert one.row is not None
     assert (one.row["completion"], one.row["topic"]) == ("four", "sums")
+
+
+@pytest.mark.parametrize("field", ["data", "payload"])
+def test_domain_and_person_of_a_message_in_one_field_of_a_stream_are_known(policy_of: Callable[..., Policy], field: str) -> None:
+    row = {"prompt": "Two and two?", "completion": "four", "topic": "sums", "person": "ann"}
+    policy = policy_of(sources=[{"redis": "redis://127.0.0.1:1/0", "stream": "asked"}])
+    record = Record("asked/1-0", {"prompt": "Two and two?", "completion": "four"}, json.dumps({field: row}), "redis")
+    one = _judged(record, "digest", 0, policy.sources[0], policy)
+    assert (one.domain, one.person, one.row and one.row["topic"]) == ("sums", "ann", "sums")
 
 
 def test_what_a_round_has_taken_is_not_taken_again_and_a_line_being_written_waits(policy_of: Callable[..., Policy], tmp_path: Path) -> None:

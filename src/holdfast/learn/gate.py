@@ -154,7 +154,10 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
 
 
 def may_carry(found: Json, margin: float, certain: bool) -> bool:
-    """True if a refused round's rows may be tried again with the next: it was refused only because too few rows tell nothing."""
+    """True if a refused round's rows may be tried again with the next: it was refused only because too few rows tell nothing.
+
+    What was measured must point to better all the same: wrong answers tell nothing either, and good rows would carry them past the gate.
+    """
     old = _old(found).values()
     new = found["groups"].get(NEW)
     spoiled = (
@@ -162,7 +165,7 @@ def may_carry(found: Json, margin: float, certain: bool) -> bool:
         or any(_beyond(one["loss"], margin, certain) for one in old)
         or (found.get("expectations") or {}).get("only_base", 0)
     )
-    return not spoiled and (new is None or new["verdict"] == "cannot_tell")
+    return not spoiled and (new is None or (new["verdict"] == "cannot_tell" and new["loss"]["difference"] < 0))
 
 
 def _beyond(loss: Json, margin: float, certain: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from holdfast.data.survey.findings import Findings
 from holdfast.data.survey.survey import clean_block
 from holdfast.data.token_set.kin import Kin, groups_of
 from holdfast.data.tokens.codec import Codec
-from holdfast.data.tokens.given_template import codec_of
+from holdfast.data.tokens.given_template import codec_with, template_source
 from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.data.workers.workers import Copies
 from holdfast.learn.policy import Policy
@@ -28,10 +29,11 @@ from holdfast.learn.rounds import Round
 from holdfast.learn.sources import ArrivedRecord
 
 _LEAST_OF_A_PERSON = 3
+ONE_PERSON = "one_person"  # what is left of theirs is their share: others' rows are trained on
 OLD_REASONS = ("seen_before", "withdrawn")  # a source that tells everything again is no attack
 DETAILS = {
     "seen_before": "a round has had this row",
-    "one_person": "more rows of one person than keep.per_person allows",
+    ONE_PERSON: "more rows of one person than keep.per_person allows",
 }
 
 
@@ -54,8 +56,8 @@ class JudgedRows:
 
     @property
     def flood(self) -> int:
-        """How many are rejected for what they are, not for having been here before."""
-        return sum(reason not in ("", *OLD_REASONS) for reason in self.reasons)
+        """How many are rejected for what they are: not for having been here before, nor for being too many of one person's."""
+        return sum(reason not in ("", ONE_PERSON, *OLD_REASONS) for reason in self.reasons)
 
 
 def round_config(policy: Policy, train: Path, start: Path | None = None) -> tuple[Config, list[str]]:
@@ -101,8 +103,18 @@ def related(policy: Policy, rows: list[Json], others: list[Json]) -> set[int]:
 def _reader(policy: Policy) -> tuple[Codec, Rules]:
     """Return what reads a round's rows as training does."""
     config, _ = round_config(policy, Path("train.jsonl"))
-    codec = codec_of(config, read_model(config.model).folder)
-    return codec, rules_of(config, config.train.max_tokens or NO_LIMIT)
+    return codec_for(config, read_model(config.model).folder), rules_of(config, config.train.max_tokens or NO_LIMIT)
+
+
+def codec_for(config: Config, folder: Path) -> Codec:
+    """Return what reads the rows of a round, loaded once for as long as the model's files stay as they are. Raises Stop."""
+    files = tuple((one.name, one.stat().st_mtime_ns, one.stat().st_size) for one in sorted(folder.iterdir()))
+    return _loaded(folder, template_source(config.data.chat_template), files)
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: Path, source: str | None, files: tuple[tuple[str, int, int], ...]) -> Codec:
+    return codec_with(folder, source)
 
 
 def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> tuple[dict[int, Json], dict[int, int]]:
@@ -144,5 +156,5 @@ def _limit_persons(policy: Policy, came: list[ArrivedRecord], reasons: list[str]
         person = came[number].person
         given[person] += 1
         if person and given[person] > most:
-            reasons[number] = "one_person"
+            reasons[number] = ONE_PERSON
             del kept[number]

@@ -111,6 +111,34 @@ def rounds_of(folder: Path) -> list[Round]:
     return [Round(path) for path in found if Round(path).file("collected").exists()]
 
 
+def standing_of(folder: Path) -> Json:
+    """Return where a policy's rounds stand, as `holdfast status` tells it: its newest round, the last decision, the last promotion.
+
+    phase: the one that is not done yet; None where the round is over.
+    """
+    rounds = rounds_of(folder)
+    decided = [(each, facts) for each in rounds if (facts := each.of("decided"))]
+    last, yes = decided[-1:], [one for one in decided if one[1]["promoted"]][-1:]
+    newest = rounds[-1]
+    return {
+        "folder": str(folder),
+        "name": ((newest.of("collected") or {}).get("policy") or {}).get("name"),
+        "round": newest.number,
+        "phase": next((phase for phase in PHASES if not newest.file(phase).exists()), None),
+        "last": _some(last, "promoted", "verdict", "why"),
+        "promoted": _some(yes, "version", "adapter_sha256"),
+    }
+
+
+def _some(decided: list[tuple[Round, Json]], *names: str) -> Json | None:
+    return next(({"round": each.number} | {name: facts.get(name) for name in names} for each, facts in decided), None)
+
+
+def learned_in(place: Path) -> list[Path]:
+    """Return the folders of policies that have begun a round: the place itself, what lies in it, and in its folder learn."""
+    return [folder for folder in (place, *sorted(place.glob("*")), *sorted(place.glob("learn/*"))) if rounds_of(folder)]
+
+
 def withdrawn_people(folder: Path) -> frozenset[str]:
     """Return the hashes of the people whose rows were withdrawn: what else comes of them is not taken."""
     file = folder / WITHDRAWN / "people.txt"

@@ -18,7 +18,7 @@ from holdfast.base.files import Json
 from holdfast.data.collect.files import batches_of, kind_of
 from holdfast.data.collect.gather import cleared
 from holdfast.data.collect.record import Record, Unusable
-from holdfast.data.collect.redisstream import StreamReader, StreamSource
+from holdfast.data.collect.redisstream import ONE_FIELD, StreamReader, StreamSource
 from holdfast.learn.policy import Origin, Policy
 from holdfast.learn.rounds import WITHDRAWN
 
@@ -117,7 +117,7 @@ def _unfinished(file: str) -> str:
 
 
 def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin, policy: Policy) -> ArrivedRecord:
-    fields = _fields(record.raw)
+    fields = _fields(record.raw, bool(origin.redis))
     if isinstance(record, Record):
         record = _as_people_said(record, fields)
     row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
@@ -155,13 +155,16 @@ def _with_answer(row: Json, text: str) -> Json:
     return row | {name: text}
 
 
-def _fields(raw: str) -> Json:
+def _fields(raw: str, whole: bool) -> Json:
+    """Return the fields beside and inside of a record. whole: one of a stream may hold all of it, as JSON."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}
+    of_stream: Json = next((value[name] for name in ONE_FIELD if whole and isinstance(value.get(name), dict)), {})
+    value = value | of_stream
     inner: list[Any] = [value.get("metadata"), value.get("request")]
     for one in inner:
         if isinstance(one, dict):

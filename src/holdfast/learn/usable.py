@@ -10,10 +10,9 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import write_bytes
 from holdfast.base_model.folder import read_model
 from holdfast.data.files.raw_row import json_line
-from holdfast.data.tokens.given_template import codec_of
 from holdfast.export.samples import of_file
 from holdfast.learn.gate import held_rows
-from holdfast.learn.judge_rows import round_config
+from holdfast.learn.judge_rows import codec_for, round_config
 from holdfast.learn.policy import Policy
 from holdfast.verify.compare import MOST_TOKENS
 from holdfast.verify.expectations import read_prompts
@@ -23,6 +22,9 @@ from holdfast.verify.stats import FEWEST
 def refuse_unusable(policy: Policy) -> None:
     """Raise Stop(2) where the config, the gate's rows or prompts, or the general rows could not be used by a round."""
     held = held_rows(policy)
+    if policy.round.most and policy.round.most < 2 * FEWEST and not policy.replay.carried:
+        text = f"no round could ever pass: of round.most {policy.round.most} rows at most half are held out, and {FEWEST} tell something"
+        raise Stop(USAGE, text, f"set round.most to {2 * FEWEST} or more, or replay.carried to true: evidence then adds up over rounds")
     config, _ = round_config(policy, Path("train.jsonl"))
     if policy.gate.prompts:
         read_prompts(Path(policy.gate.prompts))
@@ -33,7 +35,7 @@ def refuse_unusable(policy: Policy) -> None:
         file = Path(work, "gate.jsonl")
         write_bytes(file, b"".join(json_line(row) for _, row in held))
         try:
-            rows = of_file(file, codec_of(config, model.folder), min(MOST_TOKENS, model.positions or MOST_TOKENS))
+            rows = of_file(file, codec_for(config, model.folder), min(MOST_TOKENS, model.positions or MOST_TOKENS))
         except Stop as stop:
             raise Stop(
                 stop.code, stop.message.replace(str(file), policy.gate.rows), f"why: holdfast data check {policy.gate.rows}"

@@ -12,6 +12,7 @@ from holdfast.base.errors import DONE
 from holdfast.base.files import Json
 from holdfast.base.inert import brief, say
 from holdfast.base.units import counted
+from holdfast.learn.rounds import learned_in, standing_of
 from holdfast.machine.readings.words import told
 from holdfast.report.summarise import place_in_words
 from holdfast.report.words import between, shown
@@ -26,24 +27,46 @@ EXAMPLE = "holdfast status runs/quickstart"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", type=Path, nargs="?", metavar="RUN", help="a run folder, or a folder of runs (default: runs)")
-    parser.add_argument("--json", action="store_true", help="print {runs: [...], abandoned_snapshots: [...]}")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print {runs: [...], abandoned_snapshots: [...]}, with rounds also {learn: [...]}",
+    )
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit code 0 whatever the runs' states are, 2 when RUN is no run."""
     place = (arguments.place or RUNS).resolve()
     runs = [RunFolder(place)] if is_run(place) else runs_in(place)
-    if not runs and arguments.place:
+    learned = [standing_of(folder) for folder in learned_in(place)]
+    if not runs and not learned and arguments.place:
         raise no_run(place)
     found = [entry(look(folder)) for folder in runs]
     left = abandoned(SHARED_MEMORY)
     if not arguments.json:
         width = max((len(shown(Path(one["run"]))) for one in found), default=0)
-        say("\n".join(line for one in found for line in _lines(one, width)) or f"no runs in {place}")
+        said = [line for one in found for line in _lines(one, width)] + [line for one in learned for line in _rounds(one)]
+        say("\n".join(said) or f"no runs in {place}")
         if left:
             held = f"{counted(len(left), 'snapshot')} of removed runs, {sum(left.values()) / 2**20:,.1f} MiB"
             say(f"! {held} in {SHARED_MEMORY}: the next `holdfast train`, `trial` or `chat` removes them")
-    return DONE, {"runs": found, "abandoned_snapshots": [{"file": str(file), "bytes": size} for file, size in left.items()]}
+    answer: Json = {"runs": found, "abandoned_snapshots": [{"file": str(file), "bytes": size} for file, size in left.items()]}
+    return DONE, answer | ({"learn": learned} if learned else {})
+
+
+def _rounds(one: Json) -> list[str]:
+    """Describe the rounds of a policy of `holdfast learn`: the newest, the last verdict, the version in place."""
+    last, promoted = one["last"], one["promoted"]
+    doing = f"until it is {one['phase']}" if one["phase"] else "over"
+    lines = [f"{shown(Path(one['folder']))}  learn {one['name']}: round {one['round']}, {doing}"]
+    if last:
+        end = "promoted" if last["promoted"] else "not promoted"
+        lines.append(brief(f"  round {last['round']}: {last['verdict'].replace('_', ' ')}, {end}: {last['why']}"))
+    if promoted:
+        lines.append(
+            f"  promoted last: version {promoted['version']} of round {promoted['round']}, adapter {promoted['adapter_sha256'][:12]}"
+        )
+    return lines
 
 
 def _lines(one: Json, width: int) -> list[str]:

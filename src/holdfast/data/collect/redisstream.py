@@ -23,7 +23,7 @@ KIND = "redis"
 _AT_ONCE = 256
 _WAIT_MS = 500
 _GONE = "it was trimmed from the stream before its row was read"
-_ONE_FIELD = ("data", "json", "payload", "message", "record", "value")
+ONE_FIELD = ("data", "json", "payload", "message", "record", "value")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class StreamReader:
         place = f"{self._source.stream}/{name}"
         value: Any = {_text(key): _value(item) for key, item in fields.items()}
         raw = json.dumps(value, ensure_ascii=False)
-        inner = next((value[key] for key in _ONE_FIELD if isinstance(value.get(key), dict)), None)
+        inner = next((value[key] for key in ONE_FIELD if isinstance(value.get(key), dict)), None)
         if inner is not None:  # the rating and the consent may stand beside it
             value = {key: item for key, item in value.items() if item is not inner} | inner
         return record_of(value, place, raw, KIND)

@@ -67,7 +67,11 @@ def with_template(config: Config) -> Config:
 
 def codec_of(config: Config, folder: Path) -> Codec:
     """Load the tokenizer of a model folder with the template the config gives, else the folder's. Raises Stop for an unusable one."""
-    source = template_source(config.data.chat_template)
+    return codec_with(folder, template_source(config.data.chat_template))
+
+
+def codec_with(folder: Path, source: str | None) -> Codec:
+    """Load the tokenizer of a model folder with this template, None: the folder's. Raises Stop for an unusable one."""
     codec = load_codec(folder, source)
     if source is not None:
         _refuse_unusable(codec)

@@ -1,0 +1,145 @@
+"""The page of a stream of rounds: what each brought, what the gate said, the killed twin, the law of rows, the router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Found = dict[str, Any]
+_COMMAND = "`python benchmarks/learn/stream.py WORK`"
+_HEAD = """# Rounds of learning
+
+Written by `benchmarks/learn/stream.py`: a model of three layers that has read every question with answers drawn at random; six domains of
+ten facts each; 120 messages of a real Redis stream a round, each fact asked for in two new wordings. The gate has six other wordings of
+each fact. Margin 0.1 nats a token, 80 steps, `replay.general` 0.2, otherwise the defaults of
+[`holdfast learn`](../../docs/how-to/learn.md).
+Differences are in nats a token, below 0 is better, with their 95 % intervals. Eight rounds in place of the twenty that were wanted, on two
+cores at a load of 20; no model of real size, and no twenty rounds, were measured yet.
+
+**A defect was found and mended (2026-11-28), a weakness stays.** In the first run a round of wrong answers was refused as "cannot tell",
+and so its rows were carried into the next round and on, until good ones beside them were evidence enough: round 4 promoted them. Since then
+rows are carried only where what was measured points to better. What stays: in the same round one domain's labels were flipped, and the gate
+said yes, because the domain lost 0.010 [0.002, 0.018] and the margin allows 0.1: a poison that has little effect yet passes a wide margin.
+The model learns little in a round, so good rounds alone are often too little evidence. The first run was decided by the gate before the
+mend up to round 5, so its twin is compared up to there; the run with the mended gate was ended early.
+
+**A second defect**: of a stream's message that holds all its fields in one (`data`), neither domain nor person were known, so no expert was
+trained here, and `keep.per_person` and `--forget` saw nobody in such streams. Mended after these runs; the router is still to be measured.
+"""
+
+
+def page(found: dict[str, Found]) -> str:
+    """Render benchmarks/results/learn.md of the records of both streams."""
+    one = found["undisturbed"]  # rounds 1 to 4 of it were decided before the mend
+    answers = one["answers"]
+    parts = [_HEAD]
+    if mended := found.get("mended"):
+        parts += ["## With the mended gate\n", _summary(mended["answers"]), "", _table(mended["answers"], mended["seconds"]), ""]
+    parts += ["## The first run\n", _summary(answers), "", _table(answers, one["seconds"]), "", "## Its domains\n", _domains(answers), ""]
+    if "killed" in found:
+        parts += ["## Killed\n", _killed(one, found["killed"]), ""]
+    parts += ["## From stream to weights\n", _law(found), ""]
+    if one.get("experts"):
+        parts += ["## Router beside one adapter beside an oracle\n", _router(one["experts"]), ""]
+    return "\n".join(parts)
+
+
+def _summary(answers: list[Found]) -> str:
+    good, bad = ([one for one in answers if bool(one["poison"]) is side] for side in (False, True))
+    yes = [one for one in good if one["promoted"]]
+    clear = sum(one["domains"]["new"]["loss"]["interval"][1] < 0 for one in yes)
+    within = sum(all(of["loss"]["difference"] <= 0.1 for of in _old(one).values()) for one in yes)
+    wrong = sum(bool(one["promoted"]) for one in bad)
+    return (
+        f"{_COMMAND}: of {len(bad)} poisoned rounds **{wrong} promoted**; of {len(good)} good ones **{len(yes)} promoted**,\n"
+        f"{clear} of these with the interval of new rows clear of zero, {within} with each old domain\n"
+        "and general answers within the margin. "
+        "What was not promoted says why in the table."
+    )
+
+
+def _old(one: Found) -> Found:
+    return {name: of for name, of in (one["domains"] or {}).items() if name != "new"} | {"general": one["general"]}
+
+
+def _told(loss: Found) -> str:
+    low, high = loss["interval"] or (float("nan"), float("nan"))
+    return f"{loss['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def _table(answers: list[Found], seconds: Found) -> str:
+    lines = ["| round | what came | kept, rejected, replayed | new rows | worst old one | promoted | why not | s |", "|" + "---|" * 8]
+    for one in answers:
+        rows, groups = one["rows"], one["domains"] or {}
+        new = _told(groups["new"]["loss"]) if groups else "not measured"
+        worst = max(_old(one).items(), key=lambda item: item[1]["loss"]["difference"]) if groups else None
+        far = f"{worst[0]} {_told(worst[1]['loss'])}" if worst else "not measured"
+        why = "" if one["promoted"] else one["why"].replace("|", "/")
+        law = f"{rows['kept']}, {rows['rejected']}, {rows['replayed']}"
+        cells = [one["round"], one["poison"] or "good rows", law, new, far, "yes" if one["promoted"] else "no", why]
+        lines.append("| " + " | ".join(map(str, [*cells, round(seconds.get(str(one["round"]), 0))])) + " |")
+    return "\n".join(lines)
+
+
+def _domains(answers: list[Found]) -> str:
+    yes = [one for one in answers if one["promoted"]]
+    if not yes:
+        return "No round was promoted."
+    lines = [
+        "Loss on the gate's rows, nats a token, before the first promotion and after the last:\n",
+        "| domain | before | after | best ever |",
+    ]
+    lines.append("|---|---|---|---|")
+    for name in _old(yes[0]):
+        losses = [_old(yes[0])[name]["loss"]["base"], *(_old(one)[name]["loss"]["tuned"] for one in yes)]
+        lines.append(f"| {name} | {losses[0]:.3f} | {losses[-1]:.3f} | {min(losses):.3f} |")
+    return "\n".join(lines)
+
+
+def _killed(one: Found, twin: Found) -> str:
+    count = len(twin["told"])
+    same = sum(mine == theirs for mine, theirs in zip(one["told"], twin["told"], strict=False))
+    kills = [what for each in twin["kills"].values() for what in each]
+    ends = [what for what in kills if what not in ("at random", "Redis")]
+    return (
+        f"`python benchmarks/learn/stream.py WORK --killed`: a twin of {count} rounds, SIGKILL {len(ends)} times at the end of a phase\n"
+        f"({', '.join(dict.fromkeys(ends))}) and {kills.count('at random')} times at random, with a part\n"
+        "of the training's processes; the Redis server was "
+        f"killed {kills.count('Redis')} times and came back seconds later.\n"
+        f"**{same} of {count} rounds with the same fates, the same verdict and the same hash of the adapter.**"
+    )
+
+
+def _law(found: dict[str, Found]) -> str:
+    lines = ["| stream | sent | taken | twice | trained, held out, rejected | not where their fate says | pending |", "|" + "---|" * 7]
+    for name, one in found.items():
+        law = one["law"]
+        fates = ", ".join(str(law["fates"].get(fate, 0)) for fate in ("trained", "held_out", "rejected"))
+        cells = [name, law["sent"], law["taken"], law["twice"], fates, law["astray"], one["pending"]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _router(experts: Found) -> str:
+    measured = experts["measured"]
+    if measured is None:
+        return f"Not measured: {'; '.join(f'{name}: {why}' for name, why in experts['all'].items())}."
+    right, none = measured["accuracy"], measured["none"]
+    lines = [
+        f"{_COMMAND}, after its last round, `experts: {{rows: 30, held: 20}}`, measured on the half of the gate's rows\n"
+        "that did not set the threshold.\n"
+    ]
+    lines.append(
+        f"Right choices: {right['right']} of {right['rows']}; left to the adapter for all, of prompts that are no expert's:\n"
+        f"{none['right']} of {none['rows']}.\n"
+    )
+    lines += ["| compared | rows | difference | verdict |", "|---|---|---|---|"]
+    for name, words in (
+        ("routed", "experts through the router, beside one adapter"),
+        ("oracle", "experts by the known domain, beside one adapter"),
+        ("routed_beside_oracle", "the router, beside the oracle"),
+        ("wrong_route", "another expert in place of the right one"),
+        ("general", "general answers through the router, beside one adapter"),
+    ):
+        if of := measured[name]:
+            lines.append(f"| {words} | {of['rows']} | {_told(of['loss'])} | {of['verdict'].replace('_', ' ')} |")
+    return "\n".join(lines)
