@@ -87,10 +87,11 @@ def _program(file: str) -> Callable[[Work, Path], list[str]]:
     return lambda work, folder: [str(PEERS / file), str(work.save(folder / "work.json"))]
 
 
-def _torchtune(work: Work, folder: Path) -> list[str]:
+def torchtune_config(work: Work) -> dict[str, Any]:
+    """What its LoRA recipe for one device is told."""
     packed = work.option == "pack"
     tokenizer = {"_component_": "torchtune_parts.tokenizer", "folder": work.model, "max_tokens": work.max_tokens, "pad": work.pad}
-    config = {
+    return {
         "output_dir": work.out,
         "model": {
             "_component_": "torchtune_parts.model",
@@ -131,7 +132,10 @@ def _torchtune(work: Work, folder: Path) -> list[str]:
         "enable_activation_checkpointing": False,
         "enable_activation_offloading": False,
     }
-    return [str(PEERS / "torchtune_start.py"), "--config", str(_yaml(folder / "torchtune.yaml", config))]
+
+
+def _torchtune(work: Work, folder: Path) -> list[str]:
+    return [str(PEERS / "torchtune_start.py"), "--config", str(_yaml(folder / "torchtune.yaml", torchtune_config(work)))]
 
 
 def _litgpt(work: Work, folder: Path) -> list[str]:

@@ -34,8 +34,10 @@ FAULTS = dict.fromkeys(("kill", "nan", "hang", "term", "disk", "memory", "worker
 FAULTS |= dict.fromkeys(("tear-weights", "tear-optimizer", "tear-state"), 13)
 WAYS = ("alone", "torchrun", "run", "callback")
 TRL = ("trl-sft", "trl-dpo", "trl-kto", "trl-reward", "trl-grpo")
-PEERS = ("trainer", *TRL, "axolotl", "llama-factory")
+OTHERS = ("litgpt", "lightning", "torchtune")  # no Trainer of transformers' is in them: struck at the optimizer's steps
+PEERS = ("trainer", *TRL, "axolotl", "llama-factory", *OTHERS)
 VENV = dict.fromkeys(("trainer", *TRL), "hf") | {"axolotl": "axolotl", "llama-factory": "llamafactory"}
+VENV |= {"litgpt": "litgpt", "lightning": "litgpt", "torchtune": "torchtune"}
 
 
 def main() -> None:
@@ -55,7 +57,8 @@ def main() -> None:
         for peer in arguments.only:
             for fault in ["none", *arguments.faults]:
                 for way in ("alone",) if fault == "none" else arguments.ways:
-                    if (peer, fault, way) not in done(folder) and (fault != "worker" or peer == "trainer"):
+                    given = (fault != "worker" or peer == "trainer") and not (peer in OTHERS and way in ("torchrun", "callback"))
+                    if given and (peer, fault, way) not in done(folder):
                         row = case(folder, arguments.peers.resolve(), peer, fault, way, arguments.limit_s)
                         if fault != "none" and not row["struck"]:
                             print(f"{peer}, {fault}, {way}: ended before its fault came, so it is no row", flush=True)
@@ -120,6 +123,8 @@ def command(folder: Path, peers: Path, peer: str, out: Path, way: str, workers: 
         }.get(kind, [])
         return [*torchrun, "-m", f"trl.scripts.{kind}", *words] if way == "torchrun" else [str(bin_ / "trl"), kind, *words]
     config = out.parent / "config.yml"
+    if peer in OTHERS:
+        return other(folder, python, peer, out, config)
     if peer == "axolotl":
         config.write_text(yaml.safe_dump(axolotl(folder, out)))
         return [*start, "-m", "axolotl.cli.train", str(config)]
@@ -145,6 +150,39 @@ def axolotl(folder: Path, out: Path) -> dict:
     }  # fmt: skip
 
 
+def other(folder: Path, python: str, peer: str, out: Path, config: Path) -> list[str]:
+    """What a user of LitGPT, Lightning or torchtune would type; its model and rows are made where they are not there."""
+    if peer == "lightning":
+        return [python, str(HERE / "lightning_script.py"), str(out), str(STEPS), str(SAVE)]
+    rows, model = folder / "alpaca.json", folder / "litgpt-model"
+    told = [row["prompt"][0]["content"] for row in map(json.loads, (folder / "grpo/train.jsonl").read_text().splitlines())]
+    rows.write_text(json.dumps([{"instruction": text, "input": "", "output": text[::-1]} for text in told]))
+    if peer == "torchtune":
+        sys.path.insert(0, str(HERE.parent / "engine"))
+        from contenders import Work, torchtune_config
+
+        work = Work(model=str(folder / "model"), rows=str(rows), out=str(out), steps=STEPS // 4, max_tokens=64, rank=4, alpha=8, pad=0)
+        config.write_text(yaml.safe_dump(torchtune_config(work) | {"epochs": 4, "shuffle": True, "log_every_n_steps": 1}))
+        return [str(Path(python).with_name("tune")), "run", "lora_finetune_single_device", "--config", str(config)]
+    if not model.exists():
+        subprocess.run([python, str(HERE.parent / "engine/peers/litgpt_model.py"), str(folder / "model"), str(model)], check=True)
+    words = [
+        "--precision",
+        "32-true",
+        "--train.global_batch_size",
+        "2",
+        "--train.micro_batch_size",
+        "2",
+        "--train.save_interval",
+        str(SAVE),
+    ]
+    words += ["--eval.interval", "1000", "--eval.max_iters", "1", "--eval.final_validation", "false", "--out_dir", str(out), "--seed", "3"]
+    start = str(Path(python).with_name("litgpt"))
+    words += ["--data", "JSON", "--data.json_path", str(rows), "--data.val_split_fraction", "0.03", "--data.num_workers", "0"]
+    words += ["--train.lr_warmup_steps", "1", "--train.max_steps", str(STEPS), "--train.max_seq_length", "64", "--lora_r", "4"]
+    return [start, "finetune_lora", str(model), *words]
+
+
 def case(folder: Path, peers: Path, peer: str, fault: str, way: str, limit_s: float) -> dict:
     """Run one case; what came of it."""
     place = folder / "cases" / f"{peer}-{fault}-{way}"
@@ -157,10 +195,11 @@ def case(folder: Path, peers: Path, peer: str, fault: str, way: str, limit_s: fl
     if way in ("run", "callback"):
         options = ["--run", str(place / "run"), "--json", "--hang-s", "30", *(["--callback"] if way == "callback" else [])]
         words = [sys.executable, "-m", "holdfast", "run", *options, "--", *words]
+    inside = [HERE / "inside", *([HERE.parent / "engine/peers"] if peer in OTHERS else [])]
     environment = os.environ | {
         "FOREIGN_CASE": str(place), "FOREIGN_FAULT": f"{fault}:{FAULTS[fault]}" if fault in FAULTS else "", "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE / "inside"), os.environ.get("PYTHONPATH", "")]),
-        "FOREIGN_SOURCE": str(SOURCE), "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([*map(str, inside), os.environ.get("PYTHONPATH", "")]),
+        "FOREIGN_SOURCE": str(SOURCE), "HF_HUB_OFFLINE": "1", "FOREIGN_LAST": str(STEPS) if peer in OTHERS else "",
         "HF_HOME": str(folder / "hf-home"), "AXOLOTL_DO_NOT_TRACK": "1", "DISABLE_VERSION_CHECK": "1", "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip
     began = time.monotonic()

@@ -21,7 +21,7 @@ from matrix import PEERS, VENV, WAYS
 ROOT = Path(__file__).parents[2]
 RECORD, PAGE = ROOT / "benchmarks/results/foreign-cases.json", ROOT / "docs/reference/who-resumes.md"
 FAULTS = {"kill": "SIGKILL", "term": "SIGTERM", "tear-weights": "torn newest, SIGKILL", "disk": "full disk in a save"}
-NAMES = ("torch", "transformers", "trl", "peft", "accelerate", "llamafactory", "axolotl", "lightning")
+NAMES = ("torch", "transformers", "trl", "peft", "accelerate", "llamafactory", "axolotl", "lightning", "litgpt", "torchtune")
 INTRODUCTION = """\
 Commands of other trainers, unchanged, and what became of each after one fault: alone, under torchrun (`--max-restarts 3`), under
 `holdfast run`, and with its callback. {date}, CPUs, each case once. A model of 0.1M parameters, LoRA with dropout, 16 steps, a checkpoint

@@ -336,6 +336,13 @@ BAR = "{0}/5 [00:01<00:02,  3.20it/s]"
         ("".join(f"epoch {e} step {n}\n" for e in range(3) for n in range(5)), 14, None),
         ("".join(f"Epochs: {e}/3 [00:0{e}<00:03, 1.0s/it]\nstep 1/40\r" for e in range(3)), 2, 3),
         (f"{BAR.format(4)}\r{BAR.format(1)}\r{BAR.format(5)}\r", 5, 5),
+        ("".join(f"step {n}/9 loss 2\n" for n in range(1, 10)) + "".join(f"step {n}/5 loss 2\n" for n in range(1, 4)), 12, 14),
+        ("".join(f"step {n}/9 loss 2\n[job 7] step {4000 + n}/9000 loss 1\n" for n in range(1, 10)), 9, 9),
+        ("[job 7] step 4000/9000 loss 1\n", None, None),
+        ("| step 100 | 2.1 |\n| step 200 | 1.9 |\n| step 300 | 1.7 |\n", None, None),
+        ("".join(f"{BAR.format(n)}\r" for n in (2, 5)) + "\n" + "".join(f"step {n} loss 2\n" for n in range(1, 9)), 8, None),
+        ("".join(f"step {n} loss 2\n" for n in range(1, 9)) + "".join(f"{BAR.format(n)}\r" for n in (2, 5)), 8, None),
+        ("".join(f"[Nov 27] step {n}/9 loss 2\n" for n in (1, 2, 3)) + "[Dec 01] step 4/9 loss 2\n", 4, 9),
     ],
 )
 def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, total: int | None) -> None:
@@ -383,6 +390,21 @@ def test_a_bar_of_another_length_than_the_better_source_tells_counts_something_e
     assert (counter.step, counter.first, counter.total) == (3, 2, 5)
     counter.feed("100%|█| 900/900 [00:01<00:00, 80it/s]\r 100%|█| 5/5 [00:01<00:00, 2it/s]\r")
     assert (counter.step, counter.first, counter.total) == (5, 2, 5)
+
+
+def test_where_an_attempt_began_is_its_first_step_and_not_its_lowest() -> None:
+    counter = Counter()
+    counter.feed("".join(f"step {n} loss 2\n" for n in (13, 14, 15, 1, 2)))
+    assert (counter.first, counter.begun_anew, counter.has_stages) == (13, True, True)
+    counter = Counter()
+    counter.feed("".join(f"step {n} loss 2\n" for n in (12, 1, 2, 3)))  # it said where it was to go on
+    assert counter.first == 1
+
+
+def test_a_longer_count_that_was_not_believed_is_named() -> None:
+    counter = Counter()
+    counter.feed("".join(f"step {n}/9 loss 2\n[job 7] step {4000 + n}/9000 loss 1\n" for n in range(1, 10)))
+    assert counter.rival == "'[job 7]' up to 9,000"
 
 
 def event(step: int) -> bytes:

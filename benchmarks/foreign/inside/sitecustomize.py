@@ -20,6 +20,7 @@ from pathlib import Path
 PLACE = os.environ.get("FOREIGN_CASE", "")
 KIND, _, AT = os.environ.get("FOREIGN_FAULT", "").partition(":")
 STEP_S = 1.0  # so long a step takes at least, as steps do
+WHOLE = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
 
 
@@ -92,6 +93,47 @@ def break_in(trainer):
     trainer.__init__, trainer.training_step, trainer.get_batch_samples = __init__, training_step, get_batch_samples
 
 
+class AtSteps(importlib.abc.MetaPathFinder):
+    """Has what a Trainer's callback tells told by whatever optimizer steps: FOREIGN_LAST is the number of steps of the whole training."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch.optim.optimizer":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            module.register_optimizer_step_pre_hook(before_step)
+            module.register_optimizer_step_post_hook(after_step)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def steps_of(optimizer):
+    return max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
+
+
+def before_step(optimizer, *more):
+    time.sleep(STEP_S)
+    if due(steps_of(optimizer) + 1):
+        strike(Path(PLACE, "out"))
+
+
+def after_step(optimizer, *more):
+    with open(f"{PLACE}/steps.jsonl", "a") as file:
+        file.write(json.dumps({"pid": os.getpid(), "step": steps_of(optimizer), "time": time.time()}) + "\n")
+    if steps_of(optimizer) == int(os.environ["FOREIGN_LAST"]):
+        trained, digest = [one for group in optimizer.param_groups for one in group["params"]], hashlib.sha256()
+        for one in trained:
+            digest.update(one.detach().float().numpy().tobytes())
+        finite = all(bool(one.isfinite().all()) for one in trained)
+        told = {"step": steps_of(optimizer), "weights": digest.hexdigest(), "finite": finite}
+        Path(PLACE, "end.json").write_text(json.dumps(told))
+
+
 def of_source():
     """The module that makes fingerprints, by its file: this environment need not have holdfast."""
     spec = importlib.util.spec_from_file_location("fingerprints", Path(os.environ["FOREIGN_SOURCE"], "holdfast/callback/fingerprints.py"))
@@ -119,6 +161,9 @@ def strike(out):
     """What is done to this process, or to what it has saved."""
     struck()
     if KIND in ("tear-weights", "tear-optimizer", "tear-state"):
+        if os.environ.get("FOREIGN_LAST"):
+            tear_largest(out)
+            os.kill(os.getpid(), signal.SIGKILL)
         newest = max(out.glob("checkpoint-*"), key=lambda one: int(one.name.rpartition("-")[2]))
         names = {"tear-weights": WEIGHTS, "tear-optimizer": ("optimizer.pt",), "tear-state": ("trainer_state.json",)}[KIND]
         file = next(newest / name for name in names if (newest / name).exists())
@@ -140,5 +185,14 @@ def strike(out):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def tear_largest(out):
+    """Cut the largest file of the newest checkpoint, whatever names it has."""
+    files = [file for file in out.rglob("*") if file.is_file() and not file.is_symlink() and file.suffix in WHOLE]
+    newest = max(files, key=lambda one: one.stat().st_mtime)
+    beside = [file for file in files if file.parent == newest.parent and file.stat().st_mtime > newest.stat().st_mtime - 1]
+    largest = max(beside, key=lambda one: one.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+
+
 if PLACE:
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, AtSteps() if os.environ.get("FOREIGN_LAST") else Finder())

@@ -1,12 +1,11 @@
 """What was seen of the steps of somebody else's command, and what that proves. Pure.
 
-Rows are those of progress.jsonl: {time, attempt, step, total, source, first, wrote}. first: the lowest step above 0 that the attempt had
-shown; wrote: lowest and newest step of the checkpoints that it had written. Older rows lack the last two.
+Rows are those of progress.jsonl: {time, attempt, step, total, source, first, wrote}. first: the first step above 0 that the attempt had
+shown; wrote: first and newest step of the checkpoints that it had written. Older rows lack the last two. stages: True where its numbers
+began anew behind a last step.
 """
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 from holdfast.base.files import Json
 
@@ -18,6 +17,12 @@ def believed(rows: list[Json]) -> list[Json]:
     """
     called = {row["attempt"] for row in rows if row["source"] == "callback"}
     rows = [row for row in rows if row["source"] == "callback" or row["attempt"] not in called]
+    if any(row.get("stages") for row in rows):  # so are those of another attempt
+        rows = [row | {"stages": True} for row in rows]
+    last = {row["attempt"]: row for row in rows}
+    ends = {number: row["step"] for number, row in last.items() if row["source"] in ("checkpoint", "trainer_state.json")}
+    rows = [row for row in rows if row["source"] != "output" or row["step"] <= ends.get(row["attempt"], row["step"])]
+    rows = [row for row in rows if row["source"] != "output" or not row.get("total") or (row.get("wrote") or (0, 0))[1] <= row["total"]]
     sure = [row["total"] for row in rows if row.get("total") and (row["source"] in ("callback", "trainer_state.json") or row.get("wrote"))]
     return [row for row in rows if row["source"] != "output" or not sure or row.get("total") in (None, sure[-1])]
 
@@ -46,6 +51,8 @@ def began_at(rows: list[Json], launch: Json) -> int:
     if _of_no_step(launch):
         return min((step for step in (*shown, *wrote) if step > 0), default=1) - 1
     last = rows[-1].get("total") if rows else None  # one that has nothing left to do may write its last checkpoint again
+    if rows and (rows[0].get("stages") or rows[0].get("first") == resumed + 1):  # numbers that begin anew tell nothing; one that fits, all
+        return resumed
     anew = any(0 < step < resumed for step in shown) or any(0 < step < resumed or step == resumed != last for step in wrote)
     return 0 if anew else resumed
 
@@ -64,6 +71,8 @@ def begin_of(progress: list[Json], launches: dict[int, Json], number: int) -> in
     if not any(row["step"] for row in rows):
         return None
     begin = began_at(rows, launches[number])
+    if number > min(launches) and rows[0].get("stages"):
+        return None
     return None if _of_no_step(launches[number]) and (not first or 0 < begin <= began_at(first, {"resumed_from": "?"})) else begin
 
 
@@ -98,14 +107,15 @@ def disagreeing(rows: list[Json]) -> list[str]:
 
 def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | None:
     """Count the steps that a later attempt computed again; None where an attempt that was followed by another told no step at all."""
-    seen, total = _by_attempt(progress), 0
-    for earlier, later in pairwise(sorted(launches)):
-        rows = seen.get(earlier, [])
-        if not rows and not progress:
-            return None
-        if rows and (later in seen or not _of_no_step(launches[later])):
-            begin = began_at(seen.get(later, []), launches[later])
-            total += max(0, max(rows[-1]["step"], furthest(rows[-1:]) or 0) - begin)
+    if not progress and len(launches) > 1:
+        return None
+    total = furthest_yet = 0
+    for number, rows in sorted(_by_attempt(progress).items()):
+        if rows[0].get("stages") and number > min(launches) and not launches.get(number, {}).get("resumed_step"):
+            continue  # where it began, no number tells
+        if number in launches and (reached := max(rows[-1]["step"], furthest(rows[-1:]) or 0)):
+            total += max(0, min(reached, furthest_yet) - began_at(rows, launches[number]))
+            furthest_yet = max(furthest_yet, reached)
     return total
 
 

@@ -154,6 +154,8 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         if number not in refused
     }
     total = next((row["total"] for row in reversed(rows) if row.get("total")), None)
+    if len(trained) > 1 and any(row.get("stages") for row in rows):
+        total = None  # the numbers of the newest attempt may be those of a later stage alone
     reached = stands_at(rows, trained)
     dropped = sum(event["count"] for event in events if event["event"] == "gradients_dropped")
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.diagnosis.logs.epochs import Epochs, Rounds
+from holdfast.diagnosis.logs.word_counts import WordCount, first_of
 
 # tqdm's, with its bar or, where there is no room for one, without; what stands behind the clock holds the unit: 3.20it/s, 800 examples/s
 _BAR = re.compile(r"^([^|%]*?)(?:\d{1,3}%\|[^|]*\|)? *(\d{1,12})/(\d{1,12}) \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
@@ -20,6 +21,7 @@ _OF_OTHERS = re.compile(
     re.I,
 )
 _WORDS = re.compile(r"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?\s*[:=#]?\s*(\d{1,9})\b(?:\s*(?:/|of)\s*(\d{1,9})\b)?", re.I)
+_ROW = re.compile(r"\s*\|.*\|\s*")  # of a table
 _LOSS = re.compile(r"(?<![a-z])loss['\"]?\s*[:=]?\s*[-+]?\d", re.I)  # on a line of its own step: no other proof is needed
 _OF_EVALUATION = re.compile(r"eval|valid|val(?![a-z])|test", re.I)
 SIGHTINGS = 3  # of a growing number beside a word, before it is believed to count steps
@@ -30,8 +32,8 @@ class Counter:
     """The newest step in a stream of output. `own`: a user's expression, whose first group is the step and whose second the total.
 
     sightings: how often a number beside a word must have grown before it counts steps; one beside a loss counts at once.
-    step, first: the newest and the lowest step above 0; total: of how many. None: not told. Of a count that begins anew with each epoch
-    they are those of all epochs. epochs: what was said of those.
+    step, first: the newest and the first step above 0; total: of how many. None: not told. Of a count that begins anew with each epoch,
+    or goes on with another stage, they are those of all. epochs: what was said of those; rival: another count that was printed beside it.
     """
 
     def __init__(self, own: re.Pattern[str] | None = None, sightings: int = SIGHTINGS) -> None:
@@ -41,10 +43,10 @@ class Counter:
         self.total: int | None = None
         self.epochs = Epochs()
         self._rounds: dict[tuple[str, int], Rounds] = {}  # by the letters before a count, and its total
-        self._longest_word = 0  # total beside a word, of one round
         self._rest = ""
         self._bars = 0  # the longest bar's total, 0: there is none
-        self._told: tuple[int, int, int] | None = None  # (number beside a word, how often it grew, the lowest one)
+        self._words: dict[str, WordCount] = {}  # by the letters before a number
+        self._word: WordCount | None = None  # which of them is believed
         self._certain: int | None = None
         self._lengths: dict[int, tuple[int, int | None]] = {}  # by a count's total: its newest and its lowest step
 
@@ -61,7 +63,7 @@ class Counter:
         """Look at a last line that was not ended: nothing follows."""
         self._look(self._rest)
         self._rest = ""
-        if not self._bars and self._told and self._told[2] == 0 and self.step is not None and self.step + 1 == self.total:
+        if not self._bars and self._word and self._word.from_zero and self.step is not None and self.step + 1 == self.total:
             self.step = self.total  # `step 0/5` to `step 4/5`
 
     def of(self, total: int) -> None:
@@ -69,6 +71,9 @@ class Counter:
         if self.own is not None or total == self._certain:
             return
         self._certain = total
+        if self._word is not None and (not self._word.total or self._word.is_of(total)):
+            return
+        self._word = None
         if self.total is not None and self.total != total:
             self.step, self.first = self._lengths.get(total, (None, None))
             self.total = total if self.step is not None else None
@@ -88,16 +93,11 @@ class Counter:
         if bar:
             if _counts_steps(bar[1].strip(), bar[4] or ""):
                 self._take_bar(bar[1], int(bar[2]), int(bar[3]))
-        elif not self._bars and (word := _WORDS.search(line)) and self._fits(int(word[2] or 0), word[2] is not None):
-            sure = bool(_LOSS.search(line)) and not _OF_EVALUATION.search(line)
-            self._take_word(*self._whole(line[: word.start()], int(word[1]), int(word[2] or 0)), int(word[2] or 0), sure)
-
-    def _fits(self, total: int, told: bool) -> bool:
-        """Return whether a number beside a word may count steps: an evaluation's total is shorter, and a known one is the only one."""
-        return total >= self._longest_word and not (told and self._certain and total != self._certain)
+        elif word := _WORDS.search(line):
+            self._take_word(line, line[: word.start()].strip(), int(word[1]), int(word[2] or 0))
 
     def _whole(self, name: str, step: int, total: int) -> tuple[int, int]:
-        rounds = self._rounds.setdefault((re.sub(r"[^A-Za-z]+", "", name), total), Rounds())
+        rounds = self._rounds.setdefault((_letters(name), total), Rounds())
         return rounds.take(step, total, self.epochs, total != self._certain)
 
     def _take_bar(self, name: str, step: int, total: int) -> None:
@@ -106,26 +106,65 @@ class Counter:
         before = self._lengths.get(total)
         low = min(filter(None, (step, before[1] if before else None, self.first if total != of_round else None)), default=None)
         self._lengths[total] = step, low
-        if total == self._certain if self._certain else of_round >= self._bars:  # an evaluation's is shorter
+        longest = max(self._bars, self._word.last if self._word and self._word.sure else 0)
+        if total == self._certain if self._certain else of_round >= longest:  # an evaluation's is shorter
             self._bars = of_round
             self.step, self.first, self.total = step, low, total
 
     def _take(self, step: str | None, total: str | None) -> None:
         if step is not None and step.isdecimal():
+            self.first = first_of(self.first, self.step, int(step))
             self.step = int(step)
-            self.first = min(filter(None, (self.step, self.first)), default=None)
         if total is not None and total.isdecimal():
             self.total = int(total)
 
-    def _take_word(self, number: int, total: int, of_round: int, sure: bool) -> None:
-        last, times, low = self._told or (number, 1, number)
-        if number > last:
-            times += 1
-        low = min(low, number)
-        self._told = (number, times, low)
-        if times >= self.sightings or sure:
-            self.step, self.first = number, low or None
-            self.total, self._longest_word = (total, of_round) if total else (self.total, self._longest_word)
+    def _take_word(self, line: str, name: str, number: int, of_round: int) -> None:
+        """Take a number beside a word. Where a total is known for sure, only a stage behind the last step counts up to another."""
+        sure = bool(_LOSS.search(line)) and not _OF_EVALUATION.search(line)
+        if not sure and _ROW.fullmatch(line):
+            return
+        if of_round and self._certain and of_round != self._certain and not (sure and self._word and self._word.has_ended):
+            return
+        number, total = self._whole(name, number, of_round)
+        known = [one for one in self._words.values() if one.continues_with(number, of_round)]
+        count = self._words.get(_letters(name)) or (known[0] if known else None)
+        if count is None:
+            count = WordCount(name, number, of_round, total, bool(_OF_EVALUATION.search(name)))
+        self._words[_letters(name)] = count.take(number, total, of_round, sure)
+        if self._bars and not (count.trains and count.last > (self.total or 0)):
+            return
+        if count.shows_steps or count.times >= self.sightings:
+            self._bars = 0
+            if self._word is None or count is self._word or count.claim >= self._word.claim:
+                self._word = count
+            self.step, self.first, self.total = self._word.last, self._word.first, self._word.total or None
+
+    @property
+    def rival(self) -> str:
+        """Name another count that was printed beside the believed one, which it outlasted or was longer than; empty where there is none."""
+        believed = (self.total or self.step or 0) if self._bars or self._word is None else (self._word.total or self._word.last)
+        others = [one for one in self._words.values() if one is not self._word and believed and one.rivals(believed)]
+        return f"{others[0].name!r} up to {others[0].total or others[0].last:,}" if others else ""
+
+    @property
+    def grew(self) -> bool:
+        """Whether what was seen of the steps was more than one number beside a word."""
+        return bool(self._bars) or self._word is None or self._word.times > 1
+
+    @property
+    def begun_anew(self) -> bool:
+        """Whether the believed count fell back to its beginning, with losses beside it: a stage of unknown length goes on."""
+        return not self._bars and self._word is not None and self._word.anew
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether its numbers began anew behind a last step: a low number is then no proof of an early step."""
+        words = not self._bars and self._word is not None and (self._word.anew or self._word.has_stages)
+        return words or any(one.has_begun_anew for one in self._rounds.values())
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^A-Za-z]+", "", name)
 
 
 def _of_epochs(name: str, rate: str) -> bool:

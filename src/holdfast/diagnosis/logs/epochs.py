@@ -54,6 +54,11 @@ class Rounds:
         self._base = self._last = self._epoch = 0
         self._lowest: int | None = None
 
+    @property
+    def has_begun_anew(self) -> bool:
+        """Whether there was more than one round."""
+        return self._base > 0
+
     def take(self, step: int, total: int, epochs: Epochs, may_begin_anew: bool) -> tuple[int, int]:
         """Convert a step of this round to (step, total) over all rounds; a total of 0 is not known.
 
@@ -63,6 +68,8 @@ class Rounds:
         if may_begin_anew and step < self._last and (ended or epochs.before > self._epoch):
             self._base += total or self._last + (self._lowest == 0)
             self._base = max(self._base, epochs.before * total)
+        if may_begin_anew and self._lowest is None and epochs.total and step * epochs.total <= epochs.before * total:
+            self._base = epochs.before * total  # too few for a count of all steps: the training goes on in a later epoch
         self._last, self._epoch = step, epochs.before
         self._lowest = step if self._lowest is None else min(step, self._lowest)
         whole = max(self._base + total, (epochs.total or 0) * total) if self._base else total

@@ -108,6 +108,11 @@ def leave_followed(attempt: Attempt) -> None:
         (attempt.folder / ENOUGH).touch()
 
 
+def is_left(attempt: Attempt) -> bool:
+    """Return whether what was followed in the background was found to be no training."""
+    return (attempt.folder / ENOUGH).exists()
+
+
 def _signal(pid: int, number: int) -> None:
     """Send a signal to the command and to its process group, where it leads one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 import uuid
 from dataclasses import replace
 
@@ -46,6 +47,7 @@ from holdfast.supervision.supervise import View
 
 _ROW_EVERY_S = 1.0
 _PAUSES_S = (0.5, 10.0)  # between starts that come to nothing
+_IDLE_S = {True: 10.0, False: 60.0}  # of what is followed in the background, by whether a step was seen before the command returned
 _LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
 
 
@@ -67,6 +69,7 @@ class CommandRun:
         self.left = ""  # what a command that ended well left running, in words
         self._row = self._stepped = 0.0  # when the last row was written, and when its step was first seen
         self._hangs = self._followed = 0
+        self._alive = self._patience_s = 0.0  # when what is followed in the background stepped or computed last, and how long it need not
 
     def adopt(self) -> Attempt | None:
         return adopt(self.run)
@@ -169,14 +172,22 @@ class CommandRun:
             self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
 
     def _tell_followed(self, attempt: Attempt, seen: ProgressSigns) -> None:
-        """Say once of an attempt that its command returned, and what of it goes on; what goes on behind the last step is no training."""
-        if attempt.number == self._followed or not (name := attempts.followed(attempt)):
+        """Say once of an attempt that its command returned, and what of it goes on.
+
+        What goes on behind the last step is no training, nor what prints for a while and neither steps nor computes.
+        """
+        if not (name := attempts.followed(attempt)):
             return
-        self._followed = attempt.number
-        if seen.step is not None and seen.total is not None and seen.step >= seen.total:
+        if attempt.number != self._followed:
+            self._followed, self._alive, self._patience_s = attempt.number, time.monotonic(), _IDLE_S[seen.step is not None]
+            if seen.step is not None and seen.total is not None and seen.step >= seen.total:
+                attempts.leave_followed(attempt)
+            else:
+                self.view.tell(f"the command returned and left {name!r} running in the background: it is followed to its end")
+        if seen.stepped or seen.worked:
+            self._alive = time.monotonic()
+        elif time.monotonic() - self._alive > self._patience_s:
             attempts.leave_followed(attempt)
-        else:
-            self.view.tell(f"the command returned and left {name!r} running in the background: it is followed to its end")
 
     def _note(self, attempt: Attempt, seen: ProgressSigns, signs: Signs, at_once: bool = False) -> None:
         """Write a row to progress.jsonl where there is a new step, at most one a second. Its time is when that step was first seen."""
@@ -196,6 +207,7 @@ class CommandRun:
             "source": seen.source,
         }
         row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
+        row |= {"stages": True} if seen.has_stages else {}
         self.run.append(self.run.progress_file, row, durable=not self.states.has_stepped)  # the first says whose checkpoints are there
         self.states.reached(seen.step)
 
@@ -217,7 +229,7 @@ class CommandRun:
         failure_report = self._wreck(attempt, ending, account)
         diagnosis, full = self._diagnosis(attempt, failure_report, account), self._full_disk(failure_report)
         asked = ending.code == INTERRUPTED or account.get("phase") == "stopped"
-        no_end, background = cut_short(attempt, ending), self._in_background(ending)
+        no_end, background = cut_short(attempt, ending), self._in_background(attempt, ending)
         self.after = None if asked else self._after_training(attempt, ending, diagnosis)
         over = (ending.kind == "finished" and not no_end and not background) or self.after is not None
         if over:
@@ -288,13 +300,13 @@ class CommandRun:
         self.run.event("ended_after_training", attempt=attempt.number, step=state.step, **after)
         return after
 
-    def _in_background(self, ending: Ending) -> str:
+    def _in_background(self, attempt: Attempt, ending: Ending) -> str:
         """Return why an end that left something running does not count as one; empty where it does."""
         names = ending.facts.get("left") or [] if ending.kind == "finished" else []
         if not names:
             return ""
         self.run.event("left_running", names=names)
-        why, self.left = of_what_was_left(ending, names, self.seen)
+        why, self.left = of_what_was_left(ending, names, self.seen, attempts.is_left(attempt))
         return why
 
     def try_out(self, known: Known) -> Verdict | None:

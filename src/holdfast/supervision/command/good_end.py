@@ -35,16 +35,17 @@ def cut_short(attempt: Attempt, ending: Ending) -> str:
     return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
 
 
-def of_what_was_left(ending: Ending, names: list[str], seen: ProgressSigns | None) -> tuple[str, str]:
+def of_what_was_left(ending: Ending, names: list[str], seen: ProgressSigns | None, idle: bool) -> tuple[str, str]:
     """Return (why the end was none, what is doubtful about it) where the command left processes, which were ended; either may be empty.
 
-    The training itself had gone to the background where what was left printed on, where steps were missing, or where none was ever seen.
+    The training itself had gone to the background where what was left printed on, where steps were missing, or where none was ever seen;
+    idle: what was left was watched, and neither stepped nor computed.
     """
     step, total = (seen.step, seen.total) if seen else (None, None)
     printed, done = bool(ending.facts.get("left_printed")), step is not None and total is not None and step >= total
     early = step is None and (ending.seconds or 0.0) < _EARLY_S
     doubt = f"{names[0]!r} was left running in the background, and was ended" if printed or not done else ""
-    if done or not (printed or early or total is not None):
+    if done or idle or not (printed or early or total is not None):
         return "", doubt
     at = f" at step {step}" + (f" of {total}" if total else "") if step is not None else ""
     why = (

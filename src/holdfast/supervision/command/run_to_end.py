@@ -244,12 +244,19 @@ def _write_summary(
         known |= {"lived_through": printed} if trained_on else {}
         doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
         doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
-        doubts += [user.left]
+        doubts += [user.left, _rival(user)]
     known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})
     run.flush_all(status)
     write_json(run.summary_file, summary)
     return summary
+
+
+def _rival(user: CommandRun) -> str:
+    """Say that the command printed another count than the one that was taken for its steps; empty where a better source told them."""
+    if user.seen is None or user.seen.source != "output" or not user.seen.rival or user.command.progress:
+        return ""
+    return f"it printed another count of steps, {user.seen.rival}, which was not taken for its own (--progress tells which is)"
 
 
 def _epochs_missing(user: CommandRun, known: Json) -> str:

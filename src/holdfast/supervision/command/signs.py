@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.base.files import Json, read_json
@@ -17,7 +17,7 @@ from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
 from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import named_since, states_since
+from holdfast.supervision.foreign_checkpoints.newest import earliest, named_since, states_since
 
 _BUSY = 0.05  # of one core: it computes, if only beside others
 _READING = 1 << 17  # bytes a second: it loads something
@@ -31,8 +31,10 @@ _NUMBER = re.compile(rb"(\d{1,12})\D*$")
 class ProgressSigns:
     """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look.
 
-    first: the lowest step above 0 that this attempt has shown; wrote: lowest and newest step of the checkpoints that it has written.
-    epochs_missing: (epochs begun, epochs announced) where it prints that there are more of them.
+    first: the first step above 0 that this attempt has shown; wrote: first and newest step of the checkpoints that it has written.
+    epochs_missing: (epochs begun, epochs announced) where it prints that there are more of them. rival: another count that it printed,
+    which may be its own; begun_anew: its count fell back to its beginning, and goes to an end that is not known; has_stages: its
+    numbers began anew behind a last step, known or not.
     """
 
     step: int | None
@@ -44,6 +46,9 @@ class ProgressSigns:
     first: int | None = None
     wrote: tuple[int, int] | None = None
     epochs_missing: tuple[int, int] | None = None
+    rival: str = ""
+    begun_anew: bool = False
+    has_stages: bool = False
 
 
 class Signs:
@@ -57,6 +62,7 @@ class Signs:
         self.events = EventFile(command.place, clock.in_calendar(since)) if command.place is not None else None
         self.step: int | None = None
         self.first: int | None = None
+        self._silent_first: int | None = None  # as checkpoints and the like told it, before steps were seen in the output
         self.wrote: tuple[int, int] | None = None
         self.too_slow = False  # whether the user's expression took too long
         self._at = 0
@@ -76,10 +82,14 @@ class Signs:
         stepped = step is not None and step != self.step
         self.step = step if step is not None else self.step
         told = printed or self._file_grew() or self._beat != beat
-        lowest = (step, self.first, self.counter.first if source == "output" else None)
-        self.first = min(filter(None, lowest), default=None)
-        return ProgressSigns(
-            self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote, self.counter.epochs.missing
+        if source == "output":
+            self.first = min(filter(None, (self._silent_first, self.counter.first)), default=None)
+        else:
+            self._silent_first = self.first = min(filter(None, (step, self.first)), default=None)
+        seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
+        counter = self.counter
+        return replace(
+            seen, epochs_missing=counter.epochs.missing, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=counter.has_stages
         )
 
     def last(self) -> ProgressSigns:
@@ -102,7 +112,8 @@ class Signs:
             self.counter.of(self._slow[1])
         if self.file is not None:
             return self._step_in_file(), self._slow[1], "file"
-        if self.counter.step is not None:
+        beyond = self.wrote is not None and self.wrote[1] > (self.counter.total or self.wrote[1])  # it counts something else
+        if self.counter.step is not None and not beyond and (self.counter.grew or self._slow[0] is None):
             return self.counter.step, self.counter.total or self._slow[1], "output"
         return self._slow
 
@@ -114,7 +125,7 @@ class Signs:
         look = states_since if self.command.launcher is not None or self.command.callback else named_since
         saved = look(place, clock.in_calendar(self.since))
         if saved:
-            self.wrote = min(saved[-1][0], self.wrote[0] if self.wrote else saved[-1][0]), saved[0][0]
+            self.wrote = self.wrote[0] if self.wrote else earliest(place, [step for step, _ in saved]), saved[0][0]
         written = saved[0] if saved else None
         if written is not None and (step is None or step <= written[0]):
             return *written, "trainer_state.json" if look is states_since else "checkpoint"

@@ -27,6 +27,7 @@ from holdfast.supervision.foreign_checkpoints.newest import (
     changed,
     doubt,
     form_of,
+    is_whole,
     marks,
     newest_whole,
     one_too_many,
@@ -141,16 +142,23 @@ class States:
     def complete(self, seen: ProgressSigns | None) -> ResumePoint | None:
         """Return this run's whole checkpoint of the last step, if any: training is then complete, whatever happens after it."""
         place, began = self.command.place, read_launch_spec(self.run.attempt(1))
-        if place is None or began is None or not began.started:
+        if any(row.get("stages") for row in self.run.progress()) and not (seen and seen.has_stages):
+            return None  # an earlier attempt came to a later stage
+        if place is None or began is None or not began.started or (seen and (seen.begun_anew or (seen.step or 0) < (seen.total or 0))):
             return None
         newest = self._whole_but(place, self.command.there)
         if newest.path is None or newest.step is None or changed(newest.path) < began.started * 1e9:
             return None
-        if self.whole == "trainer":
+        last = max((changed(entry), step, entry) for step, entry in candidates(place, self.whole) if step is not None)
+        if last[0] > changed(newest.path):  # of a later stage, whose numbers began anew
+            newest = NewestCheckpoint(last[2], last[1])
+            if not is_whole(last[2], self.whole):
+                return None
+        if self.whole == "trainer" and newest.path is not None:
             most = (read_python_json(newest.path / "trainer_state.json") or {}).get("max_steps")
         else:
             most = seen.total if seen and seen.step == seen.total else None
-        return self._named(newest) if isinstance(most, int) and 0 < most <= newest.step else None
+        return self._named(newest) if isinstance(most, int) and 0 < most <= (newest.step or 0) else None
 
     def await_death(self, attempt: Attempt) -> None:
         """Start the helper of `keep` ahead, where an attempt's callback keeps a state and there is memory: its imports take seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
     return ""
 
 
+def is_whole(entry: Path, whole: str) -> bool:
+    """Return whether a checkpoint is whole, as far as it alone tells."""
+    try:
+        prove(entry, whole, None)
+    except NotWhole:
+        return False
+    return True
+
+
 def _set_aside(entry: Path) -> Path:
     """Rename an entry beside itself and return its path; where that fails (a read-only disk) it keeps its own name."""
     for number in range(1, 1000):
@@ -149,6 +159,12 @@ def named_since(place: Path, since: float) -> list[tuple[int, int | None]]:
     """Return (step, None) of the files and folders in a folder that are named by a step and were written since then, newest first."""
     named = [(step, entry) for step, entry in candidates(place, "files") if _STEP.search(entry.name) or _TRAINER.match(entry.name)]
     return [(step, None) for step, entry in named if step is not None and changed(entry) >= since * 1e9]
+
+
+def earliest(place: Path, steps: Sequence[int]) -> int:
+    """Return which of these steps' checkpoints was written first: the numbers of a second stage are lower than those of the first."""
+    written = [(changed(entry), step) for step, entry in candidates(place, "files") if step in steps]
+    return next((step for _, step in sorted(written, key=lambda one: one[0]) if step is not None), steps[-1])
 
 
 @functools.lru_cache(maxsize=64)
