@@ -121,7 +121,7 @@ def test_check_tells_which_item_it_is_at(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_tune_tells_which_rung_and_what_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = _Lab()
     climb(_bench(lab, monkeypatch), {"micro_batch_tokens": 64}, cards_of("rungs").values(), "cpu", lambda _: None)
-    assert lab.noted == ["reference: a course of 3 steps"]
+    assert lab.noted == ["reference: 3 steps"]
 
 
 def test_plan_tells_how_many_steps_it_has_computed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
