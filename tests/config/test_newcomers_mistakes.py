@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from holdfast.base.errors import Stop
+from holdfast.base_model.folder import read_model
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -48,6 +49,9 @@ MISTAKES = [
     ({"Train": {"lr": 1e-3}}, "Train", "did you mean train.lr?"),
     ({"data/held_out": 0.1}, "data/held_out", "did you mean data.held_out?"),
     ({"report_to": "wandb"}, "report_to", "run.track"),
+    ({"data_files": "rows.jsonl"}, "data_files", "did you mean data.files?"),
+    ({"train_lr": 1e-4}, "train_lr", "did you mean train.lr?"),
+    ({"train": {"lr": 0.1, 2: None}}, "train.2", "numbers there have a point"),
     ({"train": {"memory_limit": 8}}, "train.memory_limit: 8: 8 bytes hold no model", "did you mean 8GiB?"),
     ({"train": {"memory_limit": "16"}}, "train.memory_limit", "did you mean 16GiB?"),
     ({"train": {"memory_limit": 7.5}}, "train.memory_limit", "did you mean 7.5GiB?"),
@@ -67,6 +71,18 @@ def test_a_mistake_in_a_config_is_answered(tmp_path: Path, more: dict[str, Any],
     assert stop.value.code == 2
     assert f"- {place}" in stop.value.message
     assert write in f"{stop.value}"
+
+
+def test_an_override_with_spaces_is_one_problem(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE))
+    with pytest.raises(Stop, match=r"1 problem in the config\n  - override 'train.lr = 1e-4': write it without spaces, train.lr=1e-4\n"):
+        load_config(tmp_path / "a.yaml", ["train.lr", "=", "1e-4"], need_rows=False)
+
+
+def test_the_embedded_model_is_named_in_small_letters() -> None:
+    with pytest.raises(Stop, match="no model of that name comes with holdfast") as stop:
+        read_model("Tiny")
+    assert stop.value.hint == "did you mean tiny?"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
@@ -155,6 +155,8 @@ def base_of_adapter(config: Json) -> str:
 
 def _from_hub(model: str) -> Path:
     name, revision = hub_name(model)
+    if name.lower() in EMBEDDED:
+        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {name.lower()}?")
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars

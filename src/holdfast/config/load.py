@@ -130,6 +130,10 @@ def _tell(text: str) -> None:
 
 
 def _apply_overrides(tree: dict[str, Any], overrides: list[str]) -> list[str]:
+    if "=" in overrides:
+        at = overrides.index("=")
+        apart, meant = (between.join(overrides[max(at - 1, 0) : at + 2]) for between in (" ", ""))
+        return [f"override {apart!r}: write it without spaces, {meant}"]
     problems = []
     for override in overrides:
         key, sign, text = override.partition("=")

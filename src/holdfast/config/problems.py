@@ -33,7 +33,12 @@ _INSTEAD_OF = {  # values of other keys
     ("adapter.type", "qlora"): "4 bits are train.frozen: nf4, beside adapter.type lora",
     ("adapter.type", "none"): "`adapter: {type: full}` trains all weights, without an adapter",
 }
-_PLAINLY = {"model_type": "a section of keys is needed", "dict_type": "keys with values are needed", "too_short": "at least one is needed"}
+_PLAINLY = {
+    "model_type": "a section of keys is needed",
+    "dict_type": "keys with values are needed",
+    "too_short": "at least one is needed",
+    "invalid_key": "a key is a word; within { } a comma parts entries, so numbers there have a point (0.0002)",
+}
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], root: yaml.Node | None = None, given: Sequence[str] = ()) -> list[str]:
@@ -149,6 +154,8 @@ def _without_slips(place: list[Any], value: Any, model: type[BaseModel]) -> str:
         parts.append(str(name))
     words = [word.lower() for part in parts for word in re.split(r"[\s.:/,>-]+", part) if word]
     known = paths_of(model)
+    if len(parts) == 1 and (path := parts[0].replace("_", ".", 1)) in known:
+        return path
     return next((".".join(words[:end]) for end in range(len(words), 0, -1) if words != parts and ".".join(words[:end]) in known), "")
 
 
