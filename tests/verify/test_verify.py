@@ -24,6 +24,7 @@ from holdfast.data.token_set import learned_rows
 from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.token_set.overlap import told_of_held_out
 from holdfast.data.tokens.codec import load_codec
+from holdfast.data.tokens.given_template import NAMED
 from holdfast.export.samples import against_run, of_file, of_run
 from holdfast.export.subject import read_subject
 from holdfast.report.shipped import verdict
@@ -178,11 +179,21 @@ def test_rows_that_the_start_or_the_model_compared_with_has_learned_show_nothing
     assert compare._trained_on(held) == f"{len(apart)} of 8 rows stand in training word for word"
     learned = learned_by(second)
     assert learned and len(np.unique(learned.keys.whole)) == 32 + len(apart), "of a file of rows, those of both are counted, too"
+    config = first.config()
+    first.write_config(config.model_copy(update={"data": config.data.model_copy(update={"chat_template": NAMED["chatml"]})}))
+    assert of_run(second).unknown == str(first.adapter), "the same rows by another template are other tokens"
+    other = SimpleNamespace(run=first, name="first")
+    seen = compare._seen_by_other(SimpleNamespace(against=other, subject=SimpleNamespace(run=second)), held)  # type: ignore[arg-type]
+    assert seen.unknown == "first"
+    third = _prepared(tmp_path / "third", assets, rows, 1, start=str(first.path))
+    told = told_of_held_out(json.loads(third.data_report_file.read_text())["held_out"], by_file=False)
+    assert told[-1].startswith(f"whether the held-out rows were learned by {first.path}, which it begins with, is not known")
+    first.write_config(config)
     (first.adapter / ARTIFACT).write_bytes(b"another")
     assert (of_run(second).overlap, of_run(second).unknown) == ((8, 0, 0), str(first.adapter))
 
-    other = SimpleNamespace(run=first, name="first")
-    seen = compare._seen_by_other(SimpleNamespace(against=other), replace(held, overlap=None))  # type: ignore[arg-type]
+    request = SimpleNamespace(against=other, subject=SimpleNamespace(run=second))
+    seen = compare._seen_by_other(request, replace(held, overlap=None))  # type: ignore[arg-type]
     assert seen.overlap_against == (8, len(apart), len(apart))
     told = f"{len(apart)} of 8 rows stand in training of first word for word"
     assert compare._trained_on(seen, other) == told  # type: ignore[arg-type]

@@ -96,8 +96,14 @@ def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
 
 def _seen_by_other(request: Request, task: Samples) -> Samples:
     """Return the same rows with what of them the model has learned that is compared with, where that is known."""
-    learned = learned_by(request.against.run) if request.against and request.against.run else None
-    return replace(task, overlap_against=task.overlap_with(learned.keys)) if learned else task
+    other = request.against.run if request.against else None
+    learned = learned_by(other) if other else None
+    if request.against is None or other is None or learned is None:
+        return task
+    own = request.subject.run or other
+    alike = own.config().data.chat_template == other.config().data.chat_template
+    unknown = learned.unknown if alike else request.against.name  # by another template the same rows are other tokens
+    return replace(task, overlap_against=task.overlap_with(learned.keys), unknown=task.unknown or unknown)
 
 
 def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[tuple[list[int], str | None, Prompt | None]]:

@@ -14,7 +14,7 @@ from holdfast.run.plan import read_plan
 
 
 class LearnedRows(NamedTuple):
-    """keys: hashes of the rows; unknown: the adapter among those it began with whose rows are not here, "" for none."""
+    """keys: hashes of the rows; unknown: the adapter among those it began with whose rows cannot be compared, "" for none."""
 
     keys: Keys
     unknown: str
@@ -41,14 +41,22 @@ def learned_before(run: RunFolder) -> LearnedRows:
     """Return the rows that the adapter had learned which a run began with; none where it began with none."""
     plan = read_plan(run.plan_file)
     start = plan.start_adapter if plan else None
-    return learned_at(Path(start["path"]), start["sha256"]) if start else LearnedRows(NONE, "")
+    return learned_at(Path(start["path"]), run.config().data.chat_template, start["sha256"]) if start else LearnedRows(NONE, "")
 
 
-def learned_at(folder: Path, digest: str | None = None) -> LearnedRows:
-    """Return the rows that the adapter in `folder` has learned. digest: the SHA-256 of its weights, where another may lie there by now."""
+def learned_at(folder: Path, template: str | dict[str, str] | None, digest: str | None = None) -> LearnedRows:
+    """Return the rows that the adapter in `folder` has learned.
+
+    template: data.chat_template of the rows they are compared with: written by another, the same row has other tokens.
+    digest: the SHA-256 of its weights, where another may lie there by now.
+    """
     run, file = run_of(folder), next((at / ARTIFACT for at in (folder, folder / "adapter") if (at / ARTIFACT).is_file()), None)
     same = file is not None and digest in (None, sha256(file))
-    return (learned_by(run) if run and same else None) or LearnedRows(NONE, str(folder))
+    learned = learned_by(run) if run and same else None
+    if run is None or learned is None:
+        return LearnedRows(NONE, str(folder))
+    alike = run.config().data.chat_template == template
+    return learned if alike else LearnedRows(learned.keys, learned.unknown or str(folder))
 
 
 def _trained(run: RunFolder) -> Keys | None:

@@ -93,10 +93,10 @@ def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows, before: Keys = 
     return overlap_of(ours, joined([theirs, before]), kin)
 
 
-def held_out_facts(tokens: TokenSet, data: Data, seed: int, before: Keys = NONE) -> Json:
+def held_out_facts(tokens: TokenSet, data: Data, seed: int, before: Keys = NONE, unknown: str = "") -> Json:
     """Return `held_out` of a data report: what was looked at to draw the rows, how many changed sides for it, and the overlap.
 
-    before: keys of the rows that the adapter has learned which the run begins with.
+    before: keys of the rows that the adapter has learned which the run begins with; unknown: an adapter whose rows could not be compared.
     """
     training, held_out = split(tokens, data, seed)
     facts: Json = {"grouped_by": list(tokens.grouped_by or ()), "grouped": 0, "moved": 0}
@@ -108,6 +108,8 @@ def held_out_facts(tokens: TokenSet, data: Data, seed: int, before: Keys = NONE)
     if len(before.whole):
         keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
         facts["before"] = int(np.isin(keys.whole[held_out], before.whole).sum())
+    if unknown:
+        facts["not_looked_at"] = unknown
     return overlap_in(tokens, training, held_out, before).as_json() | facts
 
 
@@ -126,4 +128,7 @@ def told_of_held_out(facts: Json, by_file: bool) -> list[str]:
         if before := facts.get("before"):
             told += f", {before:,} of them in the training of the adapter that it begins with"
         lines.append(f"{told}; what they show is partly memory" + ("" if by_file or before else ": most rows hang together"))
+    if unknown := facts.get("not_looked_at"):
+        why = "its rows are not here, or were written by another chat template"
+        lines.append(f"whether the held-out rows were learned by {unknown}, which it begins with, is not known: {why}")
     return lines

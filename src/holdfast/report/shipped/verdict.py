@@ -88,7 +88,7 @@ def _overlap(answer: Json) -> str:
         return "all of them"
     told = _counted_overlap(answer["overlap"])
     if answer["not_looked_at"]:
-        told += f"; not looked at: the rows of {' and '.join(answer['not_looked_at'])}, which it began with"
+        told += f"; not looked at: the rows of {' and '.join(answer['not_looked_at'])}"
     return told if answer["against"] == "base" else f"{told}; of {answer['against']}: {_counted_overlap(answer['overlap_against'])}"
 
 

@@ -15,7 +15,7 @@ from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import rules_of
 from holdfast.data.templates.dropped import told_of_dropped
-from holdfast.data.token_set.learned_rows import learned_at
+from holdfast.data.token_set.learned_rows import LearnedRows, learned_at
 from holdfast.data.token_set.overlap import NONE, held_out_facts, told_of_held_out
 from holdfast.data.token_set.token_set import TokenSet, epoch_rows, join_parts, load_tokens, split
 from holdfast.data.tokens.cache import TokenCache, cache_key
@@ -86,8 +86,8 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     cache.clear_spare()
     tokens = load_tokens(run.data_file)
     summary = report(checked, tokens) | {"max_tokens": limit, "pad": {"id": codec.pad, "reason": codec.pad_reason}}
-    before = learned_at(Path(config.adapter.start)).keys if config.adapter.start else NONE
-    summary["held_out"] = held_out_facts(tokens, config.data, config.train.seed, before)
+    before = learned_at(Path(config.adapter.start), config.data.chat_template) if config.adapter.start else LearnedRows(NONE, "")
+    summary["held_out"] = held_out_facts(tokens, config.data, config.train.seed, *before)
     write_json(run.data_report_file, summary)
     terminal.say(_data_line(summary, run) + _cache_words(checked))
     _tell_of_rows(summary, config, terminal)
