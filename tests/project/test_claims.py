@@ -52,7 +52,7 @@ OTHERWISE = {
     ("no committed step computed again", "supervision.preparation.prepare._take_up"),
     ("proven", "config.foreign.left_out._WHY"),
     ("proven", "config.foreign.rules.attention"),
-    ("proven", "config.foreign.rules.liger"),
+    ("proven", "config.foreign.rules.RULES"),
     ("proven", "config.train.Train.ladder"),
     ("proven", "config.train.Train.liger"),
     ("proven", "planning.ladder.read_proof"),

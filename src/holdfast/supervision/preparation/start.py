@@ -45,7 +45,7 @@ def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     told += [f"r = {adapter.r}", f"alpha = {adapter.alpha:g}"] if "r" in facts else []
     told += [f"targets = {names}"] if names else []
     base = base_of_adapter(start.config)
-    terminal.say(f"start: {facts['path']} (sha256 {facts['sha256'][:16]}, trained on {base or 'an unknown base'}), so {', '.join(told)}")
+    terminal.say(f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so {', '.join(told)}; trained on {base or 'an unknown base'}")
     if other := _other_weights(start, config, model):
         terminal.tell(f"the model is not the one that {start.folder} was trained on: {other}; the adapter changes other weights here")
         run.event("start_on_another_base", says=other)
