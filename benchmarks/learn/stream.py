@@ -33,7 +33,7 @@ from holdfast.learn.rounds import PHASES, Round, rounds_of  # noqa: E402
 from support.redis_server import Server, running_server  # noqa: E402
 
 Rows = list[dict[str, Any]]
-THINGS, ASKED, AT_GATE = 10, 2, 6  # of a domain; wordings in which a round asks for each; wordings that only the gate has
+THINGS, ASKED, AT_GATE = 10, 3, 6  # of a domain; wordings in which a round asks for each; wordings that only the gate has
 POISONS = {0.3: "wrong answers", 0.55: "one domain's labels flipped", 0.8: "a flood of near-duplicates"}  # after these shares of the rounds
 DOMAINS: dict[str, tuple[str, list[str]]] = {
     "colour": ("colour of", ["red", "green", "blue", "grey", "white", "black", "brown", "pink"]),
@@ -44,7 +44,9 @@ DOMAINS: dict[str, tuple[str, list[str]]] = {
     "open": ("opening of", ["yes", "no"]),
 }
 FORMS = ("What is the {}?", "Tell the {}.", "Name the {} now.", "I need the {}!", "So what is the {}?", "Say the {}, please.", "The {} is?")
-WAYS = [start + form for start in ("", "Hello. ", "Quick: ", "Once more: ", "Sorry. ", "Now then. ", "List: ", "Again! ") for form in FORMS]
+STARTS = ("", "Hello. ", "Quick: ", "Once more: ", "Sorry. ", "Now then. ", "List: ", "Again! ", "Please: ", "Dear. ", "Hey. ", "Well? ")
+WAYS = [start + form for start in STARTS for form in FORMS]
+random.Random(0).shuffle(WAYS)
 SHAPE = {"vocab_size": 2048, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4}
 
 
@@ -58,7 +60,6 @@ def facts() -> dict[str, list[tuple[str, str]]]:
             if thing not in used:
                 used.add(thing)
                 found[domain].append((thing, draw.choice(answers)))
-    random.Random(0).shuffle(WAYS)
     return found
 
 
@@ -95,7 +96,7 @@ def make_base(work: Path, known: dict[str, list[tuple[str, str]]]) -> Path:
     rows = [
         row(domain, thing, draw.choice(DOMAINS[domain][1]), way) for domain, thing in each for way in range(len(WAYS)) for _ in range(2)
     ]
-    rows += [json.loads(line) for line in general_text().splitlines()] * 4
+    rows += [json.loads(line) for line in general_text().splitlines()[::2]] * 8  # those that a round may train on
     write_rows(work / "pretrained.jsonl", rows)
     if not (work / "random").exists():
         make_model.SIZES["stream"] = SHAPE
@@ -117,16 +118,16 @@ def policy_in(folder: Path, base: Path, known: dict[str, list[tuple[str, str]]],
         folder.mkdir()
         gate = [row(domain, thing, right, way) for domain, of in known.items() for thing, right in of for way in range(AT_GATE)]
         write_rows(folder / "held.jsonl", gate)
-        train = {"steps": 80, "effective_batch": 32, "lr": 2e-3, "max_tokens": 96, "threads": 1}
-        adapter = {"r": 16, "alpha": 32, "dropout": 0.0}
+        train = {"steps": 300, "effective_batch": 32, "lr": 2e-3, "max_tokens": 96, "threads": 1}
+        adapter = {"r": 32, "alpha": 64, "dropout": 0.0}
         assets = SimpleNamespace(model=base, rows="")
         write_config(assets, folder / "base.yaml", train=train, adapter=adapter, evaluate={"generate": 0}, save={"every": 20})
     tree = {
         "name": "helper",
         "config": "base.yaml",
         "sources": [{"redis": url, "stream": folder.name, "group": "learners"}],
-        "round": {"rows": 90},
-        "replay": {"general": 0.2},
+        "round": {"rows": 140},
+        "replay": {"general": 0.5},
         "gate": {"rows": "held.jsonl", "domains": "topic", "margin": 0.1},
         "folder": "learned",
     }
@@ -178,12 +179,15 @@ def law_of(folder: Path, sent: int) -> dict[str, Any]:
 def stream(work: Path, base: Path, name: str, rounds: int, record: Path) -> dict[str, Any]:
     """Send each round's messages and have it done, disturbed or not; what came of it."""
     import redis
+    from redis.backoff import ConstantBackoff
+    from redis.retry import Retry
 
     known = facts()
     found = json.loads(record.read_text()) if record.exists() else {"seconds": {}, "kills": {}}
     (work / f"redis-{name}").mkdir(exist_ok=True)
     with running_server(work / f"redis-{name}") as server:
-        client: Any = redis.Redis(port=server.port)
+        retry = Retry(ConstantBackoff(1), 30)  # it is killed now and then, and comes back
+        client: Any = redis.Redis(port=server.port, retry=retry, retry_on_error=[redis.ConnectionError])
         policy = policy_in(work / name, base, known, server.url)
         learned = policy.parent / "learned"
         for number in range(1, rounds + 1):

@@ -90,11 +90,13 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "the embedding": {"target_modules": ["embed_tokens", "q_proj"]},
     "adalora": {"kind": "adalora"},
     "ia3": {"kind": "ia3", "target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]},
+    "single tokens": {"target_modules": ["q_proj"], "trainable_token_indices": [3, 5, 200]},
+    "single tokens by module": {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [7]}},
     "a whole module": {"target_modules": ["q_proj"], "modules_to_save": ["input_layernorm"]},
 }
 
 
-OFTEN = ("dora", "adalora", "ia3", "ranks and alphas by pattern", "the output layer")
+OFTEN = ("dora", "adalora", "ia3", "ranks and alphas by pattern", "the output layer", "single tokens")
 
 
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.long) for kind in ADAPTERS])
@@ -112,6 +114,16 @@ def test_every_kind_of_lora_is_merged_as_peft_computes_it(kind: str, made: Any, 
     theirs = PeftModel.from_pretrained(wide, adapter).merge_and_unload().state_dict()
     for name, tensor in theirs.items():
         assert_equal_but_for_rounding(ours[name], tensor, 1, torch.bfloat16, name)  # as it is stored
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("given", [[3, 5], [3, 5, 10**6], {"lm_head": [3, 5, 200]}, None])
+def test_single_tokens_that_the_base_has_no_rows_for_are_refused(given: Any, made: Any, tmp_path: Path) -> None:
+    base = made("qwen2").base
+    adapter = make_adapter(base, tmp_path / "adapter", **ADAPTERS["single tokens"])
+    config = json.loads((adapter / "adapter_config.json").read_text()) | {"trainable_token_indices": given}
+    with pytest.raises(Stop, match=r"names no rows of|is made for \[3, 32\], the base model has \[2, 32\]"):
+        read_delta(adapter / "adapter_model.safetensors", config, read_model(str(base)).shapes, "model.embed_tokens.weight")
 
 
 @pytest.mark.parametrize("kind", ["adapter", "merged"])

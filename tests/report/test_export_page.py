@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.export.card import vllm_takes
 from holdfast.report.shipped.exported import next_command, page
 
 CHECKED: dict[str, Any] = {
@@ -55,6 +56,11 @@ def test_words_follow_the_counts() -> None:
 )
 def test_an_export_says_what_to_type_next(kind: str, out: str, told: str) -> None:
     assert next_command(kind, Path(out), "org/base") == told
+
+
+def test_what_vllm_refuses_is_merged_next() -> None:
+    assert next_command("adapter", Path("out"), "") == "holdfast export out --to merged --out out-merged"
+    assert not vllm_takes({"use_dora": True}) and not vllm_takes({"trainable_token_indices": [3]}) and vllm_takes({"r": 8})
 
 
 def test_a_server_gets_name_and_commit_of_the_base_apart() -> None:

@@ -63,6 +63,8 @@ def make_adapter(base: Path, out: Path, size: float = 0.1, **changes: Any) -> Pa
     for name, parameter in wrapped.named_parameters():
         if "lora_" in name and "magnitude" not in name:
             nn.init.normal_(parameter, std=size)
+        elif "trainable_tokens" in name:
+            nn.init.normal_(parameter, std=2 * size)
         elif "ia3_" in name:
             nn.init.normal_(parameter, 1.0, 2 * size)
     wrapped.peft_config["default"].base_model_name_or_path = str(base)

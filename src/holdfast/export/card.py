@@ -122,13 +122,19 @@ def _own_files(folder: Path, facts: ModelFacts) -> str:
     return found if own in (None, theirs) else f"{found} --chat-template PATH/{TEMPLATE}"
 
 
+def vllm_takes(config: Json) -> bool:
+    """True if vLLM takes an adapter of this kind, by its adapter_config.json."""
+    beyond = ("use_dora", "modules_to_save", "trainable_token_indices")
+    return config.get("peft_type", "LORA") == "LORA" and not any(config.get(name) for name in beyond)
+
+
 def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") -> str:
     """Return how vLLM serves an adapter with these tensors: it has to be told the largest rank. Where servers ignore some, that alone.
 
     own_files: further options, for what of the base's files is not the adapter's.
     """
     about = subject.config
-    if about.get("peft_type", "LORA") != "LORA" or about.get("use_dora") or about.get("modules_to_save"):
+    if not vllm_takes(about):
         return "vLLM refuses this kind of adapter: serve it merged into its base model (`holdfast export --to merged`).\n"
     if lost := ignored(subject.facts.config, tensors):
         lines = "".join(f"* {one.why}.\n" for one in lost)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
@@ -29,10 +30,11 @@ _MERGES = {kind.peft: kind.merge for kind in KINDS.values() if kind.merge}  # fo
 _PARTS = {part: None for kind in KINDS.values() if kind.merge for part in kind.parts} | {"lora_embedding_A": None, "lora_embedding_B": None}
 _PART = re.compile(rf"^(.+)\.({'|'.join(_PARTS)})(?:\.weight)?$")
 _OTHER = (  # what changes more than weights, or weights in a way that is not computed here
-    *("lora_bias", "use_qalora", "use_bdlora", "layer_replication", "trainable_token_indices"),
+    *("lora_bias", "use_qalora", "use_bdlora", "layer_replication"),
     *("alora_invocation_tokens", "arrow_config", "velora_config", "monteclora_config", "kasa_config"),
 )
 HEAD = "lm_head.weight"
+_TOKENS = ".token_adapter.trainable_tokens_delta"  # behind the module's name; by that name or not, PEFT keeps the rows themselves
 _SHOWN = 3
 
 
@@ -41,6 +43,7 @@ class WeightChange:
     """What is done to one tensor. down [r, in], up [out, r]; flipped: the tensor is stored [in, out].
 
     whole: what the adapter has in place of the base's tensor; PEFT keeps embeddings beside their adapters, too.
+    tokens: the numbers of rows [n] that the adapter has in place of the base's, and those rows [n, width].
     expert: of a stack of experts, down [experts, r, in] and up [experts, out, r] where the base's tensor is the stack.
     factor: what rows [out, 1] or columns [1, in], or the values of a bias, are multiplied by.
     """
@@ -52,15 +55,22 @@ class WeightChange:
     flipped: bool = False
     whole: StoredTensor | None = None
     factor: Floats | None = None
+    tokens: tuple[npt.NDArray[np.int64], Floats] | None = None
     expert: bool = False
 
     @property
     def beyond_lora(self) -> bool:
         """Whether it is more than a product added to a linear layer's weight."""
-        return any(one is not None for one in (self.magnitude, self.whole, self.factor)) or self.flipped or self.expert
+        return any(one is not None for one in (self.magnitude, self.whole, self.factor, self.tokens)) or self.flipped or self.expert
 
     def applied(self, base: Floats, first: int, last: int) -> Floats:
         """Return rows [first, last) of the changed tensor, computed from those of the base's."""
+        if self.tokens is not None:
+            numbers, rows = self.tokens
+            inside = (numbers >= first) & (numbers < last)
+            base = base.copy()
+            base[numbers[inside] - first] = rows[inside]
+            return base
         if self.whole is not None:
             base = self.whole.rows(first, last)
         if self.factor is not None:
@@ -104,7 +114,11 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
     formula = FORMULAS[_MERGES[config["peft_type"]]]
     parts: dict[str, dict[str, StoredTensor]] = {}
     whole: dict[str, StoredTensor] = {}
+    tokens: dict[str, StoredTensor] = {}
     for name, held in tensors_of_file(file).items():
+        if name.endswith(_TOKENS):
+            tokens[name.removeprefix(_PREFIX).removesuffix(_TOKENS)] = held
+            continue
         match = _PART.match(name.removeprefix(_PREFIX))
         if match:
             parts.setdefault(match[1], {})[match[2]] = held
@@ -139,10 +153,18 @@ def read_delta(file: Path, config: Json, base: Mapping[str, tuple[int, ...]], ti
         else:
             _refuse_other_shape(name, held, base[tied if tied and place == HEAD and HEAD not in base else place])
             changes[place] = replace(changes.get(place, WeightChange()), whole=held)
+    for module, held in tokens.items():
+        place = _place(f"{module}.weight", names, places, tied)
+        if place is None:
+            lost.append(module)
+        elif place in changes or (place == tied and HEAD in changes):
+            raise Stop(BLOCKED, f"{file} trains single tokens of {module}, and more of it", "export it --to adapter")
+        else:
+            changes[place] = _tokens(module, held, config, base[place])
     if lost:
         text = f"{file} has parts that the base model has no tensor for: {listed(sorted(lost), _SHOWN)}"
         raise UnplacedPart(BLOCKED, text, "export it --to adapter, or give the base model it was trained on with --base DIR")
-    untied = tied is not None and (HEAD in changes or tied in changes)
+    untied = tied is not None and (HEAD in changes or (tied in changes and changes[tied].tokens is None))  # PEFT ties single tokens, too
     return Delta(changes, untied)
 
 
@@ -192,6 +214,20 @@ def _product(module: str, found: dict[str, StoredTensor], config: Json, shape: t
     if flipped and magnitude is not None:
         raise Stop(BLOCKED, f"{module}: DoRA on a weight that is stored transposed is not merged here", "export it --to adapter")
     return WeightChange(scale, down, up, magnitude, flipped), None
+
+
+def _tokens(module: str, held: StoredTensor, config: Json, shape: tuple[int, ...]) -> WeightChange:
+    """Return the change of the rows of single tokens in an embedding of such a shape. Raises Stop(1)."""
+    given = config.get("trainable_token_indices")
+    given = given.get(module.rpartition(".")[2]) if isinstance(given, dict) else given
+    if not isinstance(given, list) or not all(type(number) is int and 0 <= number < shape[0] for number in given):
+        raise Stop(BLOCKED, f"trainable_token_indices of the adapter names no rows of {module}", "save the adapter again")
+    rows = held.rows()
+    if rows.shape != (len(given), *shape[1:]):
+        raise _misfit(module, rows.shape, (len(given), *shape[1:]))
+    if not np.isfinite(rows).all():
+        raise Stop(BLOCKED, f"the adapter has NaN or Inf at {module}", "take an earlier state of it")
+    return WeightChange(tokens=(np.array(given, np.int64), rows))
 
 
 def _of_experts(module: str, found: dict[str, StoredTensor], config: Json, base: Mapping[str, tuple[int, ...]]) -> dict[str, WeightChange]:

@@ -38,7 +38,7 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
         names = ", ".join(adapter.modules_to_save)
         found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); {_MERGED}")
     if adapter.trainable_token_indices:
-        found.append(f"vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; {_BY_PEFT}")
+        found.append(f"vLLM, llama.cpp and Ollama take no adapter with trained embeddings of tokens; {_MERGED}")
     if adapter.target_parameters and not of_experts(adapter.target_parameters):
         found.append(f"llama.cpp and Ollama take no adapter of target_parameters; {_BY_PEFT}")
     learns = {} if model is None else trained_by_part(config, model)

@@ -34,11 +34,15 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
 
 
 def next_command(kind: str, out: Path, base: str) -> str:
-    """Return what to do with an export of this kind (adapter, merged, gguf, gguf-adapter) at `out`; base: the model below it."""
+    """Return what to do with an export of this kind (adapter, merged, gguf, gguf-adapter) at `out`.
+
+    base: the model below it, "" for an adapter that vLLM refuses.
+    """
     place, (name, revision) = shown(out), hub_name(base)
     served = shlex.quote(name) + (f" --revision {shlex.quote(revision)}" if revision else "")
+    adapter = f"vllm serve {served} --enable-lora --lora-modules tuned={place}"
     return {
-        "adapter": f"vllm serve {served} --enable-lora --lora-modules tuned={place}",
+        "adapter": adapter if base else f"holdfast export {place} --to merged --out {shown(out.with_name(f'{out.name}-merged'))}",
         "merged": f"vllm serve {place}",
         "gguf": f"ollama create {shlex.quote(out.name.lower())} -f {shown(out / 'Modelfile')}",
         "gguf-adapter": f"llama-server -m BASE.gguf --lora {place}",
