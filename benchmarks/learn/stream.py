@@ -118,7 +118,7 @@ def policy_in(folder: Path, base: Path, known: dict[str, list[tuple[str, str]]],
         folder.mkdir()
         gate = [row(domain, thing, right, way) for domain, of in known.items() for thing, right in of for way in range(AT_GATE)]
         write_rows(folder / "held.jsonl", gate)
-        train = {"steps": 300, "effective_batch": 32, "lr": 2e-3, "max_tokens": 96, "threads": 1}
+        train = {"steps": 120, "effective_batch": 32, "lr": 2e-3, "max_tokens": 96, "threads": 1}
         adapter = {"r": 32, "alpha": 64, "dropout": 0.0}
         assets = SimpleNamespace(model=base, rows="")
         write_config(assets, folder / "base.yaml", train=train, adapter=adapter, evaluate={"generate": 0}, save={"every": 20})
@@ -216,13 +216,13 @@ def stream(work: Path, base: Path, name: str, rounds: int, record: Path) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--killed", action="store_true")
     parser.add_argument("--page", action="store_true")
     arguments = parser.parse_args()
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    records = {one: work / f"{one}.json" for one in ("undisturbed", "killed", "mended")}
+    records = {one: work / f"{one}.json" for one in ("undisturbed", "killed")}
     if arguments.page:
         found = {name: json.loads(file.read_text()) for name, file in records.items() if file.exists()}
         (ROOT / "benchmarks/results/learn.md").write_text(page(found), encoding="utf-8")
