@@ -25,8 +25,13 @@ WEIGHTS = ("adapter_model.safetensors", "model.safetensors")
 
 
 class Finder(importlib.abc.MetaPathFinder):
+    """Finds one module, once, and has it changed as soon as it is loaded."""
+
+    def __init__(self, name, change):
+        self.name, self.change = name, change
+
     def find_spec(self, name, path=None, target=None):
-        if name != "transformers.trainer":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -34,13 +39,13 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             load(module)
-            break_in(module.Trainer)
+            self.change(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-def break_in(trainer):
+def break_in(module):
     from transformers import TrainerCallback
 
     fingerprints = of_source()
@@ -55,18 +60,12 @@ def break_in(trainer):
 
         def on_step_end(self, args, state, control, model=None, optimizer=None, **more):
             prints.end(state.global_step, model, optimizer)
-            with open(f"{PLACE}/steps.jsonl", "a") as file:
-                file.write(json.dumps({"pid": os.getpid(), "step": state.global_step, "time": time.time()}) + "\n")
+            note_step(state.global_step)
 
         def on_train_end(self, args, state, control, model=None, **more):
-            trained = [(name, one) for name, one in sorted(model.named_parameters()) if one.requires_grad]
-            digest = hashlib.sha256()
-            for _, one in trained:
-                digest.update(one.detach().float().numpy().tobytes())
-            finite = all(bool(one.isfinite().all()) for _, one in trained)
-            told = {"step": state.global_step, "weights": digest.hexdigest(), "finite": finite}
-            Path(PLACE, "end.json").write_text(json.dumps(told))
+            note_end(state.global_step, [one for _, one in sorted(model.named_parameters()) if one.requires_grad])
 
+    trainer = module.Trainer
     begin, step, batches = trainer.__init__, trainer.training_step, trainer.get_batch_samples
 
     def __init__(self, *arguments, **keywords):
@@ -93,23 +92,23 @@ def break_in(trainer):
     trainer.__init__, trainer.training_step, trainer.get_batch_samples = __init__, training_step, get_batch_samples
 
 
-class AtSteps(importlib.abc.MetaPathFinder):
-    """Has what a Trainer's callback tells told by whatever optimizer steps: FOREIGN_LAST is the number of steps of the whole training."""
+def at_steps(module):
+    """Have what a Trainer's callback tells told by whatever optimizer steps: FOREIGN_LAST is the number of steps of the whole training."""
+    module.register_optimizer_step_pre_hook(before_step)
+    module.register_optimizer_step_post_hook(after_step)
 
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch.optim.optimizer":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
 
-        def exec_module(module):
-            load(module)
-            module.register_optimizer_step_pre_hook(before_step)
-            module.register_optimizer_step_post_hook(after_step)
+def note_step(step):
+    with open(f"{PLACE}/steps.jsonl", "a") as file:
+        file.write(json.dumps({"pid": os.getpid(), "step": step, "time": time.time()}) + "\n")
 
-        spec.loader.exec_module = exec_module
-        return spec
+
+def note_end(step, trained):
+    digest = hashlib.sha256()
+    for one in trained:
+        digest.update(one.detach().float().numpy().tobytes())
+    finite = all(bool(one.isfinite().all()) for one in trained)
+    Path(PLACE, "end.json").write_text(json.dumps({"step": step, "weights": digest.hexdigest(), "finite": finite}))
 
 
 def steps_of(optimizer):
@@ -123,15 +122,9 @@ def before_step(optimizer, *more):
 
 
 def after_step(optimizer, *more):
-    with open(f"{PLACE}/steps.jsonl", "a") as file:
-        file.write(json.dumps({"pid": os.getpid(), "step": steps_of(optimizer), "time": time.time()}) + "\n")
+    note_step(steps_of(optimizer))
     if steps_of(optimizer) == int(os.environ["FOREIGN_LAST"]):
-        trained, digest = [one for group in optimizer.param_groups for one in group["params"]], hashlib.sha256()
-        for one in trained:
-            digest.update(one.detach().float().numpy().tobytes())
-        finite = all(bool(one.isfinite().all()) for one in trained)
-        told = {"step": steps_of(optimizer), "weights": digest.hexdigest(), "finite": finite}
-        Path(PLACE, "end.json").write_text(json.dumps(told))
+        note_end(steps_of(optimizer), [one for group in optimizer.param_groups for one in group["params"]])
 
 
 def of_source():
@@ -195,4 +188,6 @@ def tear_largest(out):
 
 
 if PLACE:
-    sys.meta_path.insert(0, AtSteps() if os.environ.get("FOREIGN_LAST") else Finder())
+    sys.meta_path.insert(
+        0, Finder("torch.optim.optimizer", at_steps) if os.environ.get("FOREIGN_LAST") else Finder("transformers.trainer", break_in)
+    )
