@@ -27,7 +27,7 @@ from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner, _held_out
 from holdfast.learn.policy import Policy, load_policy
 from holdfast.learn.rounds import Round, rounds_of, withdraw_person
-from holdfast.learn.sources import _judged, arrived
+from holdfast.learn.sources import _judged, arrived, without_unknown_ratings
 from holdfast.learn.usable import refuse_unusable
 
 Row = dict[str, Any]
@@ -176,6 +176,27 @@ def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Pol
     [one] = arrived(policy, frozenset())
     assert one.row is not None
     assert (one.row["completion"], one.row["topic"]) == ("four", "sums")
+
+
+@pytest.mark.parametrize(
+    ("good", "said", "fates", "wait"),
+    [
+        (None, [1, 0, -1, "up", "down", None, True, "1"], ["", "bad", "bad", "", "bad", "", "", ""], []),
+        (None, [1, 2, 5, "up", None], ["", ""], ["1", "2", "5"]),
+        (None, [0.2, 0.9, 0], ["bad"], ["0.2", "0.9"]),
+        (None, ["meh", "good"], [""], ["meh"]),
+        (4, [1, 3.5, 4, "5", "up", "meh"], ["bad", "bad", "", "", ""], ["meh"]),
+        (["great"], ["great", " Great", "good", 5], ["", "", "bad", "bad"], []),
+    ],
+)
+def test_an_answer_is_learned_only_where_its_rating_says_that_it_is_good(
+    policy_of: Callable[..., Policy], tmp_path: Path, good: object, said: list[object], fates: list[str], wait: list[str]
+) -> None:
+    policy = policy_of(keep={"good": good})
+    write_rows(tmp_path / "inbox" / "rows.jsonl", [row | {"rating": one} for row, one in zip(make_rows(len(said)), said, strict=True)])
+    came, waits = without_unknown_ratings(policy, list(arrived(policy, frozenset())))
+    assert [one.reason.removeprefix("rated_") for one in came] == fates
+    assert waits == {"rows": len(said) - len(fates), "ratings": wait}
 
 
 @pytest.mark.parametrize("field", ["data", "payload"])

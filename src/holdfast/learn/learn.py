@@ -23,7 +23,7 @@ from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, related, 
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import PHASES, Round, carried_from, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
-from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived
+from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, without_unknown_ratings
 from holdfast.learn.training import train
 
 _LEAST_NEW = 8  # rows held out of a round, where it has twice as many
@@ -50,9 +50,9 @@ class Learner:
         self._refuse_other_list(rounds)
         gone = withdrawn_people(self.folder)
         came = [one.nobodys() if hash_of(one.person) in gone else one for one in arrived(self.policy, taken_by(rounds))]
-        came = self._without_lost(came)
+        came, unrated = without_unknown_ratings(self.policy, self._without_lost(came))
         judged = judge_rows(self.policy, came, seen_keys(rounds))
-        waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows}
+        waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows, "unrated": unrated}
         if not self._begins(judged, rounds):
             return None, waiting
         if told := time_is_up(self.policy, rounds):

@@ -47,6 +47,11 @@ class Keep(Section):
         ["duplicate", "near_duplicate", "in_held_out"], description="repetitions that are rejected; in_held_out: a row of the gate's"
     )
     consent: bool = Field(False, description="only rows whose people said yes (a no is always respected)")
+    good: float | list[str] | None = Field(
+        None,
+        description="which ratings are good: from a number on (4 of 1 to 5), or these words; left out, thumbs are known "
+        "(-1, 0, 1, up, down), and rows with other ratings wait",
+    )
     redact: Literal["all", "secrets", "none"] = Field("all", description="what is taken out of texts")
     person: str = Field("person", description="the field that says whose a row is")
     per_person: float = Field(0.25, gt=0.0, le=1.0, description="at most this share of round.rows from one person, where several are named")

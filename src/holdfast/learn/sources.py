@@ -6,6 +6,7 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +23,11 @@ from holdfast.data.collect.redisstream import ONE_FIELD, StreamReader, StreamSou
 from holdfast.learn.policy import Origin, Policy
 from holdfast.learn.rounds import WITHDRAWN
 
-_BAD = {"bad", "down", "dislike", "thumbs_down", "negative", "no", "false", "-1", "0", "wrong"}
+_BAD = {"bad", "down", "dislike", "disliked", "thumbs_down", "negative", "no", "false", "wrong", "👎"}
+_GOOD = {"good", "up", "like", "liked", "thumbs_up", "positive", "yes", "true", "right", "correct", "👍"}
+_MOST_TOLD, _LONGEST = 8, 40  # ratings, and characters of one
+_THUMBS = (-1.0, 0.0, 1.0)
+UNKNOWN_RATING = "unknown_rating"
 LOST = "gone"  # of an entry of a stream
 _CORRECTIONS = ("correction", "corrected", "preferred")
 Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all that rounds have taken
@@ -30,7 +35,8 @@ Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all t
 
 @dataclass(frozen=True)
 class ArrivedRecord:
-    """A record that has come. row: cleared of secrets, or None and why; entry: its name in the stream that is source number `source`."""
+    """A record that has come. row: cleared of secrets, or None and why; entry: its name in the stream that is source number `source`;
+    rated: the number that people gave it."""
 
     place: str
     sha256: str
@@ -41,6 +47,7 @@ class ArrivedRecord:
     detail: str
     domain: str
     person: str
+    rated: float | None = None
 
     def as_json(self) -> Json:
         return dict(self.__dict__)
@@ -118,23 +125,60 @@ def _unfinished(file: str) -> str:
 
 def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin, policy: Policy) -> ArrivedRecord:
     fields = _fields(record.raw, bool(origin.redis))
+    rated = None
     if isinstance(record, Record):
-        record = _as_people_said(record, fields)
+        rated = _number(_rating(record))
+        record = _as_people_said(record, fields, policy.keep.good)
     row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
     domain, person = (_named(fields, field) for field in (policy.gate.domains, policy.keep.person))
     entry = _entry(record) if origin.redis else None
     if isinstance(row, Unusable):
-        return ArrivedRecord(record.place, digest, number, entry, None, row.reason, row.detail, domain, person)
+        return ArrivedRecord(record.place, digest, number, entry, None, row.reason, row.detail, domain, person, rated)
     if policy.gate.domains and domain:
         row[policy.gate.domains] = domain
-    return ArrivedRecord(record.place, digest, number, entry, row, "", "", domain, person)
+    return ArrivedRecord(record.place, digest, number, entry, row, "", "", domain, person, rated)
 
 
 def _entry(record: Record | Unusable) -> str:
     return record.place.rpartition("/")[2]
 
 
-def _as_people_said(record: Record, fields: Json) -> Record | Unusable:
+def without_unknown_ratings(policy: Policy, came: list[ArrivedRecord]) -> tuple[list[ArrivedRecord], Json]:
+    """Return the arrivals whose rating says good or bad, and of the others how many rows wait, and their ratings.
+
+    Where a number is beyond -1, 0 and 1 nobody knows whether 1 is the best or the worst: all rows with a number above 0 wait.
+    """
+    scale = policy.keep.good is None and any(one.rated is not None and one.rated not in _THUMBS for one in came)
+    waits = [one.reason == UNKNOWN_RATING or (scale and one.reason in ("", "rated_bad") and (one.rated or 0) > 0) for one in came]
+    ratings = {f"{one.rated:g}" if one.rated is not None else one.detail for one, wait in zip(came, waits, strict=True) if wait}
+    return [one for one, wait in zip(came, waits, strict=True) if not wait], {"rows": sum(waits), "ratings": sorted(ratings)[:_MOST_TOLD]}
+
+
+def _rating(record: Record) -> Any:
+    """Return what people said of an answer, None where they said nothing."""
+    return record.rating.get("value", record.rating.get("rating")) if isinstance(record.rating, dict) else record.rating
+
+
+def _number(value: Any) -> float | None:
+    """Return a rating as a number; None where it is a word, or none."""
+    try:
+        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        return None
+    return found if found is not None and math.isfinite(found) else None
+
+
+def _is_good(value: Any, good: float | list[str] | None) -> bool | None:
+    """True if a rating says that the answer is good; None where it is not known what it says."""
+    number, word = _number(value), str(value).strip().lower()
+    if isinstance(good, list):
+        return word in {one.strip().lower() for one in good}
+    if number is not None:
+        return number >= (good if good is not None else 0.5)
+    return True if word in _GOOD else False if word in _BAD else None
+
+
+def _as_people_said(record: Record, fields: Json, good: float | list[str] | None) -> Record | Unusable:
     """Return a corrected answer in place of the one that was given; nothing of an answer that was found bad."""
     if fields.get("voted") == "same":
         return Unusable(record.place, "", "no_preference", "neither answer was preferred")
@@ -142,10 +186,12 @@ def _as_people_said(record: Record, fields: Json) -> Record | Unusable:
     correction = next((told[name] for name in _CORRECTIONS if isinstance(told.get(name), str) and told[name].strip()), None)
     if correction:
         return record._replace(row=_with_answer(record.row, correction))
-    value = record.rating.get("value", record.rating.get("rating")) if isinstance(record.rating, dict) else record.rating
-    if value is not None and (str(value).strip().lower() in _BAD or (isinstance(value, int | float) and value < 0)):
-        return Unusable(record.place, "", "rated_bad", f"its people said {value!r}, and gave no correction")
-    return record
+    value = _rating(record)
+    if value is None or (found := _is_good(value, good)):
+        return record
+    if found is None:
+        return Unusable(record.place, "", UNKNOWN_RATING, str(value)[:_LONGEST])
+    return Unusable(record.place, "", "rated_bad", f"its people said {value!r}, and gave no correction")
 
 
 def _with_answer(row: Json, text: str) -> Json:

@@ -58,9 +58,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return _forget(learner, arguments, tell)
         done = 0
         waiting: Json = {}
+        unrated: Json = {}
         experts = make_experts(policy, tell)
         while arguments.rounds is None or done < arguments.rounds:
             one, waiting = learner.next_round()
+            unrated = _tell_unrated(waiting.get("unrated") or unrated, unrated, tell)
             if one is None and not arguments.follow:
                 break
             if one is None:
@@ -111,6 +113,14 @@ def _forget(learner: Learner, arguments: argparse.Namespace, tell: Callable[[str
     answer |= {"done": True, "version": forget(learner, arguments.forget)}
     tell("their rows are gone from the rounds" + (f"; version {answer['version']} is in place" if answer["version"] else ""))
     return DONE, answer
+
+
+def _tell_unrated(found: Json, before: Json, tell: Callable[[str], None]) -> Json:
+    """Tell which rows wait because nobody knows what their rating says, where that has changed; return what was found."""
+    if found != before and found.get("rows"):
+        said = ", ".join(found["ratings"])
+        tell(f"! {counted(found['rows'], 'row')} wait, rated {said}: keep.good does not say which ratings are good (4 of 1 to 5, or words)")
+    return found
 
 
 def _line(one: Json) -> str:

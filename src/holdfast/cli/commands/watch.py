@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import secrets
 import signal
 import sys
@@ -29,6 +30,7 @@ from holdfast.watch.site import WatchedRuns, open_site
 from holdfast.watch.stopping import ask_to_stop
 
 EXAMPLE = "holdfast watch"
+_BEHIND = 5  # niceness: whoever floods the page takes little from what trains
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +55,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     board = Board(places, must_be_runs=bool(arguments.places))
     if arguments.terminal:
         return _show_screen(board)
+    os.nice(_BEHIND)
     watched = WatchedRuns(board, secrets.token_urlsafe(24), arguments.lan)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: watched.ended.set())
