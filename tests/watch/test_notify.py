@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from conftest import holdfast, lines
+from conftest import holdfast, lines, wait_until
 from holdfast.config.notify import Notify
 from holdfast.report.notify import send as sending
 from holdfast.report.notify.follow import Teller, follow
@@ -78,6 +84,60 @@ def test_receivers_that_fail_are_told_without_their_address(hook: SimpleNamespac
     told = send(Notify(url=hook.url, command=["sleep", "60"]), WORD) + send(Notify(url="http://127.0.0.1:9/hook-secret"), WORD)
     told += send(Notify(url="$NO_SUCH_VARIABLE"), WORD)
     assert not any(one["sent"] for one in told) and all(one["why"] for one in told) and "hook-secret" not in str(told)
+
+
+def _drips(line: socket.socket) -> None:
+    for one in b"HTTP/1.1 200 OK\r\nX: " + 10_000 * b"a":
+        line.sendall(bytes([one]))
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "answer", [_drips, lambda line: line.sendall(line.recv(65536) and b"\xff\x00 no HTTP\r\n\r\n")], ids=["drips", "no HTTP"]
+)
+def test_what_answers_in_no_known_way_is_told_and_hinders_no_other(
+    answer: Callable[[socket.socket], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PATIENCE_S", 1.0)
+
+    def serve(server: socket.socket) -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as line:
+            answer(line)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        told = {one["receiver"]: one for one in send(Notify(url=url, command=f"cat > {tmp_path}/heard"), WORD)}
+    assert told["command"]["sent"] and (tmp_path / "heard").read_text()
+    assert told["url"]["why"] in (sending.NO_ANSWER, "BadStatusLine")
+
+
+@pytest.mark.parametrize("how", ["late", "ended"])
+def test_a_command_that_hangs_is_ended_with_what_it_started(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the process that sends is ended in the middle: its run is over, and nobody else knows of the command."""
+    notify = Notify(command=f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; sleep 1000; true")
+    if how == "late":
+        monkeypatch.setattr(sending, "PATIENCE_S", 1.0)
+        assert send(notify, WORD)[0]["why"] == sending.NO_ANSWER
+    else:
+        run = RunFolder(tmp_path / "run")
+        run.path.mkdir()
+        run.notify_file.write_text(notify.model_dump_json())
+        run.summary_file.write_text('{"status": "finished"}')
+        command = [sys.executable, "-m", "holdfast.report.notify.follow", str(run.path)]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        wait_until((tmp_path / "pid").exists)
+        child.terminate()
+        assert child.wait(60) == 0
+    group = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not any(_group_of(pid) == group for pid in psutil.pids()))
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def test_a_letter_goes_through_sendmail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

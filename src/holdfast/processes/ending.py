@@ -23,3 +23,13 @@ def end(child: subprocess.Popen[bytes], what: str) -> int:
         return child.wait(STUCK_S)
     except subprocess.TimeoutExpired:
         raise Stuck(stuck(f"{what} (process {child.pid})")) from None
+
+
+def end_gently(child: subprocess.Popen[bytes], within_s: float) -> None:
+    """Ask a child to end, kill it where it has not done so in time, and collect it."""
+    child.terminate()
+    try:
+        child.wait(within_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

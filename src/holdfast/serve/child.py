@@ -17,6 +17,7 @@ import orjson
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.base.signal_names import ended_by
+from holdfast.processes.ending import end_gently
 from holdfast.processes.signs_of_life import SignsOfLife, is_stopped
 
 PATIENCE_S = 600  # an engine that works may take for one part of an answer
@@ -162,12 +163,7 @@ def _end(child: subprocess.Popen[bytes], log: object) -> None:
     with contextlib.suppress(OSError):
         assert child.stdin
         child.stdin.close()
-    child.terminate()
-    try:
-        child.wait(10)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    end_gently(child, 10)
     if child.stdout:
         child.stdout.close()
     log.close()  # type: ignore[attr-defined]

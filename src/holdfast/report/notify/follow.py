@@ -8,6 +8,7 @@ It follows events.jsonl, remembers in notified.json what it told, and ends when 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted
 from holdfast.config.notify import Notify
 from holdfast.report.notices import notice
-from holdfast.report.notify.send import Word, send, word_of
+from holdfast.report.notify.send import NO_ANSWER, Word, send, word_of
 from holdfast.report.words import change_of_loss, unhealthy
 from holdfast.run.folder import RunFolder
 
@@ -104,7 +105,14 @@ class Teller:
 
 def follow(run: RunFolder, notify: Notify, alive: Callable[[], bool]) -> None:
     """Tell of each event once, until the run is over."""
-    teller = Teller(run, notify, lambda word: send(notify, word), time.time)
+    late: set[str] = set()
+
+    def deliver(word: Word) -> list[Json]:
+        found = send(notify, word, late)
+        late.update(one["receiver"] for one in found if one["why"] == NO_ANSWER)
+        return found
+
+    teller = Teller(run, notify, deliver, time.time)
     journal = Tail(run.events_file, key="event")
     while True:
         over = run.summary_file.exists() or not alive()
@@ -121,6 +129,7 @@ def follow(run: RunFolder, notify: Notify, alive: Callable[[], bool]) -> None:
 
 def main(argv: list[str]) -> int:
     parent = os.getppid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what is being sent is ended with it
     run = RunFolder(Path(argv[0]))
     follow(run, Notify.model_validate_json(read_small(run.notify_file)), lambda: os.getppid() == parent)
     return 0

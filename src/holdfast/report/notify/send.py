@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from email.message import EmailMessage
 from urllib.parse import urlsplit
@@ -20,8 +24,11 @@ from holdfast.base.inert import inert
 from holdfast.config.notify import Notify
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 
-PATIENCE_S = 8.0  # with one receiver
+PATIENCE_S, AGAIN_S = 8.0, 3.0  # with one receiver; with one that did not answer before
+NO_ANSWER = "no answer in time"
 _LONGEST = 600  # characters of a word
+
+_AT_WORK: set[subprocess.Popen[str]] = set()
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,28 @@ def word_of(event: str, run: str, text: str) -> Word:
     return Word(event, inert(run), scrubber.secrets(inert(f"{run}: {text}"))[:_LONGEST])
 
 
-def send(notify: Notify, word: Word) -> list[Json]:
-    """Send to all receivers at once: {receiver, sent, why} of each."""
+def send(notify: Notify, word: Word, late: Collection[str] = ()) -> list[Json]:
+    """Send to all receivers at once: {receiver, sent, why} of each. late: receivers that get `AGAIN_S`, as they did not answer before.
+
+    One that sends a byte now and then would keep a socket's own limit waiting for ever: the limit is of the whole. Nothing is left running.
+    """
     ways: dict[str, Callable[[Notify, Word], None]] = {"command": _command, "url": _post, "sendmail": _mail}
-    chosen = [name for name in ways if getattr(notify, name)]
-    with ThreadPoolExecutor(len(chosen)) as pool:
-        return list(pool.map(lambda name: _tried(name, ways[name], notify, word), chosen))
+    chosen = {name: AGAIN_S if name in late else PATIENCE_S for name in ways if getattr(notify, name)}
+    found: dict[str, Json] = {}
+    threads = {
+        name: threading.Thread(target=lambda name=name: found.setdefault(name, _tried(name, ways[name], notify, word)), daemon=True)
+        for name in chosen
+    }
+    began = time.monotonic()
+    try:
+        for thread in threads.values():
+            thread.start()
+        for name, thread in threads.items():
+            thread.join(max(0.0, began + chosen[name] - time.monotonic()))
+        return [found.get(name) or {"receiver": name, "sent": False, "why": NO_ANSWER} for name in chosen]
+    finally:
+        for child in list(_AT_WORK):
+            _end(child)
 
 
 def sendmail_program() -> str | None:
@@ -56,13 +79,11 @@ def sendmail_program() -> str | None:
 def _tried(name: str, way: Callable[[Notify, Word], None], notify: Notify, word: Word) -> Json:
     try:
         way(notify, word)
-    except subprocess.TimeoutExpired:
-        why: str | None = f"no answer within {PATIENCE_S:g} s"
     except subprocess.CalledProcessError as error:
-        why = f"exit code {error.returncode}"
+        why: str | None = f"exit code {error.returncode}"
     except urllib.error.HTTPError as error:
         why = f"HTTP {error.code}"
-    except (OSError, ValueError) as error:  # an address is a secret: it is not repeated
+    except (OSError, ValueError, http.client.HTTPException) as error:  # an address is a secret: it is not repeated
         reason = getattr(error, "reason", None)
         why = getattr(reason, "strerror", None) or getattr(error, "strerror", None) or type(reason or error).__name__
     else:
@@ -92,14 +113,18 @@ def _run(command: list[str], text: str, environment: dict[str, str]) -> None:
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=environment, text=True, start_new_session=True, errors="replace"
     )
-    try:
-        child.communicate(text, timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)
-        child.wait()
-        raise
+    _AT_WORK.add(child)
+    child.communicate(text)
+    _AT_WORK.discard(child)
     if child.returncode:
         raise subprocess.CalledProcessError(child.returncode, command[0])
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End what has not ended by itself, and what it has started."""
+    _AT_WORK.discard(child)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _post(notify: Notify, word: Word) -> None:

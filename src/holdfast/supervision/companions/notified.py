@@ -17,11 +17,13 @@ from holdfast.base.safe_open import open_log, read_small
 from holdfast.config.notify import Notify
 from holdfast.config.problems import problems_of
 from holdfast.config.yaml_tree import in_one_line, value_of
-from holdfast.report.notify.send import sendmail_program
+from holdfast.processes.ending import end_gently
+from holdfast.report.notify.send import AGAIN_S, PATIENCE_S, sendmail_program
 from holdfast.run.folder import RunFolder
 
 _FILE_HINT = "keys of run.notify, one receiver at least: docs/how-to/watch-runs.md"
-_PATIENCE_S = 10  # after the end of the run, with receivers that are slow
+_PATIENCE_S = PATIENCE_S + AGAIN_S + 2  # after the end of the run, with receivers that are slow
+_GIVEN_S = 2.0  # to end what is being sent
 
 
 def refuse_missing_sendmail(notify: Notify | None) -> None:
@@ -78,8 +80,7 @@ def notified(run: RunFolder, notify: Notify | None) -> Iterator[None]:
         try:
             code: int | None = child.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+            end_gently(child, _GIVEN_S)
             code = None
         if code not in (0, -15):
             run.event("notify_failed", code=code, log=str(log))
