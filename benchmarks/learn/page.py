@@ -22,6 +22,8 @@ poison that has little effect yet passes a wide margin.** And of a stream's mess
 domain nor person were known, so no expert was trained there, and `keep.per_person` and `--forget` saw nobody: mended.
 """
 
+_REAL = """SmolLM2-135M-Instruct as it is, which knows none of the facts: 48 steps of 16 rows, `lr` 1e-3; everything else as above."""
+
 
 def page(found: dict[str, Found]) -> str:
     """Render benchmarks/results/learn.md of the records of both streams."""
@@ -40,20 +42,23 @@ def page(found: dict[str, Found]) -> str:
     ]
     if "killed" in found:
         parts += ["## Killed\n", _killed(one, found["killed"]), ""]
+    if "real" in found:
+        parts += ["## On a real model\n", _REAL, "", _summary(found["real"]["answers"], f"{_COMMAND[:-1]} --real MODEL`"), ""]
+        parts += [_table(found["real"]["answers"], found["real"]["seconds"]), "", _domains(found["real"]["answers"]), ""]
     parts += ["## From stream to weights\n", _law(found), ""]
     if one.get("experts"):
         parts += ["## Router beside one adapter beside an oracle\n", _router(one["experts"]), ""]
     return "\n".join(parts)
 
 
-def _summary(answers: list[Found]) -> str:
+def _summary(answers: list[Found], command: str = _COMMAND) -> str:
     good, bad = ([one for one in answers if bool(one["poison"]) is side] for side in (False, True))
     yes = [one for one in good if one["promoted"]]
     clear = sum(one["domains"]["new"]["loss"]["interval"][1] < 0 for one in yes)
     within = sum(all(of["loss"]["difference"] <= 0.1 for of in _old(one).values()) for one in yes)
     wrong = sum(bool(one["promoted"]) for one in bad)
     return (
-        f"{_COMMAND}: of {len(bad)} poisoned rounds **{wrong} promoted**; of {len(good)} good ones **{len(yes)} promoted**,\n"
+        f"{command}: of {len(bad)} poisoned rounds **{wrong} promoted**; of {len(good)} good ones **{len(yes)} promoted**,\n"
         f"{clear} of these with the interval of new rows clear of zero, {within} with each old domain\n"
         "and general answers within the margin. "
         "What was not promoted says why in the table."

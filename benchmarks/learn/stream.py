@@ -2,6 +2,7 @@
 
     python benchmarks/learn/stream.py WORK                 the rounds, then the experts
     python benchmarks/learn/stream.py WORK --killed        the twin
+    python benchmarks/learn/stream.py WORK --real MODEL    five rounds on a real model as it is (scripts/real_models.py), no experts
     python benchmarks/learn/stream.py WORK --page          writes benchmarks/results/learn.md of what there is
 
 The base has read every question with answers drawn at random: it knows their form and none of the facts. Each round asks for
@@ -47,6 +48,7 @@ FORMS = ("What is the {}?", "Tell the {}.", "Name the {} now.", "I need the {}!"
 STARTS = ("", "Hello. ", "Quick: ", "Once more: ", "Sorry. ", "Now then. ", "List: ", "Again! ", "Please: ", "Dear. ", "Hey. ", "Well? ")
 WAYS = [start + form for start in STARTS for form in FORMS]
 random.Random(0).shuffle(WAYS)
+STEPS, REAL_STEPS = (120, 32, 20), (48, 16, 16)  # of a round, rows of each, steps between checkpoints
 SHAPE = {"vocab_size": 2048, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4}
 
 
@@ -114,14 +116,16 @@ def make_base(work: Path, known: dict[str, list[tuple[str, str]]]) -> Path:
 
 
 def policy_in(folder: Path, base: Path, known: dict[str, list[tuple[str, str]]], url: str) -> Path:
+    steps, batch, every = REAL_STEPS if folder.name == "real" else STEPS
     if not folder.exists():
         folder.mkdir()
         gate = [row(domain, thing, right, way) for domain, of in known.items() for thing, right in of for way in range(AT_GATE)]
         write_rows(folder / "held.jsonl", gate)
-        train = {"steps": 120, "effective_batch": 32, "lr": 2e-3, "max_tokens": 96, "threads": 1}
+        lr = 1e-3 if folder.name == "real" else 2e-3
+        train = {"steps": steps, "effective_batch": batch, "lr": lr, "max_tokens": 96} | ({} if folder.name == "real" else {"threads": 1})
         adapter = {"r": 32, "alpha": 64, "dropout": 0.0}
         assets = SimpleNamespace(model=base, rows="")
-        write_config(assets, folder / "base.yaml", train=train, adapter=adapter, evaluate={"generate": 0}, save={"every": 20})
+        write_config(assets, folder / "base.yaml", train=train, adapter=adapter, evaluate={"generate": 0}, save={"every": every})
     tree = {
         "name": "helper",
         "config": "base.yaml",
@@ -219,13 +223,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--killed", action="store_true")
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--real", type=Path, metavar="MODEL")
     arguments = parser.parse_args()
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    records = {one: work / f"{one}.json" for one in ("undisturbed", "killed")}
+    records = {one: work / f"{one}.json" for one in ("undisturbed", "killed", "real")}
     if arguments.page:
         found = {name: json.loads(file.read_text()) for name, file in records.items() if file.exists()}
         (ROOT / "benchmarks/results/learn.md").write_text(page(found), encoding="utf-8")
+        return
+    if arguments.real:
+        stream(work, arguments.real.resolve(), "real", min(arguments.rounds, 5), records["real"])
         return
     base = work / "pretrained" / "model"
     base = base if base.exists() else make_base(work, facts())
