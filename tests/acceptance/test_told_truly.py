@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, holdfast
-from support.told_truly import Json, Truth, drawn, false_words, options, words
+from support.told_truly import OURS, Json, Truth, drawn, false_words, options, words
 
 SCRIPT = str(ROOT / "tests/support/drawn_trainer.py")
 
@@ -61,6 +61,9 @@ def test_a_false_word_is_seen(tmp_path: Path) -> None:
         {"incidents": [incident | {"lost_steps": 3}]}, {"incidents": [incident | {"evidence": "went on from out/checkpoint-4, and"}]},
         {"incidents": [incident | {"evidence": "the next started from the beginning, at least 2 committed steps computed again"}]},
     ]  # fmt: skip
+    for file, wrong in (("/home/her/holdfast/train.py", False), (f"{OURS}/cli/__init__.py", True)):
+        (tmp_path / "run/summary.json").write_text(json.dumps(true))
+        assert bool(list(false_words(tmp_path, plan, 0, f'  File "{file}", line 7, in <module>'))) is wrong, file
     for change, wrong in (({}, False), *((one, True) for one in false)):
         (tmp_path / "run/summary.json").write_text(json.dumps(true | change))
         assert bool(list(false_words(tmp_path, plan, 0, "ended well"))) is wrong, change
