@@ -405,6 +405,11 @@ def test_a_longer_count_that_was_not_believed_is_named() -> None:
     counter = Counter()
     counter.feed("".join(f"step {n}/9 loss 2\n[job 7] step {4000 + n}/9000 loss 1\n" for n in range(1, 10)))
     assert counter.rival == "'[job 7]' up to 9,000"
+    counter = Counter()
+    counter.feed("\r 50%|# | 1/2 [00:00<00:00, 99.10it/s]\r100%|##| 2/2 [00:00<00:00, 99.10it/s]\nIteration 2 of 5\n")
+    assert not counter.rival, "one number is none"
+    counter.feed("Iteration 4 of 5\n")
+    assert (counter.step, counter.total, counter.rival) == (2, 2, "up to 5"), "a bar without a name may be an evaluation's"
 
 
 def event(step: int) -> bytes:

@@ -144,7 +144,7 @@ class Counter:
         """Name another count that was printed beside the believed one, which it outlasted or was longer than; empty where there is none."""
         believed = (self.total or self.step or 0) if self._bars or self._word is None else (self._word.total or self._word.last)
         others = [one for one in self._words.values() if one is not self._word and believed and one.rivals(believed)]
-        return f"{others[0].name!r} up to {others[0].total or others[0].last:,}" if others else ""
+        return f"{others[0].name!r} up to {others[0].total or others[0].last:,}".removeprefix("'' ") if others else ""
 
     @property
     def grew(self) -> bool:
