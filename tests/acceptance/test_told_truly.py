@@ -32,6 +32,7 @@ def test_no_word_is_false(seed: int, tmp_path: Path) -> None:
 @pytest.mark.long
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @example(seed=379)
+@example(seed=17322)
 @given(seed=st.integers(0, 1 << 32))
 def test_no_word_is_false_whatever_befalls_a_command(seed: int) -> None:
     with TemporaryDirectory() as place:

@@ -30,8 +30,8 @@ def drawn(seed: int) -> Json:
         for call in range(1, draw.randint(0, 3) + 1)
     ]
     beside = [[draw.choice(BESIDE), draw.choice((0, 0, total, draw.randint(1, total)))] for _ in range(draw.choice((0, 0, 1, 2)))]
-    if prints == "nothing":  # a script that shows no step of its own, and another's twice, shows another's
-        beside = beside[:1]
+    if prints == "nothing":  # a script that shows no step of its own, and another's twice or a bar without a name, shows another's
+        beside = [one for one in beside[:1] if one[0] != "unnamed evaluation"]
     after = draw.choice(("", "", "", "", "push", "exit", "kill", "hang"))
     child = draw.choice(("", "", "", "", "helper", *(() if after == "hang" else ("monitor",))))  # what is printed is a sign of life
     return {

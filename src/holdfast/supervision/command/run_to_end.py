@@ -245,9 +245,8 @@ def _write_summary(
         doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
         doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
         rival = _rival(user)
-        known["incomplete"] = (
-            None if rival and not over and not known["incomplete"] else known["incomplete"]
-        )  # by the other count it may be
+        if rival and not over and not known["incomplete"]:
+            known["incomplete"] = None  # by the other count it may be
         doubts += [user.left, rival]
     known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})
