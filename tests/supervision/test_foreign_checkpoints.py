@@ -412,6 +412,14 @@ def test_a_longer_count_that_was_not_believed_is_named() -> None:
     assert (counter.step, counter.total, counter.rival) == (2, 2, "up to 5"), "a bar without a name may be an evaluation's"
 
 
+def test_a_bar_without_a_name_counts_no_steps_behind_a_longer_count_with_losses() -> None:
+    bar = "\r 50%|# | 1/3 [00:00<00:00, 99.10it/s]\r 99%|##| 3/3 [00:00<00:00, 99.10it/s]\n"
+    for said, step in (("step 5/6 loss 0.6\n", None), ("[job 7] step 5/6 loss 0.6\n", 3), ("step 2/3 loss 0.6\n", 3), ("step 5/6\n", 3)):
+        counter = Counter()
+        counter.feed(said + bar)
+        assert counter.step == step, said
+
+
 def event(step: int) -> bytes:
     data = b"\x09" + b"\0" * 8 + (b"\x10" + bytes([step & 0x7F | 0x80, step >> 7]) if step else b"") + b"\x1a\0"
     return len(data).to_bytes(8, "little") + b"\0" * 4 + data + b"\0" * 4

@@ -107,6 +107,8 @@ class Counter:
         low = min(filter(None, (step, before[1] if before else None, self.first if total != of_round else None)), default=None)
         self._lengths[total] = step, low
         longest = max(self._bars, self._word.last if self._word and self._word.sure else 0)
+        if not _letters(name):  # of two counts without a name the one beside losses is the training's, though seen once
+            longest = max(longest, *(one.last for one in self._words.values() if one.sure and not one.name), 0)
         if total == self._certain if self._certain else of_round >= longest:  # an evaluation's is shorter
             self._bars = of_round
             self.step, self.first, self.total = step, low, total
