@@ -51,14 +51,24 @@ def test_a_run_is_stopped_at_any_stage(config_of: Write, tmp_path: Path, stage: 
         assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 201))
 
 
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a signal was sent to a process and not taken yet."""
+    told = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in told)
+
+
 def test_a_second_ctrl_c_leaves_at_once_and_the_trainer_still_saves(config_of: Write, tmp_path: Path) -> None:
     config, run = config_of(train={"steps": 200}), tmp_path / "run"
     child = start("train", config, "--run", run)
     wait_until(lambda: (run / "attempts/001/rank0.json").exists())  # still importing: the first step is seconds away
+    trainer = processes_of(run)["trainer"]
+    os.kill(trainer, signal.SIGSTOP)  # so that it cannot end between the two
     child.send_signal(signal.SIGINT)
+    wait_until(lambda: not is_pending(child.pid, signal.SIGINT))  # two that nobody has taken yet are one
     time.sleep(0.1)  # less than the supervisor takes to look whether it was asked
     child.send_signal(signal.SIGINT)
     output, _ = child.communicate()
+    os.kill(trainer, signal.SIGCONT)
     assert child.returncode == 130
     assert "the trainer ends by itself" in output
     wait_until(lambda: not processes_of(run))

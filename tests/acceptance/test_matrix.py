@@ -16,7 +16,7 @@ import torch
 
 from support.architectures import LABELS, ROUNDINGS, TERMS
 from support.pairs import pairs_of
-from support.rounding import but_for_rounding
+from support.rounding import but_for_rounding, rounded_otherwise
 from support.stand import Stand, model_folder
 
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ def test_a_cell_is_pure_splits_and_keeps_poison_out(
     assert all(map(math.isfinite, first + later))
     whole, split = stand.compute(5), stand.compute(5, budget=60)
     size = 1 if objective == "sft" else 16  # of an answer's log-probability, whose exponential a loss of pairs is
-    terms = TERMS if dtype == "fp32" else ROUNDINGS / LABELS
+    terms = TERMS if dtype == "fp32" else ROUNDINGS / LABELS * rounded_otherwise(TERMS, stand.task.dtype)
     assert split.loss == but_for_rounding(whole.loss, terms, stand.task.dtype, condition=size)
     before = stand.saved()
     bad = stand.rows[2]

@@ -38,7 +38,7 @@ class Threads(Rank):
 
     def exchange(self, facts: Any) -> list[Any]:
         self.heard[self.number] = facts
-        self.barrier.wait(10)
+        self.barrier.wait(300)
         return [self.heard[number] for number in range(self.size)]
 
 
@@ -68,7 +68,7 @@ def checked(size: int, wrong: int | None, samples: list[int]) -> tuple[list[str]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(300)
     return refused, events
 
 

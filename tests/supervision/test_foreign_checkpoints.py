@@ -405,6 +405,19 @@ def test_a_longer_count_that_was_not_believed_is_named() -> None:
     counter = Counter()
     counter.feed("".join(f"step {n}/9 loss 2\n[job 7] step {4000 + n}/9000 loss 1\n" for n in range(1, 10)))
     assert counter.rival == "'[job 7]' up to 9,000"
+    counter = Counter()
+    counter.feed("\r 50%|# | 1/2 [00:00<00:00, 99.10it/s]\r100%|##| 2/2 [00:00<00:00, 99.10it/s]\nIteration 2 of 5\n")
+    assert not counter.rival, "one number is none"
+    counter.feed("Iteration 4 of 5\n")
+    assert (counter.step, counter.total, counter.rival) == (2, 2, "up to 5"), "a bar without a name may be an evaluation's"
+
+
+def test_a_bar_without_a_name_counts_no_steps_behind_a_longer_count_with_losses() -> None:
+    bar = "\r 50%|# | 1/3 [00:00<00:00, 99.10it/s]\r 99%|##| 3/3 [00:00<00:00, 99.10it/s]\n"
+    for said, step in (("step 5/6 loss 0.6\n", None), ("[job 7] step 5/6 loss 0.6\n", 3), ("step 2/3 loss 0.6\n", 3), ("step 5/6\n", 3)):
+        counter = Counter()
+        counter.feed(said + bar)
+        assert counter.step == step, said
 
 
 def event(step: int) -> bytes:

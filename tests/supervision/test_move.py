@@ -325,7 +325,7 @@ def test_a_second_machine_is_refused_while_the_first_trains_and_takes_over_once_
 
 
 def test_clocks_that_are_hours_apart_say_nothing_about_who_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    monkeypatch.setattr(lease, "BEAT_S", 1.0)  # six of them are a silence: more than a busy machine holds a thread up
     target, here = target_of(str(tmp_path / "shared")), begun(tmp_path / "here")
     real = time.strftime
     monkeypatch.setattr(time, "strftime", lambda form, *_: real(form, time.localtime(time.time() - 9 * 3600)))
@@ -349,15 +349,15 @@ def test_what_is_no_lease_keeps_nobody_out(place: Target, tmp_path: Path, text: 
 class Late:
     """A place that shows files `late_s` after they were written, as a network disk does whose names are cached."""
 
-    def __init__(self, target: Target, late_s: float) -> None:
-        self.target, self.address, self.late_s = target, target.address, late_s
+    def __init__(self, target: Target, late_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.target, self.address, self.late_s, self.now = target, target.address, late_s, now
         self.seen: dict[str, list[tuple[float, bytes]]] = {}
 
     def put(self, name: str, source: Path | bytes) -> None:
-        self.seen.setdefault(name, []).append((time.monotonic(), source if isinstance(source, bytes) else source.read_bytes()))
+        self.seen.setdefault(name, []).append((self.now(), source if isinstance(source, bytes) else source.read_bytes()))
 
     def _now(self, name: str) -> bytes | None:
-        old = [data for at, data in self.seen.get(name, []) if at + self.late_s <= time.monotonic()]
+        old = [data for at, data in self.seen.get(name, []) if at + self.late_s <= self.now()]
         return old[-1] if old else None
 
     def names(self, folder: str) -> list[str]:
@@ -379,27 +379,28 @@ class Late:
 
 
 def test_a_place_that_shows_files_late_gives_an_older_state_or_none_and_never_half_a_one(tmp_path: Path) -> None:
-    run, late = begun(tmp_path / "here", 1), Late(target_of(str(tmp_path / "shared")), 0.5)
+    passed = [0.0]
+    run, late = begun(tmp_path / "here", 1), Late(target_of(str(tmp_path / "shared")), 0.5, lambda: passed[0])
     sender = Sender(run, late)
     sender.send()
     with pytest.raises(Stop, match="there is none"):
         fetch(late, tmp_path / "there")
-    time.sleep(0.5)
+    passed[0] += 0.5
     train(run, 2)
     sender.send()
     assert fetch(late, tmp_path / "older")[0] == 1
     late.seen["states/step-00000002.json"] = [(0.0, data) for _, data in late.seen["states/step-00000002.json"]]  # before its blobs
     step, passed_over = fetch(late, tmp_path / "half")
     assert step == 1 and passed_over[0]["state"] == 2
-    time.sleep(0.5)
+    passed[0] += 0.5
     assert fetch(late, tmp_path / "newest")[0] == 2
 
 
 def test_a_holder_is_seen_through_a_place_that_shows_files_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    monkeypatch.setattr(lease, "BEAT_S", 1.0)  # six of them are a silence: more than a busy machine holds a thread up
     late = Late(target_of(str(tmp_path / "shared")), 0.2)
     with Lease(begun(tmp_path / "here"), late):
-        time.sleep(0.25)
+        wait_until(lambda: lease_at(late) is not None)
         with pytest.raises(Stop, match="is being trained by"):
             free_lease(late, begun(tmp_path / "there"), lambda _: None)
 

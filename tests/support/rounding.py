@@ -30,6 +30,14 @@ def rounding_share(terms: float, dtype: torch.dtype = torch.float32) -> float:
     return math.sqrt(terms) * torch.finfo(dtype).eps
 
 
+def rounded_otherwise(terms: float, dtype: torch.dtype) -> float:
+    """Return the share of numbers in 16 bits that come out another where the same fp32 terms are summed in another order.
+
+    Those that lie so near the middle between two neighbours that the fp32 sum's own rounding decides.
+    """
+    return rounding_share(terms) / torch.finfo(dtype).eps
+
+
 def but_for_rounding(value: Any, terms: float, dtype: torch.dtype = torch.float32, condition: float = 1.0) -> Any:
     """Return what numbers are equal to that are `value`, or the numbers in it, but for rounding.
 

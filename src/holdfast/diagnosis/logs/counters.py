@@ -107,6 +107,8 @@ class Counter:
         low = min(filter(None, (step, before[1] if before else None, self.first if total != of_round else None)), default=None)
         self._lengths[total] = step, low
         longest = max(self._bars, self._word.last if self._word and self._word.sure else 0)
+        if not _letters(name):  # of two counts without a name the one beside losses is the training's, though seen once
+            longest = max(longest, *(one.last for one in self._words.values() if one.sure and not one.name), 0)
         if total == self._certain if self._certain else of_round >= longest:  # an evaluation's is shorter
             self._bars = of_round
             self.step, self.first, self.total = step, low, total
@@ -144,7 +146,7 @@ class Counter:
         """Name another count that was printed beside the believed one, which it outlasted or was longer than; empty where there is none."""
         believed = (self.total or self.step or 0) if self._bars or self._word is None else (self._word.total or self._word.last)
         others = [one for one in self._words.values() if one is not self._word and believed and one.rivals(believed)]
-        return f"{others[0].name!r} up to {others[0].total or others[0].last:,}" if others else ""
+        return f"{others[0].name!r} up to {others[0].total or others[0].last:,}".removeprefix("'' ") if others else ""
 
     @property
     def grew(self) -> bool:

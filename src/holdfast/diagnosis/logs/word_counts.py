@@ -80,5 +80,6 @@ class WordCount:
         return bool(self.gap) and of_round in self._stages[-3:] and 0 < number + self._base - self.last <= _CLOSE * self.gap
 
     def rivals(self, length: int) -> bool:
-        """Return whether this may as well be the training's own count as one of that length."""
-        return not self.of_evaluation and (self.total or self.last) > length and (self.sure or self.times >= _OFTEN)
+        """Return whether this may as well be the training's own count as one of that length; with a total, once it grew."""
+        seen = self.sure or self.times >= (2 if self.total else _OFTEN)
+        return not self.of_evaluation and (self.total or self.last) > length and seen

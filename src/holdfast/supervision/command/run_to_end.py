@@ -244,7 +244,10 @@ def _write_summary(
         known |= {"lived_through": printed} if trained_on else {}
         doubts += [short, epochs, "" if known["steps"] or epochs else _UNSEEN, lost]
         doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
-        doubts += [user.left, _rival(user)]
+        rival = _rival(user)
+        if rival and not over and not known["incomplete"]:
+            known["incomplete"] = None  # by the other count it may be
+        doubts += [user.left, rival]
     known["doubts"] = [*filter(None, doubts), *known["doubts"]]
     summary = summarise(status, reason, told, known) | ({"compared": compared} if compared is not None else {})
     run.flush_all(status)
