@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -498,6 +499,10 @@ def test_a_run_folder_of_another_config_is_refused_with_the_difference(config_of
     assert "train.lr: 0.001 -> 0.0005" in said
     assert "adapter.r: 4 -> 2" in said and "--extend" not in said
     refused(2, "train", config, "train.steps=3", "--run", run, says="add --extend to train this run on")
+    (rows,) = yaml.safe_load(config.read_text())["data"]["files"]
+    assert "written after this run began" not in holdfast("train", config, "--run", run).stderr
+    os.utime(rows, (time.time() + 3600,) * 2)
+    assert f"{rows}: written after this run began; the run has its own copy" in holdfast("train", config, "--run", run).stderr
 
 
 def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path) -> None:
