@@ -47,7 +47,7 @@ def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
 
 
 def write_learned(example: Example, template: ChatTemplate, learns: Learns) -> RenderedRow:
-    """Render an example with what of it is learned. Where that is all, answers in a row's prompt are, too. Raises BadRow as `write` does."""
+    """Render an example with what of it is learned: of all, answers in a row's prompt, too. Raises BadRow as `write` does."""
     if learns == "all" and any(one.learn is False for one in example.messages):
         example = replace(example, messages=tuple([one._replace(learn=one.learn is False or one.learn) for one in example.messages]))
     return learned_by(write(example, template), learns)

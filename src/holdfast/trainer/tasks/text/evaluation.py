@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,7 +201,7 @@ def _held_against(
 ) -> Json:
     """Return the objective's mean loss of both, and the tuned model's pair accuracy and margin.
 
-    weights: of the rows, in the loss. drift: the tuned model's; the base has none. apart: its divergence from the base, where that is known.
+    weights: of the rows, in the loss. drift: the tuned model's; the base has none. apart: its divergence from the base, where known.
     """
 
     def flat(rows: list[Answers], name: str) -> Tensor:
