@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -492,12 +493,16 @@ def test_a_snapshot_folder_without_room_is_an_event_and_the_run_goes_on(config_o
 
 
 def test_a_run_folder_of_another_config_is_refused_with_the_difference(config_of: Write, tmp_path: Path) -> None:
-    config, run = config_of(train={"steps": 2}), tmp_path / "run"
+    rows = write_rows(tmp_path / "rows.jsonl", make_rows(40))
+    config, run = config_of(train={"steps": 2}, data={"files": [str(rows)]}), tmp_path / "run"
     assert holdfast("train", config, "--run", run).returncode == 0
     said = refused(2, "train", config, "train.lr=5e-4", "adapter.r=2", "--run", run, says="belongs to another config")
     assert "train.lr: 0.001 -> 0.0005" in said
     assert "adapter.r: 4 -> 2" in said and "--extend" not in said
     refused(2, "train", config, "train.steps=3", "--run", run, says="add --extend to train this run on")
+    assert "written after this run began" not in holdfast("train", config, "--run", run).stdout
+    os.utime(rows, (time.time() + 3600,) * 2)
+    assert f"{rows}: written after this run began; the run has its own copy" in holdfast("train", config, "--run", run).stdout
 
 
 def test_a_run_folder_that_is_held_says_by_whom(config_of: Write, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.survey.survey import check_block, read_survey
-from holdfast.data.templates.chat_template import write
+from holdfast.data.templates.chat_template import write, write_learned
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.codec import Codec
@@ -274,9 +274,9 @@ def test_checking_and_training_agree_for_every_template_limit_and_choice_of_answ
 
 
 @pytest.mark.parametrize("shape", ["plain", "marks what is generated"])
-def test_where_all_is_learned_prompts_are_no_answers_and_no_turn_is_off(shape: str, tmp_path: Path) -> None:
+def test_where_all_is_learned_prompts_are_no_answers(shape: str, tmp_path: Path) -> None:
     codec = codec_with(tmp_path, SHAPES[shape])
-    first = [{"role": "user", "content": "ask " * 8}, {"role": "assistant", "content": "one", "weight": 0}]
+    first = [{"role": "user", "content": "ask " * 8}, {"role": "assistant", "content": "one"}]
     then = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "two"}]
     found, _ = counts(codec, [{"messages": [*first, *then]}], tmp_path, learns="all")
     assert (found["answers"], found["learned"], found.get("off"), found.get("cut")) == (2, 2, None, None)
@@ -287,6 +287,56 @@ def test_where_all_is_learned_prompts_are_no_answers_and_no_turn_is_off(shape: s
     assert (found["answers"], found["learned"], found.get("off"), found["cut"], found["without_end"]) == (2, 1, None, 1, 0)
     found, _ = counts(codec, [{"messages": [*first, *then]}], tmp_path, learns="all", max_tokens=8)
     assert (found["answers"], found["learned"], found["cut"], found["without_end"]) == (2, 0, 2, 0)
+
+
+@pytest.mark.parametrize("shape", ["plain", "marks what is generated", "drops earlier reasoning"])
+def test_where_all_is_learned_an_answers_own_mark_counts_all_the_same(shape: str, tmp_path: Path) -> None:
+    codec = codec_with(tmp_path, SHAPES[shape])
+
+    def taught(first: dict[str, Any], then: dict[str, Any], **row: Any) -> tuple[list[tuple[str, float]], Any]:
+        turns = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "one"} | first]
+        turns += [{"role": "user", "content": "go on"}, {"role": "assistant", "content": "two"} | then]
+        whole = {"prompt": turns[:3], "completion": turns[3:]} if row else {"messages": turns}
+        example = parse_example(whole, "auto")
+        return counted_by(write_learned(example, codec.template, "all"), counts(codec, [whole], tmp_path, learns="all")[0])
+
+    def counted_by(found: RenderedRow, said: Any) -> tuple[list[tuple[str, float]], Any]:
+        return [(text, float(learned)) for text, learned in found.sequences[-1]], (said["learned"], said.get("off"), said.get("shares"))
+
+    for mark, count, said in (({"train": False}, 0.0, (1, 1, None)), ({"weight": 0.25}, 0.25, (2, None, 1)), ({}, 1.0, (2, None, None))):
+        for first, then, word, other in ((mark, {}, "one", "two"), ({}, mark, "two", "one")):
+            pieces, numbers = taught(first, then)
+            held = numbers, {learned for text, learned in pieces if word in text}
+            if shape == "drops earlier reasoning" and mark and word == "one":  # it stands in a prompt, of which it is no piece
+                assert held == ((1, said[1], None), {0.0})
+                continue
+            if shape == "drops earlier reasoning" and mark.get("train") is False:
+                assert held == (said, set()), "behind the last one that is learned"
+                continue
+            assert held == (said, {count})
+            assert {learned for text, learned in pieces if word not in text} == {1.0} and any(other in text for text, _ in pieces)
+    pieces, numbers = taught({}, {}, prompt=True)
+    assert {learned for _, learned in pieces} == {1.0} and numbers == (2, None, None), "what a row gives is learned, its answers too"
+    with pytest.raises(BadRow, match="each of its 2 answers is marked"):
+        write_learned(
+            parse_example({"messages": [TALK[0], TALK[1] | {"train": False}, TALK[0], TALK[1] | {"weight": 0}]}, "auto"),
+            codec.template,
+            "all",
+        )
+
+
+def test_where_all_is_learned_a_prompt_with_a_marked_answer_in_it_is_not(tmp_path: Path) -> None:
+    codec = codec_with(tmp_path, SHAPES["drops earlier reasoning"])
+    thought = {"role": "assistant", "reasoning_content": "hm"}
+    turns = [ASK, thought | {"content": "one", "train": False}, ASK, thought | {"content": "two"}, ASK, thought | {"content": "six"}]
+    found = write_learned(parse_example({"messages": turns}, "auto"), codec.template, "all")
+    assert [(text, learned) for text, learned in found.sequences[-1] if "one" in text or "two" in text] == [
+        (found.sequences[-1][0][0], False)
+    ]
+    assert "six" in found.sequences[-1][-1][0] and found.sequences[-1][-1][1] is True
+    assert (found.answers, found.learned, found.off) == (3, 1, 1) and "answer_not_learned" in dict(found.notes)
+    whole = write_learned(parse_example({"messages": [turn | {"train": True} for turn in turns]}, "auto"), codec.template, "all")
+    assert all(learned for _, learned in whole.sequences[-1]) and (whole.learned, whole.off) == (3, 0)
 
 
 def _exchange(draw: random.Random, at: int) -> list[dict[str, Any]]:

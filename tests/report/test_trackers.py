@@ -106,12 +106,19 @@ def test_held_out_losses_and_incidents_are_tracked_once(run: Path, monkeypatch: 
     readings = [{"time": t, "processors_busy": t / 10, "gpus": [{"name": "X", "celsius": 60.0 + t}]} for t in (1.0, 3.0)]
     (run / "readings.jsonl").write_text("".join(json.dumps(reading) + "\n" for reading in readings))
     told: list[dict[str, float]] = []
+    order: list[tuple[int, bool]] = []
     notes: list[tuple[str, int]] = []
-    recorder = Tracker(lambda values, step: told.append(values), lambda text, step: notes.append((text, step)), lambda: None)
+
+    def log(values: dict[str, float], step: int) -> None:
+        told.append(values)
+        order.extend([(step, "eval/loss" in values)] if values.keys() & {"eval/loss", "train/loss"} else [])
+
+    recorder = Tracker(log, lambda text, step: notes.append((text, step)), lambda: None)
     monkeypatch.setitem(TRACKERS, "none", lambda run, config: recorder)
     for _ in range(2):
         follow(RunFolder(run), ["none"], lambda: True)
     assert [values["eval/loss"] for values in told if "eval/loss" in values] == [0.5, 0.25]
+    assert order == [(1, False), (2, False), (2, True), (3, False), (4, False), (4, True), (5, False)], "each at its own step"
     assert notes == [("killed by SIGKILL at step 4 (host out of memory)", 5)] * 2
     assert [values["incidents"] for values in told if "incidents" in values] == [1.0, 2.0]
     assert [values for values in told if "machine/processors_busy" in values] == [

@@ -21,10 +21,12 @@ from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.checkup.examine import examine
 from holdfast.cli.main import main
+from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.config.table import Table, columns_of
 from holdfast.tables.table.build import build_table
 from holdfast.tables.table.form import TargetColumn
+from holdfast.tables.table.split import part_rows
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
@@ -258,6 +260,18 @@ def test_a_split_by_time_leaves_a_gap_and_looks_at_nothing_behind_it(tmp_path: P
     closes = [float(line.split(",")[2]) for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
     scaled = (np.log(closes[35] / closes[30]) - table.form.target.mean) / table.form.target.scale
     assert table.target[30] == pytest.approx(scaled, rel=1e-5)
+
+
+def test_the_gap_of_the_one_series_that_goes_on_is_not_filled_by_a_denser_one_that_ended() -> None:
+    dense, sparse = np.arange(600), np.arange(0, 1000, 10)
+    time, file = np.concatenate([dense, sparse]), np.repeat(np.array([0, 1], np.int32), [600, 100])
+    usable = np.ones(700, np.bool_)
+    usable[594:600] = usable[694:] = False
+    tree = {"task": "tabular", "data": {"files": ["a", "b"], "held_out": 0.05}, "table": {"target": "c", "time": "t", "horizon": 6}}
+    part, _, _ = part_rows(Config.model_validate(tree), usable, file, time, np.zeros(700, np.int32))
+    first = time[part == HELD_OUT].min()
+    ahead = time[np.flatnonzero((part == TRAINING) & (file == 1)) + 6]
+    assert first == 600 and ahead.max() < first, "what is learned was known before the held-out part begins"
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,8 @@ from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import sequences
+from holdfast.trainer.tasks.text import evaluation
+from holdfast.trainer.tasks.text.compared import SequenceGroup
 from holdfast.trainer.tasks.text.reference import Portions
 from support.architectures import TERMS
 from support.pairs import pairs_of
@@ -175,6 +178,30 @@ def test_a_step_has_the_loss_of_its_papers_formula_and_is_pure(model: Path, name
     again = stand_of(model, name, tmp_path / "elsewhere")  # its reference values are computed anew
     assert [again.step(step) for step in range(1, 5)] == [first, *losses]
     assert again.saved() == stand.saved()
+
+
+def test_marked_answers_have_the_drift_of_an_evaluation_on_the_way_at_the_end_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = {"objective": "kto", "lr": 0.05}
+    stand = Stand(model, tokens=pairs_of(marked=True), train=train, preference={"undesirable_weight": 0.01})
+    for step in range(1, 5):
+        stand.step(step)
+    task: Any = stand.task
+    on_the_way = task.compared._drift(SequenceGroup(stand.rows, 400))
+    sides: Any = SimpleNamespace(tuned=task.model, settings=stand.settings, device=task.device)
+    sides.base = lambda: _without_adapter(task.model)
+    with task.own_attention():
+        at_the_end = evaluation._drift(sides, task.tokens, stand.rows, lambda _: None)
+        monkeypatch.setattr(evaluation, "HELD_OUT_AT_ONCE", 2)
+        apart = evaluation._drift(sides, task.tokens, stand.rows, lambda _: None)
+    assert float(on_the_way) > 0.01
+    assert at_the_end.tolist() == [but_for_rounding(float(on_the_way), TERMS, condition=SUMS)] * 5
+    assert apart[0] == apart[1] and float(apart[4]) == 0.0, "a row alone has no other's answer"
+
+
+@contextmanager
+def _without_adapter(model: Any) -> Iterator[Any]:
+    with model.disable_adapter():
+        yield model
 
 
 def test_reference_values_that_were_torn_or_lost_are_made_again_to_the_bit(model: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from holdfast.trainer.tasks.text import proof
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from holdfast.trainer.tasks.text.proof import disproof
-from support.architectures import ARCHITECTURES, HYBRIDS, LENGTHS, assert_equal, gradients, one_by_one, task_of, tokens_of
+from support.architectures import ARCHITECTURES, GQA, HYBRIDS, LENGTHS, assert_equal, gradients, one_by_one, task_of, tokens_of
 from support.rounding import assert_equal_but_for_rounding
+from support.stand import Stand, model_folder
 
 
 def test_a_group_holds_what_its_budget_has_room_for() -> None:
@@ -47,6 +50,20 @@ def test_an_architecture_whose_samples_would_see_each_other_is_found_out_and_pad
     padded = task_of(config, packing=False)
     assert disproof(padded) == ({}, "")
     assert_equal(gradients(padded, padded.batches(list(range(len(LENGTHS))), 64)), one_by_one(config))
+
+
+@pytest.mark.parametrize("name", ["phimoe", "qwen2_moe"])
+def test_a_window_that_a_model_keeps_to_itself_and_the_proof_does_not_cross_is_found_out(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "_LONGEST", 40)  # as 1,056 tokens do not cross a window of 2,047
+    more = {"phimoe": {"num_local_experts": 2}, "qwen2_moe": {"num_experts": 4, "use_sliding_window": True, "max_window_layers": 2}}[name]
+    made = {"phimoe": transformers.PhimoeConfig, "qwen2_moe": transformers.Qwen2MoeConfig, "mistral": transformers.MistralConfig}
+    for kind, window, reason in ((name, 60, "window of 60"), (name, 90, ""), ("mistral", 60, "")):
+        config = made[kind](**GQA, **(more if kind == name else {}), sliding_window=window)
+        monkeypatch.setitem(ARCHITECTURES, "windowed", lambda config=config: config)
+        changes, told = disproof(Stand(model_folder(tmp_path / f"{kind}-{window}", "windowed"), tokens_of((80, 70))).task)
+        assert changes == ({"packing": False} if reason else {}) and reason in told, (kind, window, told)
 
 
 def test_an_output_layer_that_does_more_is_found_out() -> None:

@@ -145,16 +145,16 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
 def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, journal: Tail) -> Json:
     """Send what is new since `known`; what is known then."""
     now = dict(known)
-    done = now.get("step", 0)
-    for row in [row for row in steps.new()[0] if row["step"] > done]:
-        for tracker in trackers:
-            tracker.log(numbers(row), row["step"])
-        done = now["step"] = row["step"]
-    for row in [row for row in read_evaluations(run) if now.get("evaluated", 0) < row["step"] <= done]:
-        now["evaluated"] = row["step"]
-        for tracker in trackers if row["loss"] is not None else ():
-            # wandb takes no step again that is past
-            tracker.log({"eval/loss": float(row["loss"]), "eval/step": float(row["step"])}, done)
+    rows = [row for row in steps.new()[0] if row["step"] > now.get("step", 0)]
+    done = rows[-1]["step"] if rows else now.get("step", 0)
+    held_out = [row for row in read_evaluations(run) if now.get("evaluated", 0) < row["step"] <= done]
+    # in the order of steps: wandb takes nothing of one that is past, and a held-out loss is on the disk before the next step is
+    sent = [(row["step"], "step", numbers(row)) for row in rows]
+    sent += [(row["step"], "evaluated", {"eval/loss": row["loss"], "eval/step": float(row["step"])}) for row in held_out]
+    for step, kind, values in sorted(sent, key=lambda one: one[0]):
+        for tracker in trackers if values.get("eval/loss", 0) is not None else ():
+            tracker.log(values, step)
+        now[kind] = step
     for reading in [one for one in newest(run.readings_file) if one["time"] > now.get("read", 0.0)]:
         now["read"] = reading["time"]
         for tracker in trackers:

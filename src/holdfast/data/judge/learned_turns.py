@@ -10,12 +10,13 @@ from holdfast.data.judge.bad_row import BadRow, kind_of
 from holdfast.data.judge.names import ROW_MASKS, TURN_MARKS
 from holdfast.data.judge.row_weight import LEAST
 
+OFF = 0.0  # of an answer that its row marks as not to be learned
 _OFF, _ON = ("false", "no", "0", "0.0"), ("true", "yes", "1", "1.0")
 
 
 def learns(turn: dict[str, Any], number: int) -> bool | float:
-    """Return whether a turn is to be learned, as it says itself: {"train": false}, {"weight": 0}, {"masked": true}, or how much it counts
-    where that is less than whole: {"weight": 0.5}. Of several marks the least.
+    """Return whether a turn is to be learned, as it says itself: OFF for {"train": false}, {"weight": 0}, {"masked": true}, or how much it
+    counts where that is less than whole: {"weight": 0.5}. Of several marks the least.
 
     Raises BadRow for a mark that says neither, and for one that teaches a part of the turn.
     """
@@ -28,7 +29,7 @@ def learns(turn: dict[str, Any], number: int) -> bool | float:
             mark = _of_parts(mark, str(turn.get("content", turn.get("value", ""))), number)
         told = f"turn {number} has a {name}"
         found = min(found, not _says(mark, told) if name == "masked" else _counts(mark, told))
-    return found
+    return found or OFF
 
 
 def row_mask(value: Mapping[str, Any], roles: Sequence[str]) -> dict[int, bool | float]:
@@ -47,7 +48,7 @@ def row_mask(value: Mapping[str, Any], roles: Sequence[str]) -> dict[int, bool |
         turns = range(len(roles)) if len(mask) == len(roles) else answers
         for at, mark in zip(turns, mask, strict=True):
             found[at] = min(found.get(at, True), _counts(mark, f"the row has a {name}"))
-    return {at: count for at, count in found.items() if roles[at] == "assistant" and count is not True}
+    return {at: count or OFF for at, count in found.items() if roles[at] == "assistant" and count is not True}
 
 
 def _counts(mark: Any, told: str) -> bool | float:

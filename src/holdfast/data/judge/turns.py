@@ -39,8 +39,9 @@ _PART_TEXTS = ("text", "value", "content")
 
 class Message(NamedTuple):
     """One turn. `calls`: the tool calls it makes, each {"type": "function", "function": {"name", "arguments"}}; `thinking`: what the
-    assistant thought before it, apart from the content. `learn`: False where the row says that this answer is not to be learned, a share
-    between 0 and 1 where it counts less than whole. `beside`: further fields that a template may ask for.
+    assistant thought before it, apart from the content. `learn`: OFF where the row says that this answer is not to be learned, a share
+    between 0 and 1 where it counts less than whole, False where it stands in the row's prompt. `beside`: further fields that a template
+    may ask for.
     """
 
     role: str

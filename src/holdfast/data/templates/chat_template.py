@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
+from holdfast.data.judge.rules import Learns
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.conversation import Note, RenderedRow, write_conversation
 from holdfast.data.templates.dropped import dropped_turns
@@ -12,7 +12,17 @@ from holdfast.data.templates.sandbox import to_json
 from holdfast.data.templates.skeleton import BESIDE, Piece, Skeleton, make_skeleton
 from holdfast.data.templates.template import THOUGHT, ChatTemplate, load_template
 
-__all__ = ["ChatTemplate", "learned_by", "load_template", "pair_written", "pieces", "without_place", "worse_pieces", "write"]
+__all__ = [
+    "ChatTemplate",
+    "learned_by",
+    "load_template",
+    "pair_written",
+    "pieces",
+    "without_place",
+    "worse_pieces",
+    "write",
+    "write_learned",
+]
 
 _MOST_SHAPES = 1000
 _PAIR = ("user", "assistant")
@@ -36,7 +46,14 @@ def pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     return write(example, template).sequences[-1]
 
 
-def learned_by(written: RenderedRow, learns: Literal["assistant", "last", "all"]) -> RenderedRow:
+def write_learned(example: Example, template: ChatTemplate, learns: Learns) -> RenderedRow:
+    """Render an example with what of it is learned: of all, answers in a row's prompt, too. Raises BadRow as `write` does."""
+    if learns == "all" and any(one.learn is False for one in example.messages):
+        example = replace(example, messages=tuple([one._replace(learn=one.learn is False or one.learn) for one in example.messages]))
+    return learned_by(write(example, template), learns)
+
+
+def learned_by(written: RenderedRow, learns: Learns) -> RenderedRow:
     """Mark the pieces that are to be learned: as they are, the last answer alone, or all of one sequence."""
     if learns == "assistant":
         return written
@@ -51,11 +68,23 @@ def learned_by(written: RenderedRow, learns: Literal["assistant", "last", "all"]
 
 
 def _learned_whole(written: RenderedRow) -> RenderedRow:
-    """Have all of the last sequence learned, answers that the row turns off or lets count less, too."""
-    whole: list[Piece] = [(text, BESIDE if learned is False else True) for text, learned in written.sequences[-1]]
-    several = len(written.sequences) > 1
-    learned = written.answers if several else written.learned + written.off
-    return written._replace(sequences=[whole], notes=_of_one_sequence(written), learned=learned, off=0, shares=0)
+    """Have all of the last sequence learned, but for answers that the row turns off; those it lets count less do so.
+
+    Of several sequences the last one begins with the earlier answers. It begins as a prompt where one of those is marked: which of its
+    words are that answer's is not known.
+    """
+    parts, notes, several = written.sequences[-1], _of_one_sequence(written), len(written.sequences) > 1
+    whole: list[Piece] = [(text, BESIDE if learned is False else learned) for text, learned in parts]
+    if not written.marked_before:
+        learned = written.answers - written.off if several else written.learned
+        return written._replace(sequences=[whole], notes=notes, learned=learned)
+    answers = [learned for _, learned in parts if learned]
+    whole[0] = (whole[0][0], False)
+    told = (
+        f"of {written.answers:,} answers {len(answers):,} are learned: earlier ones, of which one is marked, stand in the last one's prompt"
+    )
+    notes = (*(note for note in notes if note[0] != "answer_not_learned"), ("answer_not_learned", told))
+    return written._replace(sequences=[whole], notes=notes, learned=len(answers), shares=sum(share < 1 for share in answers))
 
 
 def _of_one_sequence(written: RenderedRow) -> tuple[Note, ...]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from holdfast.data.judge.learned_turns import OFF
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.templates.another_prompt import behind_another_prompt, shared, thought_of
 from holdfast.data.templates.owners import owners
 from holdfast.data.templates.sandbox import MARK_BEGIN, MARK_END
-from holdfast.data.templates.skeleton import OFF, Piece
+from holdfast.data.templates.skeleton import Piece
 from holdfast.data.templates.template import ChatTemplate, render
 
 Note = tuple[str, str]  # reason and detail
@@ -29,6 +30,7 @@ class RenderedRow(NamedTuple):
     `answers`: of the row, `learned`: of them, without what a limit cuts off, `unended`: of those, without a token that ends them.
     `off`: those that the row itself marks as not to be learned, `shares`: those it lets count less than whole.
     `calls`, `thoughts`: turns whose tool calls or reasoning are left out.
+    `marked_before`: whether the prompt of the last sequence holds an answer of these.
     `last`: the piece with which the last learned answer begins in the last sequence; -1 where it is one piece, the last that is learned.
     """
 
@@ -42,6 +44,7 @@ class RenderedRow(NamedTuple):
     thoughts: int = 0
     last: int = -1
     shares: int = 0
+    marked_before: bool = False
 
 
 def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> RenderedRow:
@@ -56,7 +59,11 @@ def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], te
     for at, (sequence, piece) in zip(answers, placed, strict=True):
         text = sequences[sequence][piece][0]
         sequences[sequence][piece] = (text, found.teaches(at, text))
-    return found.written([pieces for pieces in sequences if any(learned for _, learned in pieces)], len(answers), len(sequences))
+    kept = [number for number, pieces in enumerate(sequences) if any(learned for _, learned in pieces)]
+    marked = any(
+        sequence < max(kept, default=0) and messages[at].learn is not True for at, (sequence, _) in zip(answers, placed, strict=True)
+    )
+    return found.written([sequences[number] for number in kept], len(answers), len(sequences))._replace(marked_before=marked)
 
 
 def _turn_by_turn(

@@ -16,7 +16,7 @@ import jinja2
 from jinja2 import nodes
 
 Piece = tuple[str, bool | float]  # a text, and whether it is learned: a share between 0 and 1 where it counts less than whole
-OFF, BESIDE = 0.0, 1.0  # a piece that is an answer and is not learned; one that is learned and is no answer
+BESIDE = 1.0  # of a piece that is learned and is no answer
 _OPAQUE = (nodes.Concat, nodes.AssignBlock, nodes.Macro, nodes.CallBlock, nodes.FilterBlock)  # these make plain text of a mark
 
 

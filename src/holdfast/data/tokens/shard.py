@@ -25,7 +25,7 @@ from holdfast.data.judge.row_weight import Weights
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.judge.unused import UnusedFields
-from holdfast.data.templates.chat_template import learned_by, pair_written, worse_pieces, write
+from holdfast.data.templates.chat_template import learned_by, pair_written, worse_pieces, write_learned
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.token_set.kin import Kin, kin_of
@@ -266,7 +266,8 @@ def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judge
     for row in rows:
         found = pair_written(row.prompt, row.answer, codec.template) if row.is_pair else None
         try:
-            good.append((row, learned_by(found or write(row.example, codec.template), rules.learns)))
+            written = learned_by(found, rules.learns) if found else write_learned(row.example, codec.template, rules.learns)
+            good.append((row, written))
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
     return good, rejects

@@ -8,12 +8,13 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop, reading
 from holdfast.base.files import Json, is_full, read_json, sha256, write_json
 from holdfast.base.inert import inert
 from holdfast.base.tasks import kind_of
-from holdfast.base.units import counted
+from holdfast.base.units import counted, listed
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
@@ -81,6 +82,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         refuse_changed(run, old.model)
         tell_of_libraries(run, terminal)
     _check_data_file(run, config, terminal)
+    _tell_of_newer_rows(run, config, terminal)
 
 
 def _check_id(run: RunFolder, terminal: Terminal) -> None:
@@ -252,3 +254,13 @@ def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None
     run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
     if preparation_of(config).check_rows(run, config, terminal) != wanted:
         raise Stop(BLOCKED, "the data files have changed since the run began, and its own copy of them is gone", "restore the data files")
+
+
+def _tell_of_newer_rows(run: RunFolder, config: Config, terminal: Terminal) -> None:
+    """Tell which data files were written after the run had taken its copy of the rows: it never looks at them again."""
+    begun = next((event["time"] for event in run.events() if event["event"] == "run_created"), None)
+    files = [Path(name) for name in (*config.data.files, *config.data.held_out_files)]
+    newer = [str(file) for file in files if begun is not None and file.is_file() and file.stat().st_mtime > begun]
+    if newer:
+        copy = f"the run has its own copy of the rows as they were, {shown(run.data_file)}"
+        terminal.tell(f"{listed(newer, 3)}: written after this run began; {copy}. For a run with the rows of now: --run DIR")

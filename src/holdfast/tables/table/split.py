@@ -70,7 +70,7 @@ def _last_of_each(before: npt.NDArray[np.int64], gap: int, file: npt.NDArray[np.
     """Return the last `gap` rows, and those of each file that goes on: a file is a series, and a horizon counts its rows."""
     if not gap:
         return before[:0]
-    own = [before[file[before] == one][-gap:] for one in reaching] if len(reaching) > 1 else []
+    own = [before[file[before] == one][-gap:] for one in reaching]
     return np.unique(np.concatenate([before[-gap:], *own]))
 
 

@@ -17,12 +17,11 @@ from holdfast.trainer.common.batch import Batch
 from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.loop.pressure import within_memory
 from holdfast.trainer.parts.threads import at_the_same_time, products_in
+from holdfast.trainer.protocol.task import HELD_OUT_AT_ONCE
 from holdfast.trainer.state.following import SnapshotFollower
 from holdfast.trainer.state.snapshot import Snapshots
 from holdfast.trainer.step.step import run_dummy_passes
 from holdfast.trainer.step.training_state import TrainingState
-
-_CHUNK = 512  # rows whose micro-batches lie on the device at once
 
 
 class HeldOut:
@@ -101,8 +100,8 @@ class HeldOut:
         budget, size = self.training.job.settings(step + 1).micro_batch_tokens, self.training.rank.size
         total, divisor, labels = 0.0, 0.0, 0
         with torch.no_grad():  # not inference_mode: what the model keeps from here on (masks, tables) must serve training, too
-            for start in range(0, len(self.samples), _CHUNK):
-                batches = self.training.task.batches(self.samples[start : start + _CHUNK], budget)
+            for start in range(0, len(self.samples), HELD_OUT_AT_ONCE):
+                batches = self.training.task.batches(self.samples[start : start + HELD_OUT_AT_ONCE], budget)
                 told = self._losses_by_rank(batches, step)
                 if any(one["losses"] is None for one in told):
                     return None

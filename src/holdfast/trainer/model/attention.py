@@ -72,6 +72,7 @@ class _PackedAttention:
         scale = asked.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         window, softcap = asked.get("sliding_window"), asked.get("softcap")
+        self.context.windows += window is not None
         kind = _arithmetic(value)
         query, key, value = query.to(kind), key.to(kind), value.to(kind)
         if self.kernel and kind != torch.float32 and (softcap is None or self.kernel.capped):

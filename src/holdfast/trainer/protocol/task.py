@@ -21,6 +21,8 @@ from holdfast.trainer.protocol.step_hooks import StepHooks
 # is told how many rows a model was just asked for; 0: it has computed one more token
 Asked = Callable[[int], None]
 
+HELD_OUT_AT_ONCE = 512  # rows that an evaluation lays out, and judges, together
+
 OneBatch = TypeVar("OneBatch", bound=Batch)
 
 

@@ -37,6 +37,7 @@ class StepContext:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.names: list[str] = []  # of the dropout modules, in order
+        self.windows = 0  # times that a layer asked packed attention for a sliding window
         self.keys: Tensor | None = None
         self._keys_of: int | None = None
         self._builder, self._shared, self._own = get_ident(), MicroBatch(), local()

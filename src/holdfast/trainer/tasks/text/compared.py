@@ -76,8 +76,7 @@ class ComparedLoss:
         """Estimate how much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
         if group.drift is None:
             rows = [sequences(*self.task.tokens.row(number))[0][0] for number in group.numbers]
-            mixed = [_mix(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
-            apart = [self._scores(part) - self._scores(part, without=True) for part in _portions(mixed, group.budget)]
+            apart = [self._scores(part) - self._scores(part, without=True) for part in _portions(mixed(rows), group.budget)]
             group.drift = torch.cat(apart).mean().clamp_min(0.0) if apart else torch.zeros((), device=self.task.device)
         return group.drift
 
@@ -114,6 +113,11 @@ def switched_off(model: Any, losses: Any) -> Iterator[None]:
 def sums(losses: Tensor, batch: TextBatch) -> Tensor:
     """Sum the log-probability of each sequence's answer: [sequences]. losses: cross-entropies of the batch's labels, in its order."""
     return -torch.stack([part.sum() for part in torch.split(losses, list(batch.counts))])
+
+
+def mixed(rows: list[Row]) -> list[Row]:
+    """Give each prompt the answer to the next one; empty for a single row."""
+    return [_mix(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
 
 
 def _mix(prompt: Row, answer: Row) -> Row:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor
@@ -31,9 +32,9 @@ from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.portions import in_portions
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.parts.threads import products_in
-from holdfast.trainer.protocol.task import Asked
+from holdfast.trainer.protocol.task import HELD_OUT_AT_ONCE, Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
-from holdfast.trainer.tasks.text.compared import sums
+from holdfast.trainer.tasks.text.compared import mixed, sums
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.objective import Objective, SequenceScores, objective_of
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
@@ -41,7 +42,6 @@ from holdfast.trainer.tasks.text.rewarded import rewarded
 from holdfast.trainer.tasks.text.text_model import LabelLoss
 
 _SAMPLES_KEPT = 12
-_ROWS_AT_ONCE = 512  # whose micro-batches lie on the device together
 _SLOT = "HOLDFAST-SLOT"
 
 
@@ -123,16 +123,17 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
         ) if prompts else []
 
     tuned, said = of(sides.tuned)
-    apart = None
+    apart, drift = None, torch.zeros(())
     if objective is not None and sides.is_adapter:
         apart = _divergence(sides, tokens, held_out, lambda _: asked(0))  # no row of those that were announced
+        drift = _drift(sides, tokens, held_out, lambda _: asked(0)) if config.train.objective_kind.drift else drift
     sides.give_up_tuned()
     with sides.base() as model:
         base, said_before = of(model)
     result |= (
         {"eval_base": base, "eval_tuned": tuned}
         if objective is None
-        else _held_against(objective, tuned, base, torch.from_numpy(tokens.weights_of(held_out)), apart)
+        else _held_against(objective, tuned, base, torch.from_numpy(tokens.weights_of(held_out)), drift, apart)
     )
     return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
 
@@ -173,19 +174,42 @@ def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -
     return kl_to_reference(sides.tuned, losses, tokens, rows, sides.settings, sides.device, asked)
 
 
-def _held_against(objective: Objective, tuned: list[Answers], base: list[Answers], weights: Tensor, apart: float | None) -> Json:
-    """Return the objective's mean loss of both, and the tuned model's pair accuracy and margin. Drift, a step's, counts as 0.
+def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Tensor:
+    """Compute of each row the drift that an evaluation on the way gives it: that of the rows which are judged together."""
+    found = []
+    for start in range(0, len(rows), HELD_OUT_AT_ONCE):
+        some = mixed([sequences(*tokens.row(row))[0][0] for row in rows[start : start + HELD_OUT_AT_ONCE]])
+        if not some:
+            found.append(torch.zeros(1))
+            continue
+        ids, learned = (np.concatenate(part) for part in zip(*some, strict=True))
+        starts, places = np.cumsum([0, *(len(row) for row, _ in some)]), np.zeros(len(some), np.int32)
+        others = TokenSet(ids, learned, starts, places, places, ("answers to other prompts",), 0, tokens.pad)
+        numbers = list(range(len(some)))
 
-    weights: of the rows, in the loss. apart: the tuned model's divergence from the base, where that is known.
+        def logps(model: Any, of: TokenSet = others, numbers: list[int] = numbers) -> Tensor:
+            return torch.tensor([one.logps[0] for one in answer_logps(model, of, numbers, sides.settings, sides.device, asked)])
+
+        tuned = logps(sides.tuned)
+        with sides.base() as model:
+            found.append((tuned - logps(model)).mean().clamp_min(0.0).expand(len(some)))
+    return torch.cat(found)
+
+
+def _held_against(
+    objective: Objective, tuned: list[Answers], base: list[Answers], weights: Tensor, drift: Tensor, apart: float | None
+) -> Json:
+    """Return the objective's mean loss of both, and the tuned model's pair accuracy and margin.
+
+    weights: of the rows, in the loss. drift: the tuned model's; the base has none. apart: its divergence from the base, where known.
     """
 
     def flat(rows: list[Answers], name: str) -> Tensor:
         return torch.tensor([value for row in rows for value in getattr(row, name)])
 
     reference, counts, good = flat(base, "logps"), flat(tuned, "counts"), flat(tuned, "good")
-    drift = torch.zeros(())
     loss, measured = objective.of(SequenceScores(flat(tuned, "logps"), reference, counts, good, weights, drift))
-    before, _ = objective.of(SequenceScores(reference, reference, counts, good, weights, drift))
+    before, _ = objective.of(SequenceScores(reference, reference, counts, good, weights, torch.zeros(())))
     divisor = float(weights.double().sum())
     shares = {name: float(total) / len(tuned) for name, total in zip(objective.measures, measured, strict=True)}
     metrics = shares | {"kl_to_reference": apart}
@@ -200,7 +224,7 @@ def _label_losses(
     loss = LabelLoss(inner, settings.own_head, prefix)
 
     def laid_out(left: list[int], budget: int) -> list[TextBatch]:
-        return grouped_batches(tokens, left[:_ROWS_AT_ONCE], budget, device)
+        return grouped_batches(tokens, left[:HELD_OUT_AT_ONCE], budget, device)
 
     def losses(batch: TextBatch) -> Tensor:
         with torch.inference_mode(), tag_out_of_memory(batch):

@@ -220,12 +220,15 @@ def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | Non
     limit = getattr(task.base.config.get_text_config(), "attention_chunk_size", None)
     if limit:
         return f"attention in chunks of {limit} tokens"
+    before = task.context.windows
     try:
         once, again = (_packed_logits(task, one, second) for one in (first, first[::-1].copy()))
     except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
         if is_out_of_memory(error):
             raise
         return f"samples cannot share a row ({error_message(error)})"
+    if untold := _untold_window(task, len(second), (task.context.windows - before) // 2):
+        return untold
     moved, gap = _gap(again, once), float((once - alone).norm() / alone.norm().clamp_min(1e-30))
     if not (moved <= _UNMOVED[task.dtype] and gap <= _SAME[task.dtype]):
         return (
@@ -233,6 +236,17 @@ def _leaks(task: TextModel, first: Ids, second: Ids, alone: Tensor) -> str | Non
             f"sharing by {gap:.1e} of their norm)"
         )
     return None
+
+
+def _untold_window(task: TextModel, length: int, layers: int) -> str | None:
+    """Say so where rows are longer than a sliding window that a proof of `length` tokens does not cross, and which the model keeps to
+    itself: packed attention knows only the windows that it is asked for. layers: how many asked for one."""
+    config = task.base.config.get_text_config()
+    window = getattr(config, "sliding_window", None) or 0
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    if not max(length, 1) <= window < int(np.diff(task.tokens.starts).max()) or layers >= kinds.count("sliding_attention"):
+        return None
+    return f"a sliding window of {window:,} tokens, for which its layers do not ask attention"
 
 
 def _backward_differs(task: TextModel, first: Ids, second: Ids) -> str | None:

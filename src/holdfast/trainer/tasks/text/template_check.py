@@ -17,7 +17,7 @@ from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.judge import JudgedRow
 from holdfast.data.judge.rules import NO_LIMIT, rules_of
 from holdfast.data.judge.turns import Example
-from holdfast.data.templates.chat_template import learned_by, write
+from holdfast.data.templates.chat_template import write_learned
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.templates.template import ChatTemplate, turns_of
 from holdfast.data.tokens.codec import Codec
@@ -49,7 +49,7 @@ def refuse_other_rendering(config: Config, codec: Codec, special: Mapping[str, A
     for source, example, written in one_of_each_shape(config, codec):
         found = difference(written, example, codec.template, special)
         for _ in range(_TRIES if found else 0):
-            found = found and difference(learned_by(write(example, codec.template), learns), example, codec.template, special)
+            found = found and difference(write_learned(example, codec.template, learns), example, codec.template, special)
         if found:
             message = f"{source}: transformers writes this row otherwise than holdfast does with the same chat template"
             message += f"\n  holdfast:     {found.ours!r}\n  transformers: {found.theirs!r}"
