@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -233,3 +234,61 @@ def test_what_a_program_lived_through_is_told_as_that(code: int | None) -> None:
     found = diagnose(Evidence(tuple(clean_lines(log)), code), cards_of("failures"))
     assert found.cause == "gpu_out_of_memory"
     assert any("the program lived through this" in clue.text for clue in found.clues) is (code == 0)
+
+
+def trainer_steps(losses: Sequence[float], norm: float = 0.7, more: str = "") -> str:
+    return "\n".join(f"{{'loss': {loss:.4f}, 'grad_norm': {norm}, 'epoch': {at / 10:.1f}{more}}}" for at, loss in enumerate(losses))
+
+
+DECAYING = [2.2 * 0.9**step for step in range(30)]
+CLOSED = "{'train_runtime': 812.3, 'train_loss': 1.2, 'epoch': 3.0}"
+RAISED = 'Traceback (most recent call last):\n  File "/x/train.py", line 10, in <module>\n'
+OUT_OF_MEMORY = f"{RAISED}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+NO_SPACE = f"{RAISED}OSError: [Errno 28] No space left on device"
+
+
+def cause_of(log: str, code: int | None = None) -> str:
+    return str(diagnose(Evidence(tuple(clean_lines(log)), code), BOOK).cause)
+
+
+@pytest.mark.parametrize(
+    ("why", "log"),
+    [
+        ("a small loss is rounded to 0", trainer_steps([2.0, 1.5, 0.9, 0.5, 0.2, 0.08, 0.02, 0.004, 0.001, 0.0002, 0.00004, 0.00002])),
+        ("the KL term lets a policy's loss rise from 0", trainer_steps([0.0004 * step for step in range(25)], more=", 'reward': 0.4")),
+        ("a loss summed over a batch falls", "\n".join(f"step {at} loss {2000 * loss:.1f}" for at, loss in enumerate(DECAYING))),
+        (
+            "SGD learns at a rate of 5",
+            "\n".join(f"| epoch 1 | {at} batches | lr 5.00 | loss {5 + loss:5.2f} |" for at, loss in enumerate(DECAYING)),
+        ),
+        (
+            "batches are printed every ten, epochs from 0",
+            "\n".join(f"[Epoch {at // 5}/6] [Batch {at % 5 * 10}/50] [loss: {loss:.3f}]" for at, loss in enumerate(DECAYING)),
+        ),
+    ],
+)
+def test_a_healthy_course_is_accused_of_nothing(why: str, log: str) -> None:
+    assert cause_of(log) == "healthy", why
+
+
+def test_what_only_sounds_like_a_healthy_course_is_not_one() -> None:
+    dead = trainer_steps(DECAYING) + "\n" + trainer_steps([0.0] * 5, norm=math.nan)
+    assert cause_of(dead) == "nonfinite_numerics"
+    assert cause_of("\n".join(f"step {at} loss {2000 + 90 * at}" for at in range(30))) == "divergence"
+    assert cause_of("\n".join(f"step {at} lr 5.0 loss {9.5 + at % 3 / 10}" for at in range(30))) == "divergence"
+    cut = "\n".join(f"[Epoch {at // 5}/20] [Batch {at % 5 * 10}/50] [loss: {loss:.3f}]" for at, loss in enumerate(DECAYING[:13]))
+    assert cause_of(cut) == "unknown"
+
+
+@pytest.mark.parametrize("end", ["KeyboardInterrupt", "AssertionError: my check"])
+def test_losses_in_a_log_are_no_words_of_a_cause(end: str) -> None:
+    assert cause_of(f"{trainer_steps(DECAYING)}\n{RAISED}{end}", 1) == "unknown"
+
+
+def test_a_failure_that_training_went_on_after_is_not_what_ended_it() -> None:
+    survived = f"{OUT_OF_MEMORY}\nDecreasing batch size to: 4\n{trainer_steps(DECAYING)}"
+    assert cause_of(f"{survived}\n{NO_SPACE}", 1) == "disk_full"
+    assert cause_of(f"{OUT_OF_MEMORY}\n{NO_SPACE}\n{trainer_steps(DECAYING)}", 1) == "gpu_out_of_memory"
+    found = diagnose(Evidence(tuple(clean_lines(f"{survived}\n{CLOSED}"))), BOOK)
+    assert found.confidence < 0.5
+    assert any("30 losses and the training's closing words stand below this" in clue.text for clue in found.clues)

@@ -262,6 +262,8 @@ def test_what_is_kept_free_is_said_as_a_person_would() -> None:
 
     plan = Plan.model_construct(fits=True, capacity_bytes=16 << 30, peak_bytes=2 << 30, reserve_bytes=4 << 30)
     assert verdict(plan) == "it fits: 2.00 GiB of 16.00 GiB, 4.00 GiB of it are kept free for other programs (train.memory_reserve)"
+    unseen = plan.model_copy(update={"unseen_rows": 2048})
+    assert verdict(unseen).startswith("it fits with rows of up to 2,048 tokens (none is known yet): 2.00 GiB of 16.00 GiB")
 
 
 @pytest.mark.parametrize(

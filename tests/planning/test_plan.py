@@ -59,6 +59,7 @@ def test_a_model_without_weights_is_planned_to_the_byte(bare: Path) -> None:
     assert plan["peak_bytes"] == sum(plan["bytes"].values()), "at the moment of the peak nothing is left out and nothing counted twice"
     assert (plan["fits"], plan["capacity_bytes"], plan["micro_batch_tokens"]) == (True, 8 << 30, 256)
     assert plan["seconds"] is None and "how long it takes is unknown" in plan["reasons"][-1]
+    assert plan["unseen_rows"] and f"memory is planned for rows of {plan['unseen_rows']:,} tokens" in plan["reasons"][-1]
     assert plan["reserve_bytes"] == pytest.approx(0.2 * (8 << 30), abs=1)
     changes = [entry["change"] for entry in plan["alternatives"]]
     assert {"train.checkpointed_layers=4", "train.micro_batch_tokens=64", "train.max_tokens=32"} <= set(changes), changes

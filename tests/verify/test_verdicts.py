@@ -14,7 +14,7 @@ from holdfast.base.errors import Stop
 from holdfast.verify import stats
 from holdfast.verify.expectations import failed, parses, read_prompts
 from holdfast.verify.stats import holm, paired_difference, pairs_for, rows_for, share_interval, sign_test, t_cdf, t_quantile
-from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
+from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, pairs_answer
 
 
 def drawn(rng: Any, effect: float, clusters: int = 40, each: int = 3, shared: float = 0.3, own: float = 0.3) -> Losses:
@@ -168,6 +168,30 @@ def test_tests_that_contradict_each_other_cannot_tell() -> None:
     passed = {"expectations": pairs_answer(Pairs([True] * 40, [False] * 40))}
     answer = judge(loss, difference, passed)
     assert answer["verdict"] == "cannot_tell" and "better by loss, worse by expectations" in answer["why"]
+
+
+def test_answers_to_one_prompt_count_once() -> None:
+    again = pairs_answer(Pairs([False] * 20, [True] * 20, ["one"] * 20))
+    assert (again["only_tuned"], again["clusters"], again["p_value"]) == (20, 1, 1.0)
+    alone = pairs_answer(Pairs([False] * 20, [True] * 20, range(20)))
+    assert alone["p_value"] == pairs_answer(Pairs([False] * 20, [True] * 20))["p_value"] == 2 / 2**20
+    turned = pairs_answer(Pairs([False] * 6 + [True] * 9, [True] * 6 + [False] * 9, [*range(6), *["one"] * 9]))
+    assert (turned["clusters_tuned"], turned["clusters_base"], turned["p_value"]) == (6, 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "tuned", "said"),
+    [
+        ([True] * 20, [False] * 6 + [True] * 14, True),
+        ([True] * 20, [False] * 5 + [True] * 15, False),
+        ([True] * 4, [False] * 3 + [True], True),
+        ([False] * 20, [False] * 20, False),
+        ([True] * 10 + [False] * 10, [False] * 5 + [True] * 15, False),
+    ],
+)
+def test_answers_no_longer_end_where_the_test_or_half_of_them_say_so(base: list[bool], tuned: list[bool], said: bool) -> None:
+    assert no_longer_ends(pairs_answer(Pairs(base, tuned))) is said
+    assert not no_longer_ends(None)
 
 
 def test_ties_are_what_the_noise_floor_says() -> None:

@@ -107,6 +107,24 @@ def test_the_headline_says_what_was_learned_and_what_was_lost(learned: str, gene
     assert ('class="verdict bad"' in page(answer, "it")) is not good and told.partition(":")[0] in page(answer, "it")
 
 
+def test_answers_that_no_longer_end_stand_in_the_headline() -> None:
+    loss = {"base": 1.6, "tuned": 1.2, "difference": -0.4, "interval": [-0.5, -0.3], "clusters": 60}
+    answer: dict[str, Any] = {"verdict": "better", "against": "base", "kind": "held_out", "rows": 60, "loss": loss, "rows_needed": None}
+    answer |= {"forgotten": {"verdict": "same", "loss": loss}, "endings": {"only_base": 9, "asked": 10, "limit": 128, "no_longer": True}}
+    told = "; 9 of 10 answers run on to the limit of 128 tokens, which the base ended; nothing was lost on general rows"
+    assert told in headline(answer, "it") and not is_good(answer)
+    answer["endings"]["no_longer"] = False
+    assert "limit" not in headline(answer, "it") and is_good(answer)
+
+
+def test_only_answers_that_would_end_are_counted_as_endless() -> None:
+    asked = [compare.Asked([1], "a", None, number, may_end=number < 3) for number in range(4)]
+    ended, endless = (SimpleNamespace(facts={"answers": [{"ended": one}] * 4}) for one in (True, False))
+    found = compare._endings(asked, ended, endless, 6)  # type: ignore[arg-type]
+    assert found and (found["asked"], found["base"], found["tuned"], found["limit"], found["no_longer"]) == (3, 3, 0, 6, True)
+    assert compare._endings(asked[3:], ended, endless, 6) is None  # type: ignore[arg-type]
+
+
 def test_what_would_tell_is_counted_in_groups_where_rows_stand_in_groups() -> None:
     loss = {"base": 4.1, "tuned": 0.9, "difference": -3.2, "interval": [-3.6, 0.2], "clusters": 5}
     answer = {"verdict": "cannot_tell", "against": "base", "kind": "held_out", "rows": 32, "loss": loss, "rows_needed": 6}

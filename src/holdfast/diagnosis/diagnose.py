@@ -6,6 +6,7 @@ setting ...") is never evidence. Where no card fires the words are compared; `un
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from bisect import bisect_right
@@ -15,13 +16,14 @@ from itertools import accumulate
 
 from holdfast.base.units import loss_and_norm
 from holdfast.book.kinds.failure import Failure
+from holdfast.diagnosis.logs.curve import points
 from holdfast.diagnosis.logs.doubts import doubted, doubts
 from holdfast.diagnosis.logs.frames import tracebacks
 from holdfast.diagnosis.logs.harmless import of_weight, without_passing
 from holdfast.diagnosis.logs.readings import readings
 from holdfast.diagnosis.logs.sift import sift
 from holdfast.diagnosis.logs.text import Evidence, Line, clean
-from holdfast.diagnosis.logs.unfinished import CutShort, cut_short
+from holdfast.diagnosis.logs.unfinished import CutShort, closed_since, cut_short
 from holdfast.diagnosis.word_similarity import guess
 from holdfast.run.types import Clue, Diagnosis, FailureReport
 
@@ -51,6 +53,8 @@ _CRASH = re.compile(r"^reading: killed by SIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|^Fatal 
 _SIGKILL_ALONE = ("host-oom-sigkill",)  # the card that is led by nothing but the signal
 ECHO_BESIDE_ROOT = 0.2
 MERE_WARNING = 0.25  # a line that calls itself a warning, in a program that crashed
+LIVED = 3  # losses behind a failure that say that training went on
+OUTLIVED = 0.5  # what training went on after, to its closing words
 LATER = 0.75  # an error after the first one
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 AGAINST_MEASURED = 0.6  # words that say otherwise than what was measured
@@ -163,12 +167,29 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
         and found.cause not in ("healthy", "unknown", "no_learning_signal")
     ):
         found = replace(found, clues=(*found.clues[: CLUES - 1], Clue(None, _ENDED_WELL)))
+    found = _outlived(found, evidence)
     if found.cause != "unknown":
         return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
-    kin = guess(_text(sift(serious)), cards.values())
+    losses = {point.line for point in points(serious)}
+    kin = guess(_text(sift([line for line in serious if line not in losses])), cards.values())  # a course is judged by its numbers
     if kin and troubled:
         return Diagnosis(*kin[0], found.clues, tuple(kin[1:]))
     return replace(found, clues=found.clues or tuple(_best_clues(evidence, [])), also=found.also or tuple(kin))  # nobody says it failed
+
+
+def _outlived(found: Diagnosis, evidence: Evidence) -> Diagnosis:
+    """Return the verdict on what training went on after, to its closing words: less sure, with what stands below it."""
+    last = max((clue.line or 0 for clue in found.clues), default=0)
+    below = [number for number in _finite_losses(evidence.lines) if number > last]
+    if not last or found.cause == "healthy" or len(below) < LIVED or not closed_since(evidence.lines, below[-1]):
+        return found
+    told = f"{len(below)} losses and the training's closing words stand below this: it was lived through, or those lines were printed late"
+    return replace(found, confidence=round(found.confidence * OUTLIVED, 3), clues=(*found.clues[: CLUES - 1], Clue(None, told)))
+
+
+def _finite_losses(lines: Sequence[Line]) -> list[int]:
+    """Return the numbers of the lines that tell a finite training loss."""
+    return [point.line.number for point in points(lines) if point.line.number is not None and math.isfinite(point.loss)]
 
 
 def _cut_short(cut: CutShort, code: int | None) -> Diagnosis:
@@ -191,7 +212,7 @@ def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     warned: list[_FiredCard] = []
     if any(_CRASH.search(one.line.text) for one in fired):
         fired, warned = _without_warnings(fired, evidence, cards.values())
-    scores = _scores([*fired, *warned], warned)
+    scores = _scores(_without_survived([*fired, *warned], evidence), warned)
     ranked = sorted(scores, key=lambda cause: -scores[cause])
     confidences = {cause: _confidence(scores, cause) for cause in ranked}
     if not ranked or scores[ranked[0]] < ENOUGH:
@@ -272,6 +293,20 @@ def _was_survived(one: _FiredCard, fired: list[_FiredCard]) -> bool:
     went_on = max((other.line.number or 0 for other in fired if other.line.text.startswith(HEALTHY)), default=0)
     number = one.line.number
     return number is not None and number < went_on and not one.line.text.startswith(READING)
+
+
+def _without_survived(fired: list[_FiredCard], evidence: Evidence) -> list[_FiredCard]:
+    """Leave out what training went on after where something of another cause, no echo, stands behind those losses."""
+    roots = [one for one in fired if one.card.role == "root" and one.line.number is not None and not one.line.text.startswith(READING)]
+    if len({one.card.cause for one in roots}) < 2:
+        return fired
+    losses = _finite_losses(evidence.lines)
+
+    def ended_later(one: _FiredCard) -> bool:
+        behind = losses[bisect_right(losses, one.line.number or 0) :][LIVED - 1 : LIVED]
+        return bool(behind) and any((other.line.number or 0) > behind[0] and other.card.cause != one.card.cause for other in roots)
+
+    return [one for one in fired if one not in roots or not ended_later(one)]
 
 
 def _confidence(scores: dict[str, float], cause: str) -> float:

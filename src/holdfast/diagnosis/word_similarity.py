@@ -17,7 +17,8 @@ from holdfast.book.kinds.failure import Failure
 _BOILERPLATE = re.compile(  # of tracebacks
     r"Traceback \(most recent call last\):?|File \"|, line \d+(?:, in)?|^[^\w\n]*\[?(?:rank|default)\d+\]?:|https?://\S+"
     r"|During handling of the above exception, another exception occurred|The above exception was the direct cause of the following"
-    r"|\b(?:site|dist)-packages\b|/(?:usr|path|home|opt|root|env)\b|\bpython[\d.]*\b",
+    r"|\b(?:site|dist)-packages\b|/(?:usr|path|home|opt|root|env)\b|\bpython[\d.]*\b"
+    r"|\bKeyboardInterrupt\b",  # somebody ended it; why is not in the word
     re.M,
 )
 _SYNTAX = re.compile(r"\(\?[a-zA-Z]*[:=!<)]|\\[a-zA-Z]|\{\d*,?\d*\}")  # of a pattern: no words

@@ -74,7 +74,8 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     plan = plan.model_copy(update={"reasons": (*plan.reasons, *told)})
     ahead = workload(config, planned.model, work.rows.longest)
     if isinstance(ahead, str):
-        plan = plan.model_copy(update={"reasons": (*plan.reasons, f"how long it takes is unknown: {ahead}")})
+        unseen = f"how long it takes is unknown: {ahead}; memory is planned for rows of {work.rows.longest:,} tokens"
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, unseen), "unseen_rows": work.rows.longest})
     else:
         size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)

@@ -94,6 +94,7 @@ class Plan(Course):
     reserve_bytes: of the capacity, what is left to others; frozen: how the base model's matrices are held; micro_batch_tokens: tokens that
     go through the model at once; checkpointed_layers: layers computed again in backward; host_bytes: of main memory, beside a GPU or all
     of it; disk_bytes: of the run folder; learns, weights_by_part: parameters trained, and of the model, by part (base_model/parts.py).
+    unseen_rows: tokens of the longest row that it was planned for, where none is known yet.
     """
 
     fits: bool | None
@@ -109,6 +110,7 @@ class Plan(Course):
     host_bytes: Count | None = None
     disk_bytes: Count | None = None
     seconds: Seconds | None = None
+    unseen_rows: Count | None = None
     alternatives: tuple[Alternative, ...] = ()
     reasons: tuple[str, ...] = ()
 

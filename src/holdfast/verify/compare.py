@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from holdfast.export.samples import Samples, against_run, of_file, of_general, o
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
-from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, pairs_answer
+from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, pairs_answer
 
 MOST_TOKENS = 4096
 _ALONE = 24  # rows that are measured once more, each alone: what another batch changes is noise
@@ -34,6 +34,20 @@ _SHOWN = 12  # answers
 REFUSAL = re.compile(
     r"\b(?:I(?:'m| am) sorry|I can(?:'t|not)|I(?:'m| am) (?:not able|unable)|as an AI|I won't|cannot (?:help|assist))\b", re.I
 )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be answered. prompt: of the user's file, else None; wanted: the row's own answer, else None; cluster: of prompts alike.
+
+    may_end: whether the row's own answer is short enough for the limit, so that one as it stands there would have ended.
+    """
+
+    ids: list[int]
+    wanted: str | None
+    prompt: Prompt | None
+    cluster: Hashable
+    may_end: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ def verify(request: Request) -> Json:
     for name, of in (("base", request.against), ("tuned", subject)):
         part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
         part |= {"pad": codec.pad, "losses": True, "alone": min(_ALONE, len(task))}
-        parts.append(part | {"prompts": [prompt for prompt, _, _ in asked], "ends": ends, "longest": request.longest})
+        parts.append(part | {"prompts": [one.ids for one in asked], "ends": ends, "longest": request.longest})
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
         suite = _suite(request, parts, Path(work))
     kind = task.kind.replace("_", "-")
@@ -106,17 +120,20 @@ def _seen_by_other(request: Request, task: Samples) -> Samples:
     return replace(task, overlap_against=task.overlap_with(learned.keys), unknown=task.unknown or unknown)
 
 
-def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[tuple[list[int], str | None, Prompt | None]]:
-    """Return (prompt, wanted answer or None, prompt of the user's file or None) of all that is to be answered."""
-    found: list[tuple[list[int], str | None, Prompt | None]] = []
+def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[Asked]:
+    """Return all that is to be answered: rows first, then the user's prompts."""
+    found: list[Asked] = []
+    clusters = task.clusters.tolist()
     for number in range(min(request.generate, len(task))):
         prompt, answer = task.prompt_and_answer(number)
         if len(prompt) < longest:
-            found.append((prompt, codec.tokenizer.decode(answer, skip_special_tokens=True).strip(), None))
+            text = codec.tokenizer.decode(answer, skip_special_tokens=True).strip()
+            found.append(Asked(prompt, text, None, clusters[number], len(answer) <= request.longest))
     for wanted in request.prompts:
         turns = tuple(Message(role, text) for role, text in wanted.messages)
         try:
-            found.append((prompt_ids(codec, turns, longest), None, wanted))
+            ids = prompt_ids(codec, turns, longest)
+            found.append(Asked(ids, None, wanted, tuple(ids)))
         except BadRow as bad:
             if bad.reason != "too_long":
                 raise Stop(USAGE, f"line {wanted.line} of the prompts: {bad.detail}", "mend that line") from None
@@ -129,7 +146,7 @@ def _answer(
     codec: Codec,
     task: Samples,
     general: Samples,
-    asked: list[tuple[list[int], str | None, Prompt | None]],
+    asked: list[Asked],
     found: dict[str, PartAnswer],
     suite: Json | None,
 ) -> Json:
@@ -163,6 +180,7 @@ def _answer(
         "suite": suite,
         "forgotten": {"rows": len(general), "loss": forgotten_loss, **judge(forgotten_loss, forgotten, {})},
         "answers": {name: _of_answers(one, texts[name]) for name, one in found.items()} if asked else None,
+        "endings": _endings(asked, base, tuned, request.longest),
         "noise_floor": floor,
         **verdict,
         **groups,
@@ -214,14 +232,14 @@ def _texts(found: PartAnswer, codec: Codec) -> list[str]:
     return [codec.tokenizer.decode(one["ids"], skip_special_tokens=True).strip() for one in found.facts.get("answers") or []]
 
 
-def _passed(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dict[str, list[str]]) -> dict[str, Json]:
+def _passed(asked: list[Asked], texts: dict[str, list[str]]) -> dict[str, Json]:
     """Return the paired tests of answers: exact match on rows, the user's expectations on prompts."""
     found: dict[str, Json] = {}
-    rows = [at for at, (_, wanted, _) in enumerate(asked) if wanted is not None]
+    rows = [at for at, one in enumerate(asked) if one.wanted is not None]
     if rows:
-        match = {name: [given[at] == asked[at][1] for at in rows] for name, given in texts.items()}
-        found["exact_match"] = pairs_answer(Pairs(match["base"], match["tuned"]))
-    prompts = [(at, prompt) for at, (_, _, prompt) in enumerate(asked) if prompt is not None]
+        match = {name: [given[at] == asked[at].wanted for at in rows] for name, given in texts.items()}
+        found["exact_match"] = pairs_answer(Pairs(match["base"], match["tuned"], [asked[at].cluster for at in rows]))
+    prompts = [(at, one.prompt) for at, one in enumerate(asked) if one.prompt is not None]
     if prompts:
         missed = {name: [failed(prompt, given[at]) for at, prompt in prompts] for name, given in texts.items()}
         passes = {name: [not one for one in each] for name, each in missed.items()}
@@ -232,8 +250,20 @@ def _passed(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dic
                 entry["asked"] += 1
                 for side in ("base", "tuned"):
                     entry[side] += name not in missed[side][number]
-        found["expectations"] = pairs_answer(Pairs(passes["base"], passes["tuned"])) | {"by_name": by_name}
+        found["expectations"] = pairs_answer(Pairs(passes["base"], passes["tuned"], [asked[at].cluster for at, _ in prompts])) | {
+            "by_name": by_name
+        }
     return found
+
+
+def _endings(asked: list[Asked], base: PartAnswer, tuned: PartAnswer, limit: int) -> Json | None:
+    """Count the answers that end by themselves, of those that would within the limit; None where there are none."""
+    at = [number for number, one in enumerate(asked) if one.may_end]
+    if not at:
+        return None
+    one, other = ([bool(of.facts["answers"][number]["ended"]) for number in at] for of in (base, tuned))
+    found = pairs_answer(Pairs(one, other, [asked[number].cluster for number in at]))
+    return found | {"limit": limit, "no_longer": no_longer_ends(found)}
 
 
 def _of_answers(found: PartAnswer, texts: list[str]) -> Json:
@@ -248,12 +278,12 @@ def _of_answers(found: PartAnswer, texts: list[str]) -> Json:
     }
 
 
-def _samples(asked: list[tuple[list[int], str | None, Prompt | None]], texts: dict[str, list[str]], codec: Codec) -> list[Json]:
+def _samples(asked: list[Asked], texts: dict[str, list[str]], codec: Codec) -> list[Json]:
     """Return some answers as they are: those first in which the two part."""
     order = sorted(range(len(asked)), key=lambda at: texts["base"][at] == texts["tuned"][at])
     found: list[Json] = []
     for at in order[:_SHOWN]:
-        ids, wanted, prompt = asked[at]
+        ids, wanted, prompt = asked[at].ids, asked[at].wanted, asked[at].prompt
         question = prompt.messages[-1][1] if prompt else codec.tokenizer.decode(ids, skip_special_tokens=True).strip()
         entry: dict[str, Any] = {"prompt": question, "wanted": wanted if prompt is None else prompt.expected}
         found.append(entry | {"base": texts["base"][at], "tuned": texts["tuned"][at]})

@@ -29,6 +29,9 @@ from holdfast.verify.stats import (
 MARGIN = 0.01  # nats a token: one per cent of perplexity, below which two models count as the same
 
 
+_OF_CLUSTERS = (("clusters_tuned", "only_tuned"), ("clusters_base", "only_base"), ("clusters", "asked"))  # of lm-eval, questions
+
+
 @dataclass(frozen=True)
 class Losses:
     """Of the same rows under two models: learned tokens, and the sums of their losses in nats; clusters: rows that belong together."""
@@ -41,10 +44,11 @@ class Losses:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Whether each of two models passed, prompt by prompt."""
+    """Whether each of two models passed, prompt by prompt; clusters: prompts that belong together, None where each stands alone."""
 
     base: Sequence[bool]
     tuned: Sequence[bool]
+    clusters: Sequence[Any] | None = None
 
 
 def loss_answer(losses: Losses) -> tuple[Json, Difference]:
@@ -78,17 +82,41 @@ def ab_answer(losses: Losses, floor: float) -> Json:
 
 
 def pairs_answer(pairs: Pairs) -> Json:
-    """Count the pairs passed by each model and by one alone, and do McNemar's exact test of those."""
+    """Count the pairs passed by each model and by one alone, and do the exact test of those, which is McNemar's.
+
+    Prompts of one cluster, as the same one asked twice, are one: of the side that more of them speak for. Where clusters speak for the
+    other side than prompts do, nothing is shown.
+    """
     base, tuned = np.array(pairs.base, bool), np.array(pairs.tuned, bool)
     only_tuned, only_base = int((tuned & ~base).sum()), int((base & ~tuned).sum())
+    of = np.arange(len(base)) if pairs.clusters is None else _numbered(pairs.clusters)
+    ahead = np.bincount(of, tuned.astype(np.float64) - base)
+    gained, lost = int((ahead > 0).sum()), int((ahead < 0).sum())
+    agree = (gained - lost) * (only_tuned - only_base) > 0
     return {
         "asked": len(base),
+        "clusters": len(ahead),
         "base": int(base.sum()),
         "tuned": int(tuned.sum()),
         "only_base": only_base,
         "only_tuned": only_tuned,
-        "p_value": sign_test(only_tuned, only_base),
+        "clusters_base": lost,
+        "clusters_tuned": gained,
+        "p_value": sign_test(gained, lost) if agree else 1.0,
     }
+
+
+def _numbered(clusters: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """Return each cluster's number, in order of appearance."""
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in clusters], np.int64)
+
+
+def no_longer_ends(endings: Json | None) -> bool:
+    """Return whether answers that the base ended run on to the limit in the tuned model: by the exact test, or in half of those."""
+    if endings is None or endings["tuned"] >= endings["base"]:
+        return False
+    return bool(endings["p_value"] <= LEVEL or 2 * endings["only_base"] >= endings["base"])
 
 
 def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_on: str = "") -> Json:
@@ -142,7 +170,8 @@ def _needed(loss: Json, difference: Difference, passed: dict[str, Json]) -> int 
     """Return the fewest clusters of rows, or prompts, by which one of the tests would see what was seen here; None where unknown."""
     if _alike(loss):
         return FEWEST_ALIKE
-    found = [pairs_for(one["only_tuned"], one["only_base"], one["asked"]) for one in passed.values()]
+    pairs = [[int(one[name if name in one else other]) for name, other in _OF_CLUSTERS] for one in passed.values()]
+    found = [pairs_for(*each) for each in pairs]
     if difference.error is not None:
         effect = difference.value if abs(difference.value) > MARGIN else MARGIN
         found.append(rows_for(effect, difference.error, difference.clusters))

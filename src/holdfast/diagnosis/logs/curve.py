@@ -36,6 +36,9 @@ CLIMBED, CLIMBED_BY = 1.4, 0.5  # the last level against the best one: factor an
 RISEN, DIP = 1.25, 0.97  # the last value against the first, where each is at least this share of the one before it
 LARGE_RATE = 1.0
 SURE_DIGITS = 5  # significant digits of a loss that stays equal; with fewer a small update is rounded away
+NEAR_NOUGHT = 0.05  # a loss below this may be printed as 0 by rounding
+FALLEN = 0.9  # the last level against the first, where the loss falls
+_POLICY = re.compile(r"\breward['\"]?\s*[:=|]")  # beside a policy's loss, whose course says nothing of what is learned
 JUMPED = 2.0  # all later values against the first, where there are only three
 
 
@@ -111,7 +114,7 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     if not course:
         return
     bad = next((point for point in course if not math.isfinite(point.loss)), None)
-    lost = next((at for at, point in enumerate(course) if not _alive(point)), None)
+    lost = next((at for at, point in enumerate(course) if not _alive(point) and not _rounded_away(course[:at], point)), None)
     ill = next((point for point in course if point.norm is not None and not math.isfinite(point.norm)), None)
     alive = [point for point in course if _alive(point)]
     if not alive:
@@ -127,7 +130,7 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     else:
         yield _finite(alive)
     rates = [(point.rate, point.line) for point in course if point.rate is not None and point.rate > LARGE_RATE]
-    if rates:
+    if rates and not _falls(alive):
         rate, line = rates[-1]
         yield Line(line.number, f"reading: learning rate is {rate:g}, far above what language models learn at", line.rank)
     if len(course) >= 3 and (_idle(course) or loss_stands(course, lines) >= SURE_DIGITS):
@@ -151,6 +154,19 @@ def _alive(point: Point) -> bool:
     """Return whether the loss is finite and not 0, which that of a policy gradient may be while the gradient is not."""
     policy = bool(point.norm) and "reward" in point.line.text
     return math.isfinite(point.loss) and (point.loss != 0 or policy)
+
+
+def _rounded_away(before: Sequence[Point], point: Point) -> bool:
+    """Return whether a loss of 0 is a small one that was rounded: it has a gradient, and losses before it were near 0 already."""
+    small = [one.loss for one in before[-3:] if math.isfinite(one.loss)]
+    return point.loss == 0 and (point.norm is None or 0 < point.norm < math.inf) and bool(small) and max(small) < NEAR_NOUGHT
+
+
+def _falls(course: Sequence[Point]) -> bool:
+    """Return whether the loss ends clearly below where it began."""
+    losses = [point.loss for point in course]
+    width = max(1, len(losses) // 5)
+    return len(losses) >= 5 and median(losses[-width:]) < FALLEN * median(losses[:width])
 
 
 def _heals(course: list[Point]) -> bool:
@@ -199,13 +215,14 @@ def _finite(course: list[Point]) -> Line:
     levels = [median(losses[at : at + width]) for at in range(0, len(losses) - width + 1, width)]
     best, last = min(levels), median(losses[-width:])
     number = course[-1].line.number
-    if median(losses) > HUGE:
+    if median(losses) > HUGE and not _falls(course):  # a sum over a batch is as large, and falls
         return Line(number, f"reading: loss is finite but absurdly large ({median(losses):.3g})")
     steadily = len(losses) == 3 and (losses == sorted(losses) or min(losses[1:]) > JUMPED * losses[0])
     if (len(losses) >= 4 or steadily) and last > best * CLIMBED and last - best > CLIMBED_BY:
         return Line(number, f"reading: loss climbs, from {best:.3g} to {last:.3g}")
     rising = all(other > DIP * one for one, other in pairwise(losses))
-    if len(losses) >= 5 and rising and losses[0] == min(losses) and losses[-1] > RISEN * losses[0]:
+    policy = any(_POLICY.search(point.line.text) for point in course)
+    if len(losses) >= 5 and not policy and rising and losses[0] == min(losses) and losses[-1] > RISEN * losses[0]:
         return Line(number, f"reading: loss rises through all that is shown, from {losses[0]:.3g} to {losses[-1]:.3g}")
     if min(losses) > HIGH and all(point.epoch is not None and point.epoch >= LATE for point in course):
         return Line(number, f"reading: loss is still above {HIGH:g} at epoch {course[-1].epoch}")

@@ -37,9 +37,15 @@ class CutShort:
 def cut_short(lines: Sequence[Line]) -> CutShort | None:
     """Return where a log stands that does not reach its own end; None where it does, or does not say how long it is to be."""
     newest: dict[str, tuple[int, int, int]] = {}
+    first: dict[str, int] = {}
+    as_far: dict[str, int] = {}  # as its rounds come, where a count begins anew: one that is printed now and then ends before its total
     for at, done, total, what in _progress(lines):
+        if what in newest and done < newest[what][1]:
+            as_far[what] = max(as_far.get(what, 0), newest[what][1])
         newest[what] = at, done, total
-    going = max((found for found in newest.values() if found[1] < found[2]), default=None)
+        first.setdefault(what, done)
+    ends = {what: min(as_far.get(what, total), total - (first[what] == 0)) for what, (_, _, total) in newest.items()}
+    going = max((found for what, found in newest.items() if found[1] < ends[what]), default=None)
     if going is None:
         return _between_epochs(lines)
     at, done, total = going
@@ -66,6 +72,11 @@ def _between_epochs(lines: Sequence[Line]) -> CutShort | None:
     if float(epoch) >= _ALMOST * float(epochs) or _closed(lines, at):
         return None
     return CutShort(lines[at], f"epoch {epoch}", epochs)
+
+
+def closed_since(lines: Sequence[Line], number: int) -> bool:
+    """Return whether a program says its closing words in that line of its file or below."""
+    return any(_CLOSED.search(line.text) for line in lines if (line.number or 0) >= number)
 
 
 def _closed(lines: Sequence[Line], since: int) -> bool:

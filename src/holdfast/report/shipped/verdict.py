@@ -36,12 +36,22 @@ def headline(answer: Json, name: str) -> str:
     needed = f" (about {answer['rows_needed']:,} {counted} would tell)" if answer["rows_needed"] else ""
     general = answer["forgotten"]
     word = _GENERAL[general["verdict"]]
-    return f"{words[answer['verdict']]} on {_KINDS[answer['kind']]}{needed}; {word}: {_loss(general['loss'])} nats a token"
+    endless = f"; {told}" if (told := _endless(answer)) else ""
+    return f"{words[answer['verdict']]} on {_KINDS[answer['kind']]}{needed}{endless}; {word}: {_loss(general['loss'])} nats a token"
+
+
+def _endless(answer: Json) -> str:
+    """Say that answers no longer end, where they do not; empty else."""
+    ends = answer.get("endings")
+    if not ends or not ends["no_longer"]:
+        return ""
+    of = f"{ends['only_base']:,} of {ends['asked']:,} answers run on to the limit of {ends['limit']:,} tokens"
+    return f"{of}, which {'the base' if answer['against'] == 'base' else answer['against']} ended"
 
 
 def is_good(answer: Json) -> bool:
-    """Return whether neither half of the verdict is bad: better or the same on its rows, and not worse on general ones."""
-    return answer["verdict"] in ("better", "same") and answer["forgotten"]["verdict"] != "worse"
+    """Return whether nothing is bad: better or the same on its rows, not worse on general ones, and answers end as they did."""
+    return answer["verdict"] in ("better", "same") and answer["forgotten"]["verdict"] != "worse" and not _endless(answer)
 
 
 def lines(answer: Json) -> list[tuple[str, str]]:
