@@ -17,15 +17,19 @@ import pytest
 from holdfast.base.errors import Stop
 from holdfast.base.file_errors import at_place, file_error_in, of_the_file
 from holdfast.base.files import replacing
+from holdfast.base.identity import myself
 from holdfast.base_model.folder import stored_tensors
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.data.files import stream
 from holdfast.data.tokens.codec import load_codec
+from holdfast.processes.tree import bearing
 from holdfast.report.bundle_parts import listing, read_parts
 from holdfast.report.run.report_parts import readings
 from holdfast.run.folder import RunFolder
 from holdfast.supervision import finish
+from holdfast.supervision.command import attempts as command_attempts
+from holdfast.supervision.command import command_run
 from holdfast.supervision.remote.state import Sender
 from holdfast.supervision.remote.targets import SharedFolder
 from holdfast.supervision.standing import look
@@ -59,9 +63,13 @@ def test_an_error_of_the_file_system_is_told(
         (MemoryError("Unable to allocate 128. MiB"), "128. MiB"),
         (MemoryError(), "memory ran out"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
+        (
+            ImportError("Importing numpy failed.\nOriginal error was: libopenblas.so: failed to map segment from shared object\n"),
+            "ulimit -v",
+        ),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), "the current folder was removed"),
     ],
-    ids=["array", "memory", "thread", "folder"],
+    ids=["array", "memory", "thread", "library", "folder"],
 )
 def test_a_limit_of_the_system_is_no_bug(
     error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -350,3 +358,39 @@ def test_a_link_that_leads_to_itself_is_told_and_no_bug(words: list[str], tmp_pa
     assert main([*named, *more]) in (1, 2)
     told = capsys.readouterr().err
     assert str(loop) in told and "->" in told and "bug in holdfast" not in told
+
+
+def test_without_proc_a_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train`, `run`, `stop` and `check` ended with 70 where /proc is not mounted."""
+    monkeypatch.setattr("holdfast.base.identity.identify", lambda pid: None)
+    with pytest.raises(Stop, match="/proc is not mounted") as told:
+        myself()
+    assert told.value.code == 1 and "mount -t proc" in told.value.hint
+
+
+@pytest.mark.parametrize(("fails", "code"), [(1, 0), (1 << 30, 1)], ids=["once", "always"])
+def test_a_command_whose_orders_cannot_be_read_is_watched_over_again_or_ended(
+    fails: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With too many open files `run` ended with 1, and left the command running with nobody to watch over it."""
+    script, real, left = tmp_path / "train.py", command_run.read_launch_spec, [fails]
+    script.write_text(
+        f"import sys, time\nfor step in range(1, 6):\n    print(f'step {{step}}/5', flush=True)\ntime.sleep({1 + 600 * code})"
+    )
+
+    def fail(folder: Path) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(folder)
+
+    monkeypatch.setattr(command_run, "read_launch_spec", fail)
+    monkeypatch.setattr(command_run, "_LONGEST_PAUSE_S", 1.0)
+    assert edge.main(["run", "--run", str(tmp_path / "run"), "--json", "--", sys.executable, str(script)]) == code
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert not bearing(command_attempts.ATTEMPT, str(tmp_path / "run/attempts/001")), "the command lives"
+    if code:
+        assert "ulimit -n" in summary["hint"] and "cannot be watched over any more: it is ended" in err
+    else:
+        assert (summary["status"], summary["steps"], summary["attempts"]) == ("finished", 5, 1)

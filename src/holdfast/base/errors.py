@@ -48,6 +48,11 @@ def error_message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]
 
 
+def is_no_memory(printed: str) -> bool:
+    """True if the loader of libraries said that it had no memory, or no addresses (ulimit -v), for one."""
+    return any(words in printed for words in ("failed to map segment", "cannot allocate memory", "Cannot allocate memory"))
+
+
 class DamagedFile(Stop, ValueError):
     """A file of a run that does not hold what it should. A ValueError as well, for those who go on without the file."""
 

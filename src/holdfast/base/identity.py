@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import TypedDict, TypeGuard
 
+from holdfast.base.errors import BLOCKED, Stop
+
 
 class Identity(TypedDict):
     """A pid alone is reused; with its start time (clock ticks since boot) and the boot's id it names one process for ever."""
@@ -23,8 +25,11 @@ def identify(pid: int) -> Identity | None:
 
 
 def myself() -> Identity:
+    """Return the identity of this process. Raises Stop(1) where the system does not tell it."""
     me = identify(os.getpid())
-    assert me is not None
+    if me is None:
+        text = "/proc is not mounted, or does not show this process: without it nobody can tell whether a run is alive"
+        raise Stop(BLOCKED, text, "mount -t proc proc /proc (in a container or chroot: start it with /proc), then repeat the command")
     return me
 
 

@@ -7,11 +7,12 @@ import contextlib
 import json
 import sys
 import traceback
+import warnings
 from typing import TextIO
 
 import orjson
 
-from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_message
+from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_message, is_no_memory
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
@@ -103,10 +104,9 @@ def _of_the_system(error: Exception) -> Stop | None:
     """Return in words what is no bug: a file system that refuses, links in a circle, a limit of memory or of threads; None for others."""
     if isinstance(error, OSError):
         return file_error(error)
-    if isinstance(error, MemoryError):
-        return Stop(
-            BLOCKED, f"memory ran out ({error_message(error)})", "raise the limit (ulimit -v unlimited), or end what holds the memory"
-        )
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and is_no_memory(str(error))):
+        said = error_message(error) if isinstance(error, MemoryError) else str(error).strip().splitlines()[-1]
+        return Stop(BLOCKED, f"memory ran out ({said})", "raise the limit (ulimit -v unlimited), or end what holds the memory")
     if "can't start new thread" in str(error):
         return Stop(BLOCKED, "the system gave no more threads", "raise the limits (ulimit -u, ulimit -v), then repeat the command")
     return loop_of_links(error)
@@ -134,6 +134,7 @@ def _untold(code: int, error: str, hint: str) -> Json:
 def entry() -> None:
     """Run `main` for the console script."""
     guard_outputs()
+    warnings.simplefilter("ignore", ResourceWarning)  # children that outlive us are left on purpose, whatever PYTHONWARNINGS says
     try:
         code = main()
     except SystemExit as end:  # of --help

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +81,14 @@ def _blas_archs(folder: Path) -> list[str] | None:
 
 def _kept_answer(version: str) -> Path | None:
     devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_"))}
-    key = repr((4, sys.executable, version, boot_id(), sorted(devices.items()), device_nodes(Path("/dev"))))
+    key = repr((5, sys.executable, version, boot_id(), sorted(devices.items()), device_nodes(Path("/dev")), _limits()))
     folder = cache_folder(os.environ)
     return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if folder else None
+
+
+def _limits() -> list[tuple[int, int]]:
+    """Return the limits of this process under which torch may have no memory to be imported: of addresses, and of data."""
+    return [resource.getrlimit(limit) for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
 
 
 def device_nodes(folder: Path) -> list[tuple[str, int]]:

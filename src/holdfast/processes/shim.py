@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -193,4 +194,5 @@ class Writer:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", ResourceWarning)  # what is held to the end is held on purpose, whatever PYTHONWARNINGS says
     raise SystemExit(main(sys.argv[1:]))

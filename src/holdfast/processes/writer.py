@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from holdfast.base.errors import Stop
@@ -197,6 +198,7 @@ def _free(path: Path) -> int:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", ResourceWarning)  # what is held to the end is held on purpose, whatever PYTHONWARNINGS says
     try:
         raise SystemExit(main(RunFolder(Path(sys.argv[1])), int(sys.argv[2])))
     except Stop as stop:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from holdfast.base.errors import is_no_memory
 from holdfast.book.kinds.check import Case, Check, block
 from holdfast.book.knowledge import torch_for
 from holdfast.run.types import Finding
@@ -10,7 +11,9 @@ from holdfast.run.types import Finding
 def look(case: Case) -> Iterator[Finding]:
     machine = case.machine
     if machine.torch_error:
-        yield block(f"torch cannot be imported: {machine.torch_error}", torch_for(case.cards))
+        limited = is_no_memory(machine.torch_error)
+        remedy = "ulimit -v unlimited, or give this machine more memory" if limited else torch_for(case.cards)
+        yield block(f"torch cannot be imported: {machine.torch_error}", remedy)
     elif machine.torch_known and machine.torch is None:
         python = f" for Python {machine.python}" if machine.python else ""
         yield block(f"torch cannot be imported: it is not installed{python}", torch_for(case.cards))

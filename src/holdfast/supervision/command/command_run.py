@@ -5,6 +5,7 @@ What a foreign program does not give is missing: no step that could be run again
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import time
@@ -12,7 +13,7 @@ import uuid
 from dataclasses import replace
 
 from holdfast.base.errors import INTERRUPTED
-from holdfast.base.files import Json, last_line, read_json, write_json
+from holdfast.base.files import Json, last_line, may_pass, read_json, write_json
 from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
@@ -24,7 +25,7 @@ from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.hang_timeout import FIRST_S, HangTimeout
 from holdfast.processes.pauses import Pauses
-from holdfast.processes.process import adopt, living_pids
+from holdfast.processes.process import LOOK_EVERY_S, adopt, living_pids
 from holdfast.run.attempt import LaunchSpec, closed_attempts, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
@@ -43,11 +44,12 @@ from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
 from holdfast.supervision.policy.moves import Done, Move, Resume, StopRequested, TryRemedy
 from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
 from holdfast.supervision.policy.resuming import added_by, resumed, resumes_by, says_unknown
-from holdfast.supervision.supervise import View
+from holdfast.supervision.supervise import RunResult, View, supervise
 
 _ROW_EVERY_S = 1.0
 _PAUSES_S = (0.5, 10.0)  # between starts that come to nothing
 _IDLE_S = {True: 10.0, False: 60.0}  # of what is followed in the background, by whether a step was seen before the command returned
+_LONGEST_PAUSE_S = 5.0  # before what failed is tried again: each time it fails at once, the pause is twice as long
 _LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
 
 
@@ -64,6 +66,7 @@ class CommandRun:
         self.remedies = Remedies(run, command, self.card)
         self.standby = CommandStandby(run)
         self.session = uuid.uuid4().hex
+        self.attempt: Attempt | None = None  # the newest that was started or watched here
         self.seen: ProgressSigns | None = None
         self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
         self.left = ""  # what a command that ended well left running, in words
@@ -72,7 +75,40 @@ class CommandRun:
         self._alive = self._patience_s = 0.0  # when what is followed in the background stepped or computed last, and how long it need not
 
     def adopt(self) -> Attempt | None:
-        return adopt(self.run)
+        found = adopt(self.run)
+        return self.attempt if found and self.attempt and found.number == self.attempt.number else found
+
+    def to_its_end(self) -> RunResult:
+        """Supervise it. What fails and may pass does not end that: the command lives on, and is adopted. Raises OSError for the rest."""
+        pause, failed = LOOK_EVERY_S, 0.0
+        while True:
+            try:
+                return supervise(self)
+            except OSError as error:
+                now = time.monotonic()
+                pause = LOOK_EVERY_S if now - failed > 2 * _LONGEST_PAUSE_S else 2 * pause
+                if not may_pass(error) or pause > _LONGEST_PAUSE_S or not self._lives():
+                    raise
+                failed = now
+            time.sleep(pause)
+
+    def end(self) -> None:
+        """Ask the command to stop, kill it where it does not, and wait for that: nobody will watch it any more."""
+        if self.attempt is None or not self._lives():
+            return
+        self.view.tell("the command cannot be watched over any more: it is ended")
+        with contextlib.suppress(OSError):
+            outlive(self.attempt, living_pids(self.attempt) if self.attempt.shim is None else {}, lambda: 1, self.command.stop_s)
+
+    def _lives(self) -> bool:
+        if self.attempt is None:
+            return False
+        if self.attempt.shim is not None:
+            return self.attempt.shim.poll() is None
+        try:
+            return bool(living_pids(self.attempt))
+        except OSError:
+            return True
 
     def living(self, attempt: Attempt) -> dict[str, int]:
         return living_pids(attempt)
@@ -98,7 +134,7 @@ class CommandRun:
             "terminal": _terminal_size(),
             "stdin": [str(self.run.path / self.command.stdin), self.command.stdin_at] if self.command.stdin else None,
         }
-        attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby)
+        self.attempt = attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name, stood_by=attempt.stood_by)
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
@@ -120,6 +156,7 @@ class CommandRun:
 
     def watch(self, attempt: Attempt) -> Ending:
         """Wait until it has ended; it is asked to stop where its user wants that, and ended where it hangs."""
+        self.attempt = attempt
         orders = read_launch_spec(attempt.folder) or LaunchSpec({})
         signs = Signs(self.command, attempt.folder, orders.started or 0.0)
         first_s = 0.0 if self.command.hang_s != Command.hang_s else FIRST_S  # its user's own word counts from the start

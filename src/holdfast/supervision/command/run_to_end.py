@@ -46,7 +46,7 @@ from holdfast.supervision.moved import anchored
 from holdfast.supervision.records import journals_of
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
-from holdfast.supervision.supervise import RunResult, View, supervise
+from holdfast.supervision.supervise import RunResult, View
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal
 
@@ -109,9 +109,12 @@ def run_command(
     ):
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))
         try:
-            outcome = anchor.going_on(lambda: supervise(user))
+            outcome = anchor.going_on(user.to_its_end)
         except FolderGone as gone:
             return _without_folder(run, gone.code, stop.wish() > 0, terminal.tell)
+        except Exception:
+            user.end()
+            raise
         finally:
             user.standby.discard()
             user.states.release()
