@@ -425,6 +425,17 @@ def test_where_it_began_is_not_told_of_a_command_that_prints_each_tenth_step() -
     assert of_progress(told, {"argv": ["x"], "launcher": None}, 0)["began"][2] is None
 
 
+def test_a_bar_that_a_better_source_outdid_tells_nothing_of_where_an_attempt_began(tmp_path: Path) -> None:
+    """An evaluation's bar to 3 at the start of an attempt that goes on from step 3, and whose next steps its checkpoints tell."""
+    signs = Signs(Command(("true",), str(tmp_path), checkpoints="out", callback=True), tmp_path, 1.0)
+    (tmp_path / "output.log").write_text("".join(f"\r{33 * n:3d}%|##  | {n}/3 [00:00<00:00, 99.10it/s]" for n in (1, 2, 3)) + "\n")
+    assert (signs.look(None).first, signs.look(None).source) == (1, "output")
+    (tmp_path / "out/checkpoint-6").mkdir(parents=True)
+    (tmp_path / "out/checkpoint-6/trainer_state.json").write_text('{"global_step": 6, "max_steps": 9}')
+    seen = signs.last()
+    assert (seen.step, seen.total, seen.source, seen.first) == (6, 9, "trainer_state.json", 6)
+
+
 def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of half a second, then an hour of silence: a hang, an evaluation, a queue at the end."""
     place = RunFolder(tmp_path)

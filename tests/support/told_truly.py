@@ -147,7 +147,7 @@ def _of_incident(incident: Json, true: Truth) -> Iterator[str]:
             yield f"{story}: it began at {begin}"
     if ("started from the beginning" in story or "began anew" in story) and begin:
         yield f"{story}: it began at {begin}"
-    lost = sum(step > begin for step in ended)
+    lost = max(0, max(ended, default=true.began[number - 1]) - begin)  # its state held those before it began, too
     if "no committed step computed again" in story and lost:
         yield f"{story}: {lost} were"
     if (incident["lost_steps"] or 0) > lost:

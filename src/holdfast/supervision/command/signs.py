@@ -85,7 +85,7 @@ class Signs:
         if source == "output":
             self.first = min(filter(None, (self._silent_first, self.counter.first)), default=None)
         else:
-            self._silent_first = self.first = min(filter(None, (step, self.first)), default=None)
+            self._silent_first = self.first = min(filter(None, (step, self._silent_first)), default=None)  # what was printed counted others
         seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
         counter = self.counter
         return replace(
