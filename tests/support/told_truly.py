@@ -95,7 +95,9 @@ def false_words(place: Path, plan: Json, code: int, told: str) -> Iterator[str]:
     totals = {None, true.total, *(plan["stages"] if plan["saves"] == "trainer" else ())}  # a Trainer's state tells its stage's
     if summary["total_steps"] not in totals and "another count" not in doubt:
         yield f"of {summary['total_steps']} steps, there are {true.total}"
-    quiet = plan["prints"] in ("no total", "dict", "lightning", "nothing") or len(plan["stages"]) > 1  # nobody could know how many steps there are
+    quiet = (
+        plan["prints"] in ("no total", "dict", "lightning", "nothing") or len(plan["stages"]) > 1
+    )  # nobody could know how many steps there are
     if "ended well" in told and not true.complete and not quiet:
         yield "ended well, and it was not at its end"
     if summary["incomplete"] is False and not true.complete and true.steps[-1][-1:] != plan["stages"][:1]:
