@@ -20,8 +20,8 @@ from holdfast.base.errors import Stop
 from holdfast.base.files import read_json, write_json
 from holdfast.processes.attempt import Attempt
 from holdfast.report.seen_progress import believed, each_step_told, useful_seconds
-from holdfast.report.words import short
 from holdfast.report.summarise import Journals, of_progress, summarise
+from holdfast.report.words import short
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command import standard_input

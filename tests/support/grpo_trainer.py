@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from small_trainer import digest  # noqa: E402
+from small_trainer import digest
 
 
 class Killed(TrainerCallback):
