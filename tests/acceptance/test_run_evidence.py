@@ -17,17 +17,18 @@ import pytest
 
 from conftest import holdfast, start, wait_until
 from holdfast.base.errors import Stop
-from holdfast.base.files import read_json
+from holdfast.base.files import read_json, write_json
 from holdfast.processes.attempt import Attempt
-from holdfast.report.seen_progress import each_step_told, useful_seconds
+from holdfast.report.seen_progress import believed, each_step_told, useful_seconds
 from holdfast.report.summarise import Journals, of_progress, summarise
+from holdfast.report.words import short
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command import standard_input
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.run_to_end import after_words
-from holdfast.supervision.command.saved import _interval
-from holdfast.supervision.command.signs import ProgressSigns, Signs
+from holdfast.supervision.command.saved import _interval, nothing_saved, rerun, wrote_nothing
+from holdfast.supervision.command.signs import Chatter, ProgressSigns, Signs
 from holdfast.supervision.command.states import States
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
 from holdfast.supervision.supervise import View
@@ -355,6 +356,19 @@ def test_a_command_that_saved_nothing_and_is_killed_again_is_told_so(tmp_path: P
     assert not any("goes on where it was" in remedy["what"] for remedy in answer["remedies"])
 
 
+def test_checkpoints_that_were_removed_while_it_ran_are_not_told_as_never_saved(tmp_path: Path) -> None:
+    place, command = RunFolder(tmp_path / "run"), Command(("true",), str(tmp_path), checkpoints="out")
+    place.attempt(1).mkdir(parents=True)
+    write_json(place.attempt(1) / "launch.json", {"started": 1.0})
+    row = {"time": 1.0, "attempt": 1, "step": 7, "total": 9, "source": "output", "loss": None, "first": 1, "wrote": [2, 6]}
+    place.append(place.progress_file, row)
+    gone = f"what was saved is not there any more: the newest checkpoint seen in {short(tmp_path / 'out')} was of step 6"
+    assert nothing_saved(place, command) == gone == wrote_nothing(place, command, 7)
+    assert rerun(gone, command).endswith("it begins anew, because nothing of it is there any more")
+    (tmp_path / "out/checkpoint-6").mkdir(parents=True)
+    assert nothing_saved(place, command) == ""
+
+
 def test_how_often_a_trainer_saves_is_said_as_its_default_where_no_argument_says_it() -> None:
     """A script may set it itself, and may have no such option."""
     trainer: Any = SimpleNamespace(argv=("python", "train.py"), launcher="transformers-trainer")
@@ -423,6 +437,41 @@ def test_where_it_began_is_not_told_of_a_command_that_prints_each_tenth_step() -
     rows = [FIRST | {"first": 10, "step": 20}, FIRST | {"attempt": 2, "first": 10, "step": 30}]
     told = Journals(rows, [], [], {1: {}, 2: {"resumed_from": "ck/last.pt", "resumed_step": None}}, {1: {}, 2: {}})
     assert of_progress(told, {"argv": ["x"], "launcher": None}, 0)["began"][2] is None
+
+
+def test_a_bar_to_fewer_steps_than_checkpoints_told_of_counts_something_else() -> None:
+    """An evaluation's bar at the start of a script that prints nothing else: attempt 1 saved step 4, attempt 2 step 14."""
+    rows = [{"time": 1.0, "attempt": 1, "step": 4, "total": None, "source": "checkpoint", "loss": None, "first": 4, "wrote": [4, 4]}]
+    bar = {"time": 2.0, "step": 3, "total": 3, "source": "output", "loss": None, "first": 1, "wrote": None}
+    rows += [bar | {"attempt": 2}, rows[0] | {"time": 3.0, "attempt": 2, "step": 14, "first": 14, "wrote": [8, 14]}, bar | {"attempt": 3}]
+    assert [(row["attempt"], row["step"]) for row in believed(rows)] == [(1, 4), (2, 14)]
+    assert believed([bar | {"attempt": 1}]), "it may be all there is"
+
+
+def test_what_a_monitor_prints_beside_the_steps_is_no_sign_that_they_go_on(tmp_path: Path) -> None:
+    signs, monitor = Signs(Command(("true",), str(tmp_path)), tmp_path, 1.0), "gpu memory in use 41 percent\n"
+
+    def printed(text: str) -> bool:
+        with (tmp_path / "output.log").open("a") as file:
+            file.write(text)
+        return signs.look(None).printed
+
+    assert [printed(f"{monitor}step {n}/9 loss 2\n{monitor}") for n in range(1, 7)][:2] == [True, True]
+    assert [printed(monitor.replace("41", str(n))) for n in (41, 17, 88)] == [False, False, False], "it hangs"
+    assert printed("saving the model\n") and printed("Evaluating: 33%|##  | 1/3 [00:00<00:00, 9.10it/s]\r"), "what is new is a sign of life"
+    assert printed("Evaluating: 66%|##  | 2/3 [00:00<00:00, 9.10it/s]\r") and not printed(monitor)
+    assert all(Chatter().is_news(monitor, stepped=False) for _ in range(9)), "before any step all of it is"
+
+
+def test_a_bar_that_a_better_source_outdid_tells_nothing_of_where_an_attempt_began(tmp_path: Path) -> None:
+    """An evaluation's bar to 3 at the start of an attempt that goes on from step 3, and whose next steps its checkpoints tell."""
+    signs = Signs(Command(("true",), str(tmp_path), checkpoints="out", callback=True), tmp_path, 1.0)
+    (tmp_path / "output.log").write_text("".join(f"\r{33 * n:3d}%|##  | {n}/3 [00:00<00:00, 99.10it/s]" for n in (1, 2, 3)) + "\n")
+    assert (signs.look(None).first, signs.look(None).source) == (1, "output")
+    (tmp_path / "out/checkpoint-6").mkdir(parents=True)
+    (tmp_path / "out/checkpoint-6/trainer_state.json").write_text('{"global_step": 6, "max_steps": 9}')
+    seen = signs.last()
+    assert (seen.step, seen.total, seen.source, seen.first) == (6, 9, "trainer_state.json", 6)
 
 
 def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

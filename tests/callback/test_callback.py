@@ -416,7 +416,10 @@ def test_the_last_of_many_short_steps_is_known_though_the_pulse_is_published_sel
 
 
 @pytest.mark.long
-def test_two_processes_that_die_under_torchrun_end_with_the_same_bits_and_each_step_that_was_repeated_is_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("faults", ["kill:6:1,kill:6:2", "kill1:6:1", "kill1:3:1,kill:8:2"], ids=["both", "one", "one, then both"])
+def test_two_processes_that_die_under_torchrun_end_with_the_same_bits_and_each_step_that_was_repeated_is_counted(
+    faults: str, tmp_path: Path
+) -> None:
     told = {"output_dir": "out", "max_steps": 8, "per_device_train_batch_size": 2, "learning_rate": 0.01, "save_steps": 3, "seed": 3}
     options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT), *options]
@@ -424,9 +427,13 @@ def test_two_processes_that_die_under_torchrun_end_with_the_same_bits_and_each_s
     (tmp_path / "alone").mkdir()
     alone = subprocess.run(words, cwd=tmp_path / "alone", capture_output=True, text=True, check=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    held = ["run", "--run", "run", "--callback", "--", *words, "--faults", "kill:6:1,kill:6:2"]
+    held = ["run", "--run", "run", "--callback", "--", *words, "--faults", faults]
     watched = holdfast(*held, cwd=tmp_path, env=environment)
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout.split()[-1] == alone.stdout.split()[-1], "the same bits"
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert (summary["steps"], summary["steps_computed_twice"], summary["steps_computed_twice_exact"]) == (8, 2, True)
+    twice = {"kill:6:1,kill:6:2": 2, "kill1:6:1": 2, "kill1:3:1,kill:8:2": 2 + 1}[faults]
+    assert (summary["steps"], summary["steps_computed_twice"], summary["steps_computed_twice_exact"]) == (8, twice, True)
+    assert summary["doubt"] is None and all(
+        "went on from out/checkpoint-" in one["evidence"] for one in summary["incidents"] if one["step"] > 3
+    )

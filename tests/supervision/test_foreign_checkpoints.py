@@ -398,7 +398,30 @@ def test_where_an_attempt_began_is_its_first_step_and_not_its_lowest() -> None:
     assert (counter.first, counter.begun_anew, counter.has_stages) == (13, True, True)
     counter = Counter()
     counter.feed("".join(f"step {n} loss 2\n" for n in (12, 1, 2, 3)))  # it said where it was to go on
-    assert counter.first == 1
+    assert (counter.first, counter.has_stages) == (1, True), "or the last step of a stage: nobody knows"
+    counter = Counter()
+    counter.feed("".join(f"step {n} loss 2\n" for n in (1, 2, 3, 4)))
+    assert not counter.has_stages
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total"),
+    [
+        ("".join(f"\rTraining: |          | {n}/? [00:09<00:00,  1.02it/s]" for n in (6, 7, 8)), 8, None),
+        ("".join(f"\rEpoch 3: 12%|#  | {n}/16 [00:09<00:00,  1.02it/s]" for n in (1, 2)), 2, 16),
+        ("\rTraining: |   | 16/? [00:09<00:00, 1.02it/s]\rEpoch 1: 6%|#  | 1/16 [00:09<00:00, 1.02it/s]", 1, 16),
+    ],
+    ids=["the rest of an epoch", "a later epoch", "both"],
+)
+def test_bars_of_an_epoch_that_lightning_goes_on_with_are_steps_and_no_proof_of_a_beginning(
+    text: str, step: int, total: int | None
+) -> None:
+    counter = Counter()
+    counter.feed(text + "\n")
+    assert (counter.step, counter.total, counter.has_stages) == (step, total, True)
+    counter = Counter()
+    counter.feed("Validation: |   | 3/? [00:09<00:00, 1.02it/s]\n\rEpoch 0: 12%|#  | 2/16 [00:09<00:00,  1.02it/s]\n")
+    assert (counter.step, counter.total, counter.has_stages) == (2, 16, False)
 
 
 def test_a_longer_count_that_was_not_believed_is_named() -> None:

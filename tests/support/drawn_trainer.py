@@ -81,6 +81,12 @@ def show(step: int, local: int, of: int, stage: int) -> None:
     elif form == "epochs":
         length = next(n for n in (4, 3, 5, 7, of) if of % n == 0)
         say(f"\rEpoch {(local - 1) // length + 1}/{-(-of // length)}: {(local - 1) % length + 1}/{length} [00:01<00:02, 9.20it/s]", end="")
+    elif form == "lightning":  # from epoch 0; the rest of one that it goes on with has no length
+        length = next(n for n in (4, 3, 5, 7, of) if of % n == 0)
+        epoch, at = (local - 1) // length, (local - 1) % length + 1
+        rest = began % length and epoch == began // length
+        name = f"Training: |          | {at}/?" if rest else f"Epoch {epoch}: {100 * at // length:3d}%|###   | {at}/{length}"
+        say(f"\r{name} [00:01<00:02,  9.20it/s, loss={loss}]", end="")
     elif form != "nothing" and not local % plan["each"]:
         words = {
             "words": f"step {local}/{of} loss {loss}",

@@ -1,6 +1,6 @@
 """A real script of transformers' Trainer on a tiny model with LoRA and dropout, that fails as it is told.
 
-Prints "weights SHA256" at its end: of the adapter, bit for bit. --faults KIND:STEP:CALL[,...] as in fake_trainer.py; hang1: rank 1 alone.
+Prints "weights SHA256" at its end: of the adapter, bit for bit. --faults KIND:STEP:CALL[,...] as in fake_trainer.py; hang1, kill1: rank 1 alone.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Faults(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         step = state.global_step + 1
-        if due(self.ours, "kill", step):
+        if due(self.ours, "kill", step) or (os.environ.get("RANK") == "1" and due(self.ours, "kill1", step)):
             os.kill(os.getpid(), signal.SIGKILL)
         if due(self.ours, "hang", step) or (os.environ.get("RANK") == "1" and due(self.ours, "hang1", step)):
             time.sleep(600)

@@ -13,7 +13,7 @@ import holdfast
 
 Json = dict[str, Any]
 OURS = Path(holdfast.__file__).parent  # a checkout may be called holdfast, too, and the script lies in it
-PRINTS = ("bar", "logged bar", "epochs", "words", "no total", "no loss", "dict", "nothing")
+PRINTS = ("bar", "logged bar", "epochs", "words", "no total", "no loss", "dict", "lightning", "nothing")
 BESIDE = ("evaluation", "unnamed evaluation", "examples", "download", "shards", "another", "another's bar", "table")
 
 
@@ -98,7 +98,9 @@ def false_words(place: Path, plan: Json, code: int, told: str) -> Iterator[str]:
     totals = {None, true.total, *(plan["stages"] if plan["saves"] == "trainer" else ())}  # a Trainer's state tells its stage's
     if summary["total_steps"] not in totals and "another count" not in doubt:
         yield f"of {summary['total_steps']} steps, there are {true.total}"
-    quiet = plan["prints"] in ("no total", "dict", "nothing") or len(plan["stages"]) > 1  # nobody could know how many steps there are
+    quiet = (
+        plan["prints"] in ("no total", "dict", "lightning", "nothing") or len(plan["stages"]) > 1
+    )  # nobody could know how many steps there are
     if "ended well" in told and not true.complete and not quiet:
         yield "ended well, and it was not at its end"
     if summary["incomplete"] is False and not true.complete and true.steps[-1][-1:] != plan["stages"][:1]:
@@ -150,7 +152,7 @@ def _of_incident(incident: Json, true: Truth) -> Iterator[str]:
             yield f"{story}: it began at {begin}"
     if ("started from the beginning" in story or "began anew" in story) and begin:
         yield f"{story}: it began at {begin}"
-    lost = sum(step > begin for step in ended)
+    lost = max(0, max(ended, default=true.began[number - 1]) - begin)  # its state held those before it began, too
     if "no committed step computed again" in story and lost:
         yield f"{story}: {lost} were"
     if (incident["lost_steps"] or 0) > lost:

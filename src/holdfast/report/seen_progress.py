@@ -23,6 +23,9 @@ def believed(rows: list[Json]) -> list[Json]:
     ends = {number: row["step"] for number, row in last.items() if row["source"] in ("checkpoint", "trainer_state.json")}
     rows = [row for row in rows if row["source"] != "output" or row["step"] <= ends.get(row["attempt"], row["step"])]
     rows = [row for row in rows if row["source"] != "output" or not row.get("total") or (row.get("wrote") or (0, 0))[1] <= row["total"]]
+    if not any(row.get("stages") for row in rows):
+        saved = max((row["wrote"][1] for row in rows if row.get("wrote")), default=0)
+        rows = [row for row in rows if row["source"] != "output" or not row.get("total") or saved <= row["total"]]
     sure = [row["total"] for row in rows if row.get("total") and (row["source"] in ("callback", "trainer_state.json") or row.get("wrote"))]
     return [row for row in rows if row["source"] != "output" or not sure or row.get("total") in (None, sure[-1])]
 

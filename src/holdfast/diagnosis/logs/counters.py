@@ -9,6 +9,9 @@ from holdfast.diagnosis.logs.word_counts import WordCount, first_of
 
 # tqdm's, with its bar or, where there is no room for one, without; what stands behind the clock holds the unit: 3.20it/s, 800 examples/s
 _BAR = re.compile(r"^([^|%]*?)(?:\d{1,3}%\|[^|]*\|)? *(\d{1,12})/(\d{1,12}) \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
+_OPEN_BAR = re.compile(
+    r"^([^|%]*?):? *\|[^|]*\| *(\d{1,12})/\? \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?"
+)  # Lightning's, of an epoch gone on with
 _UNIT = re.compile(r"([A-Za-z]*) *(?:/ *s\b|$)")  # of 3.20it/s
 _SLOW_UNIT = re.compile(r"s/([A-Za-z]+)")  # of 2.10s/it
 _UNITS_OF_STEPS = re.compile(r"k?(?:it|iter(?:ation)?|step|batch|update|epoch)(?:e?s)?", re.I)
@@ -47,6 +50,7 @@ class Counter:
         self._bars = 0  # the longest bar's total, 0: there is none
         self._words: dict[str, WordCount] = {}  # by the letters before a number
         self._word: WordCount | None = None  # which of them is believed
+        self._open = False  # whether what it shows is a bar without a length: how many steps of its round were left is not known
         self._certain: int | None = None
         self._lengths: dict[int, tuple[int, int | None]] = {}  # by a count's total: its newest and its lowest step
 
@@ -93,6 +97,8 @@ class Counter:
         if bar:
             if _counts_steps(bar[1].strip(), bar[4] or ""):
                 self._take_bar(bar[1], int(bar[2]), int(bar[3]))
+        elif (bar := _OPEN_BAR.match(line)) and _counts_steps(bar[1].strip(), bar[3] or ""):
+            self._take_open(int(bar[2]))
         elif word := _WORDS.search(line):
             self._take_word(line, line[: word.start()].strip(), int(word[1]), int(word[2] or 0))
 
@@ -112,6 +118,11 @@ class Counter:
         if total == self._certain if self._certain else of_round >= longest:  # an evaluation's is shorter
             self._bars = of_round
             self.step, self.first, self.total = step, low, total
+
+    def _take_open(self, step: int) -> None:
+        """Take a bar without a length, where nothing else has shown steps yet."""
+        if not self._bars and self._word is None:
+            self._open, self.first, self.step = True, first_of(self.first, self.step, step), step
 
     def _take(self, step: str | None, total: str | None) -> None:
         if step is not None and step.isdecimal():
@@ -160,9 +171,16 @@ class Counter:
 
     @property
     def has_stages(self) -> bool:
-        """Whether its numbers began anew behind a last step: a low number is then no proof of an early step."""
+        """Whether its numbers began anew behind a last step, or in an epoch that is none of the first: a low number is no proof of an early step."""
         words = not self._bars and self._word is not None and (self._word.anew or self._word.has_stages)
-        return words or any(one.has_begun_anew for one in self._rounds.values())
+        return (
+            words or self._open or (bool(self._rounds) and self.epochs.is_late) or any(one.has_begun_anew for one in self._rounds.values())
+        )
+
+
+def is_bar(line: str) -> bool:
+    """Return whether a line is a progress bar, of whatever."""
+    return bool(_BAR.match(line) or _OPEN_BAR.match(line))
 
 
 def _letters(name: str) -> str:

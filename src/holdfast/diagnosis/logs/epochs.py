@@ -39,6 +39,11 @@ class Epochs:
         return max(0, (self.newest or 0) - one)
 
     @property
+    def is_late(self) -> bool:
+        """Whether the first epoch seen may be a later one, of how many nobody said: Lightning counts them from 0."""
+        return self.total is None and bool(self._lowest)
+
+    @property
     def missing(self) -> tuple[int, int] | None:
         """(epochs begun, epochs announced) where the last one was not reached; None where it was, or none was announced."""
         if self.total is None or self.newest is None:

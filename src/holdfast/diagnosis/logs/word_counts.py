@@ -30,7 +30,8 @@ class WordCount:
         fell = number + self._base < self.last and self.times > 1
         if sure and fell and total != self._of_stage and self.has_ended:
             self._base += self._of_stage
-        self.anew |= sure and fell and not total and number <= max(self.gap, 1)
+        alone = self.times == 1 and self.sure and number < self.last  # one step with a loss: of a stage before, or of where it is to go on
+        self.anew |= sure and (fell or alone) and not total and number <= max(self.gap, 1)
         if total:
             self._of_stage, self.total = total, self._base + total
             self._stages += [of_round, total, self.total]

@@ -21,6 +21,7 @@ _INTERVAL = re.compile(
     r"--?((?:save|ckpt|checkpoint)[-_](?:every|steps|interval|freq\w*)(?:[-_]\w+)?|every[-_]n[-_]train[-_]steps)(?:=(.+))?"
 )
 _NOTES = (".log", ".txt", ".json", ".jsonl", ".csv", ".yaml", ".yml", ".md", ".out", ".err", ".png", ".html")  # no weights are in these
+_GONE = "what was saved is not there any more"
 _TRAINER, _OWN = "transformers-trainer", 500  # steps between two checkpoints, by default
 
 
@@ -41,9 +42,18 @@ def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
         return ""
     furthest = max((int(row.get("step") or 0) for row in run.progress()), default=0)
     aside = sum(1 for event in run.events() if event["event"] == "checkpoint_set_aside")
+    if gone := _gone(run, place):
+        return gone
     what = f"nothing whole was saved ({counted(aside, 'checkpoint')} set aside)" if aside else "nothing was saved"
     reached = f"step {furthest:,} was the furthest" if furthest else "no step was seen"
     return f"{what}: no checkpoint in {short(place)}, {reached}{_interval(command, furthest)}"
+
+
+def _gone(run: RunFolder, place: Path) -> str:
+    """Say that checkpoints were seen that are not there any more; empty where none was seen, or its name is set aside."""
+    seen = max((row["wrote"][1] for row in run.progress() if row.get("wrote")), default=0)
+    aside = any(event["event"] == "checkpoint_set_aside" for event in run.events())
+    return f"{_GONE}: the newest checkpoint seen in {short(place)} was of step {seen:,}" if seen and not aside else ""
 
 
 def wrote_nothing(run: RunFolder, command: Command, steps: int) -> str:
@@ -51,6 +61,8 @@ def wrote_nothing(run: RunFolder, command: Command, steps: int) -> str:
     place, began = command.place, read_launch_spec(run.attempt(1))
     if place is None or began is None or not began.started or _written_since(place, clock.in_calendar(began.started)):
         return ""
+    if gone := _gone(run, place):
+        return gone
     return f"nothing was saved: no file of weights was written in {short(place)}{_interval(command, steps)}"
 
 
@@ -68,7 +80,8 @@ def _written_since(place: Path, since: float) -> bool:
 def rerun(lost: str | None, command: Command) -> str:
     """Say how to start a command again, and what that does. lost: as nothing_saved says."""
     if lost:
-        return "rerun the same command: it begins anew, because nothing was saved"
+        why = "nothing of it is there any more" if lost.startswith(_GONE) else "nothing was saved"
+        return f"rerun the same command: it begins anew, because {why}"
     if command.place is None and not command.callback:
         return "rerun the same command; where it saves is not known (--checkpoints DIR tells), so it may begin anew"
     return "rerun the same command to resume"

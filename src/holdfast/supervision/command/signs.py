@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.base.files import Json, read_json
 from holdfast.callback.account import step_counted
-from holdfast.diagnosis.logs.counters import Counter
+from holdfast.diagnosis.logs.counters import Counter, is_bar
 from holdfast.machine import clock
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
 from holdfast.run.command import Command
@@ -24,6 +24,8 @@ _READING = 1 << 17  # bytes a second: it loads something
 _SELDOM_S = 2.0  # between looks at what costs more than a file's size
 _MOST = 1 << 22  # bytes of new output that are read for its steps; what is before them is passed over
 _PATTERN_S = 2.0  # of the processor, for what was printed since the last look
+_OFTEN = 3  # pairs of steps between which a line stood: it comes by itself
+_MOST_KINDS, _LONGEST = 500, 200  # of lines that are remembered, and letters of one
 _NUMBER = re.compile(rb"(\d{1,12})\D*$")
 
 
@@ -51,6 +53,34 @@ class ProgressSigns:
     has_stages: bool = False
 
 
+class Chatter:
+    """Tells what a program prints from what it, or a monitor beside it, prints all the while, which is no sign that it trains."""
+
+    def __init__(self) -> None:
+        self._between: dict[str, int] = {}  # by a line's letters: between how many pairs of steps it was printed
+        self._now: set[str] = set()
+        self._rest = ""
+
+    def is_news(self, text: str, stepped: bool) -> bool:
+        """Return whether there is a line, or a bar, that has not stood between steps again and again. stepped: since the last call."""
+        if stepped:
+            for letters in self._now:
+                if letters in self._between or len(self._between) < _MOST_KINDS:
+                    self._between[letters] = self._between.get(letters, 0) + 1
+            self._now = set()
+        *lines, self._rest = (self._rest[-_LONGEST:] + text).replace("\r", "\n").split("\n")
+        known = [not line.strip() or self._knows(line) for line in lines]
+        return not all(known)
+
+    def _knows(self, line: str) -> bool:
+        if is_bar(line):
+            return False
+        letters = "".join(filter(str.isalpha, line))[:_LONGEST]
+        if len(self._now) < _MOST_KINDS:
+            self._now.add(letters)
+        return self._between.get(letters, 0) >= _OFTEN
+
+
 class Signs:
     """What one attempt shows. The best teller of steps wins: the callback, the user's own, the output, event files, checkpoints."""
 
@@ -64,6 +94,7 @@ class Signs:
         self.first: int | None = None
         self._silent_first: int | None = None  # as checkpoints and the like told it, before steps were seen in the output
         self.wrote: tuple[int, int] | None = None
+        self.chatter, self._news = Chatter(), ""
         self.too_slow = False  # whether the user's expression took too long
         self._at = 0
         self._tail = b""
@@ -81,11 +112,11 @@ class Signs:
         step, total, source = self._told()
         stepped = step is not None and step != self.step
         self.step = step if step is not None else self.step
-        told = printed or self._file_grew() or self._beat != beat
+        told = (printed and self.chatter.is_news(self._news, stepped)) or self._file_grew() or self._beat != beat
         if source == "output":
             self.first = min(filter(None, (self._silent_first, self.counter.first)), default=None)
         else:
-            self._silent_first = self.first = min(filter(None, (step, self.first)), default=None)
+            self._silent_first = self.first = min(filter(None, (step, self._silent_first)), default=None)  # what was printed counted others
         seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
         counter = self.counter
         return replace(
@@ -165,7 +196,8 @@ class Signs:
             self._at = handle.tell()
             cut = len(data) - next((n for n in (1, 2, 3) if data[-n:][:1] >= b"\xc0"), 0)  # a letter that is not there to its end
             data, self._tail = data[:cut], data[cut:]
-            self._count(data.decode(errors="replace"))
+            self._news = data.decode(errors="replace")
+            self._count(self._news)
             return True
         return False
 
