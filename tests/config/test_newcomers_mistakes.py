@@ -11,6 +11,8 @@ import yaml
 
 from holdfast.base.errors import Stop
 from holdfast.base_model.folder import read_model
+from holdfast.book import cards_of, shelves
+from holdfast.cli.commands.explain import EVERYDAY
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -90,12 +92,40 @@ def test_the_embedded_model_is_named_in_small_letters() -> None:
     [
         (["explain", "memory"], "gpu-oom-allocator"),
         (["explain", "oom"], "memory"),
-        (["explain", "HIPBLAS_STATUS_INTERNAL_ERROR"], "Remedies"),
+        (["explain", "HIPBLAS_STATUS_INTERNAL_ERROR"], "what helps"),
+        (["explain", "my run hangs"], "hang-waiting"),
+        (["explain", "rows of one batch"], "data-ragged"),
     ],
 )
 def test_explain_takes_words_and_lines(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert main(words) == 0
     assert said in capsys.readouterr().out
+
+
+FIRST = {
+    "memory": "gpu-oom-allocator",
+    "CUDA out of memory": "gpu-oom-allocator",
+    "nan": "nonfinite-detected",
+    "slow": "slower",
+    "hang": "hang-waiting",
+    "killed": "host-oom-sigkill",
+    "loss is zero": "no-signal-zero-from-start",
+    "no gpu": "torch-without-gpu",
+}
+
+
+@pytest.mark.parametrize("words", FIRST)
+def test_explain_puts_the_obvious_card_first_in_words(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    assert main(["explain", words]) == 0
+    said = capsys.readouterr().out
+    assert f"({FIRST[words]}" in said.splitlines()[1]
+    assert "what helps" in said
+    assert not any(sign in said for sign in ("(?", "\\b", "\\d", "[^", "One of:", "reading:"))
+
+
+def test_every_everyday_word_leads_to_cards_that_are_there() -> None:
+    there = {card for shelf in shelves() for card in cards_of(shelf)}
+    assert not {word: gone for word, cards in EVERYDAY.items() if (gone := set(cards) - there)}
 
 
 @pytest.mark.parametrize(
