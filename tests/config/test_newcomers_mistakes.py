@@ -60,6 +60,13 @@ MISTAKES = [
     ({"train": {"memory_limit": 24000}}, "train.memory_limit", "did you mean 24000MiB?"),
     ({"train": {"memory_limit": "8G"}}, "train.memory_limit", "did you mean 8GiB?"),
     ({"train": {"memory_limit": "8KiB"}}, "train.memory_limit", "8,192 bytes hold no model"),
+    ({"run": {"name": "my run"}}, "run.name", "write my-run (line 5)"),
+    ({"run": {"name": "../other"}}, "run.name", "another place is --run DIR"),
+    ({"run": {"notify": {"sendmail": "me at home"}}}, "run.notify.sendmail", "one address, such as"),
+    ({"train": {"frozen": "int4"}}, "train.frozen", "write nf4 (line 5)"),
+    ({"train": {"objective": "grpo"}}, "train.objective", "holdfast run -- python train.py"),
+    ({"train": {"warmup": "10 steps"}}, "train.warmup", "write 10 (line 5)"),
+    ({"data": {"files": "rows.jsonl", "format": "sharegpt"}}, "data.format", "write chat (line 3)"),
     ({"train": {"memory_limit": 0}}, "train.memory_limit", "write for example 8GiB"),
 ]
 
@@ -72,6 +79,7 @@ def test_a_mistake_in_a_config_is_answered(tmp_path: Path, more: dict[str, Any],
         load_config(tmp_path / "a.yaml")
     assert stop.value.code == 2
     assert f"- {place}" in stop.value.message
+    assert "^[" not in stop.value.message and "did you mean orpo" not in stop.value.message
     assert write in f"{stop.value}"
 
 
