@@ -12,6 +12,7 @@ import yaml
 from holdfast.base.errors import Stop
 from holdfast.base_model.folder import read_model
 from holdfast.book import cards_of, shelves
+from holdfast.cli.commands.check import _next
 from holdfast.cli.commands.explain import EVERYDAY
 from holdfast.cli.main import main
 from holdfast.config.config import Config
@@ -203,3 +204,24 @@ def test_each_number_of_a_config_has_a_most() -> None:
     schema = Config.model_json_schema()
     without = [path for path, part in _numbers(schema, "", schema["$defs"]) if not {"maximum", "exclusiveMaximum", "le"} & part.keys()]
     assert [path for path in without if not path.startswith("faults.")] == ["train.max_grad_norm"]  # a huge one leaves gradients alone
+
+
+def test_plan_check_and_data_check_end_with_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text("prompt;chosen;rejected\nWhat is it?;A tree;A bird\n")
+    assert main(["data", "check", "pairs.csv", "--workers", "1"]) == 1
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("next, for rows of preferences: holdfast data check pairs.csv --objective dpo")
+    )
+    assert _next([], ["a.yaml", "train.lr=1e-4"]) == "holdfast train a.yaml train.lr=1e-4"
+    assert _next(["first"], ["a.yaml"]).endswith("holdfast check a.yaml --only first")
+
+
+def test_a_linked_model_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "widened-7000ef").mkdir()
+    (tmp_path / "My-Model").symlink_to(tmp_path / "widened-7000ef")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE | {"model": "./My-Model"}))
+    assert load_config(tmp_path / "a.yaml").model == str(tmp_path.resolve() / "My-Model")
