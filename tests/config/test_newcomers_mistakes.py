@@ -11,6 +11,9 @@ import yaml
 
 from holdfast.base.errors import Stop
 from holdfast.base_model.folder import read_model
+from holdfast.book import cards_of, shelves
+from holdfast.cli.commands.check import _next
+from holdfast.cli.commands.explain import EVERYDAY
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -58,6 +61,13 @@ MISTAKES = [
     ({"train": {"memory_limit": 24000}}, "train.memory_limit", "did you mean 24000MiB?"),
     ({"train": {"memory_limit": "8G"}}, "train.memory_limit", "did you mean 8GiB?"),
     ({"train": {"memory_limit": "8KiB"}}, "train.memory_limit", "8,192 bytes hold no model"),
+    ({"run": {"name": "my run"}}, "run.name", "write my-run (line 5)"),
+    ({"run": {"name": "../other"}}, "run.name", "another place is --run DIR"),
+    ({"run": {"notify": {"sendmail": "me at home"}}}, "run.notify.sendmail", "one address, such as"),
+    ({"train": {"frozen": "int4"}}, "train.frozen", "write nf4 (line 5)"),
+    ({"train": {"objective": "grpo"}}, "train.objective", "holdfast run -- python train.py"),
+    ({"train": {"warmup": "10 steps"}}, "train.warmup", "write 10 (line 5)"),
+    ({"data": {"files": "rows.jsonl", "format": "sharegpt"}}, "data.format", "write chat (line 3)"),
     ({"train": {"memory_limit": 0}}, "train.memory_limit", "write for example 8GiB"),
 ]
 
@@ -70,6 +80,7 @@ def test_a_mistake_in_a_config_is_answered(tmp_path: Path, more: dict[str, Any],
         load_config(tmp_path / "a.yaml")
     assert stop.value.code == 2
     assert f"- {place}" in stop.value.message
+    assert "^[" not in stop.value.message and "did you mean orpo" not in stop.value.message
     assert write in f"{stop.value}"
 
 
@@ -90,12 +101,40 @@ def test_the_embedded_model_is_named_in_small_letters() -> None:
     [
         (["explain", "memory"], "gpu-oom-allocator"),
         (["explain", "oom"], "memory"),
-        (["explain", "HIPBLAS_STATUS_INTERNAL_ERROR"], "Remedies"),
+        (["explain", "HIPBLAS_STATUS_INTERNAL_ERROR"], "what helps"),
+        (["explain", "my run hangs"], "hang-waiting"),
+        (["explain", "rows of one batch"], "data-ragged"),
     ],
 )
 def test_explain_takes_words_and_lines(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert main(words) == 0
     assert said in capsys.readouterr().out
+
+
+FIRST = {
+    "memory": "gpu-oom-allocator",
+    "CUDA out of memory": "gpu-oom-allocator",
+    "nan": "nonfinite-detected",
+    "slow": "slower",
+    "hang": "hang-waiting",
+    "killed": "host-oom-sigkill",
+    "loss is zero": "no-signal-zero-from-start",
+    "no gpu": "torch-without-gpu",
+}
+
+
+@pytest.mark.parametrize("words", FIRST)
+def test_explain_puts_the_obvious_card_first_in_words(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    assert main(["explain", words]) == 0
+    said = capsys.readouterr().out
+    assert f"({FIRST[words]}" in said.splitlines()[1]
+    assert "what helps" in said
+    assert not any(sign in said for sign in ("(?", "\\b", "\\d", "[^", "One of:", "reading:"))
+
+
+def test_every_everyday_word_leads_to_cards_that_are_there() -> None:
+    there = {card for shelf in shelves() for card in cards_of(shelf)}
+    assert not {word: gone for word, cards in EVERYDAY.items() if (gone := set(cards) - there)}
 
 
 @pytest.mark.parametrize(
@@ -165,3 +204,24 @@ def test_each_number_of_a_config_has_a_most() -> None:
     schema = Config.model_json_schema()
     without = [path for path, part in _numbers(schema, "", schema["$defs"]) if not {"maximum", "exclusiveMaximum", "le"} & part.keys()]
     assert [path for path in without if not path.startswith("faults.")] == ["train.max_grad_norm"]  # a huge one leaves gradients alone
+
+
+def test_plan_check_and_data_check_end_with_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text("prompt;chosen;rejected\nWhat is it?;A tree;A bird\n")
+    assert main(["data", "check", "pairs.csv", "--workers", "1"]) == 1
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("next, for rows of preferences: holdfast data check pairs.csv --objective dpo")
+    )
+    assert _next([], ["a.yaml", "train.lr=1e-4"]) == "holdfast train a.yaml train.lr=1e-4"
+    assert _next(["first"], ["a.yaml"]).endswith("holdfast check a.yaml --only first")
+
+
+def test_a_linked_model_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "widened-7000ef").mkdir()
+    (tmp_path / "My-Model").symlink_to(tmp_path / "widened-7000ef")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE | {"model": "./My-Model"}))
+    assert load_config(tmp_path / "a.yaml").model == str(tmp_path.resolve() / "My-Model")

@@ -58,6 +58,8 @@ class Parser(argparse.ArgumentParser):
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
         if takes_settings and wrong and wrong[2] and (not near or near == ["--help"] or wrong[2].startswith("--set")):
             hint = f"settings are given without dashes, as in {_as_setting(message[wrong.start(2) :]) or 'train.lr=1e-4'}; "
+        if takes_settings and wrong and wrong[2] and (setting := _as_setting(message[wrong.start(2) :])) and word not in known:
+            hint = f"settings are given without dashes, as in {setting}; "
         if word in ("resume", "continue"):
             hint = "an unfinished run goes on by itself: rerun `holdfast train CONFIG` (or `holdfast run -- COMMAND`) as it was begun; "
         if word.startswith("--") and (meant := next((said for name, said in _WITHOUT_OPTION.items() if name in word), "")):

@@ -212,8 +212,16 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
     data["weights"] = {str(find_path(name, folder) or name): weight for name, weight in config.data.weights.items()}
     start = config.adapter.start
     adapter = config.adapter.model_copy(update={"start": str(find_path(start, folder) or start)}) if start else config.adapter
-    model = config.model if config.model in ("", *EMBEDDED) else str(find_path(config.model, folder) or config.model)
+    model = config.model
+    if model not in ("", *EMBEDDED) and (found := find_path(model, folder)):
+        model = str(_under_its_name(Path(model).expanduser(), folder) or found)
     return config.model_copy(update={"data": config.data.model_copy(update=data), "model": model, "adapter": adapter})
+
+
+def _under_its_name(path: Path, folder: Path) -> Path | None:
+    """Return the absolute path of a link under the link's own name; None for what is no link."""
+    there = next((candidate for candidate in (folder / path, path) if candidate.exists()), path)
+    return there.parent.resolve() / there.name if there.is_symlink() and there.name else None
 
 
 def _near(path: Path) -> str:

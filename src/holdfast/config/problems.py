@@ -17,7 +17,7 @@ from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS
 from holdfast.config.key_lines import key_line
 
 EVERY_KEY = "`holdfast schema` lists every key"
-_NUMBER = re.compile(r"(\d+(?:[.,]\d+)?)\s*([%kKmM]?)")  # with a comma, a per cent sign, or a letter for thousands
+_NUMBER = re.compile(r"(\d+(?:[.,]\d+)?)\s*([%kKmM]?)(?: ?(?:steps?|epochs?|tokens?|s|sec|seconds))?")  # with a comma, a sign, a unit
 _KIND = re.compile(r"str|int|bool|constrained-int|(literal|list|dict)\[.*\]")  # pydantic's names for what a value may be
 _WRITE = "; write "
 _SHOULD = "input should be "
@@ -30,12 +30,33 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * _SHOWN
 _AS_SECTION = {"data": "data: {{files: {}}}", "adapter": "adapter: {{type: {}}}"}  # sections that people write as one value
 _INSTEAD_OF = {  # values of other keys
     ("train.weights", "full"): "it says how trained weights are held; `adapter: {type: full}` trains all of them",
+    **{("train.frozen", word): "4 bits are nf4 (or fp4): write nf4" for word in ("int4", "4bit", "4-bit", "4", "q4", "nf-4", "bnb-4bit")},
+    **{("train.frozen", word): "8 bits are int8: write int8" for word in ("8bit", "8-bit", "8", "q8")},
+    **{
+        ("data.format", word): "turns are the layout chat: write chat"
+        for word in ("sharegpt", "chatml", "openai", "messages", "conversations")
+    },
+    **{
+        ("data.format", word): "pairs need no format: write auto, and train.objective: dpo" for word in ("dpo", "preference", "preferences")
+    },
+    **{
+        (
+            "train.objective",
+            word,
+        ): "holdfast learns from rows, not by rewards of what is sampled; `holdfast run -- python train.py` protects TRL's"
+        for word in ("grpo", "ppo", "rloo", "rlhf", "online_dpo", "gspo")
+    },
     ("adapter.type", "qlora"): "4 bits are train.frozen: nf4, beside adapter.type lora",
     ("adapter.type", "none"): "`adapter: {type: full}` trains all weights, without an adapter",
+}
+_PATTERNS = {  # what a text may be that has a form
+    "run.name": ": letters, digits, - _ and . only, as it becomes a folder under runs/ (another place is --run DIR); write {0}",
+    "notify.sendmail": ": one address, such as me@example.org, without spaces",
 }
 _PLAINLY = {
     "model_type": "a section of keys is needed",
     "dict_type": "keys with values are needed",
+    "string_pattern_mismatch": "it has signs that cannot stand there",
     "too_short": "at least one is needed",
     "invalid_key": "a key is a word; within { } a comma parts entries, so numbers there have a point (0.0002)",
 }
@@ -84,10 +105,11 @@ def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[
     message = re.split(", (?:unable to|got a number)", problem["msg"].removeprefix("Value error, "))[0]
     if not path:
         return _PLAINLY.get(kind, message)
-    said = _INSTEAD_OF.get((path, str(value).lower())) or _PLAINLY.get(kind) or message[0].lower() + message[1:]
+    instead = _INSTEAD_OF.get((path, str(value).lower()), "")
+    said = instead or _PLAINLY.get(kind) or message[0].lower() + message[1:]
     if path in _AS_SECTION and isinstance(value, str):
         said += f": write `{_AS_SECTION[path].format(value)}`"
-    return f"{path}:{'' if isinstance(value, dict) else f' {_short(value)}:'} {said}{_meant(problem)}"
+    return f"{path}:{'' if isinstance(value, dict) else f' {_short(value)}:'} {said}{'' if instead else _meant(problem)}"
 
 
 def _meant(problem: ErrorDetails) -> str:
@@ -97,6 +119,8 @@ def _meant(problem: ErrorDetails) -> str:
         words = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         near = difflib.get_close_matches(str(value).lower(), words, 1, 0.6)
         return f"; did you mean {near[0]}?" if near else ""
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS.get(".".join(map(str, problem["loc"][-2:])), "").format(re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._"))
     if kind == "int_from_float":
         return f"{_WRITE}{round(value)}"
     if kind not in ("float_parsing", "int_parsing") or not (found := _NUMBER.fullmatch(str(value).strip())):

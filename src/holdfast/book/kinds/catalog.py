@@ -6,6 +6,7 @@ A card is a YAML file, or a Python module whose `CARD` is the card (for kinds th
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,6 +21,7 @@ from holdfast.config.yaml_tree import in_one_line, value_of
 ClaimStanding = Literal["confirmed", "reported", "folk", "refuted"]
 Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
 C = TypeVar("C", bound="Card")
+_WIDTH = 110  # letters of a line in a terminal
 
 
 class SuggestedRemedy(BaseModel, frozen=True, extra="forbid"):
@@ -56,8 +58,26 @@ class Card(BaseModel, frozen=True, extra="forbid"):
         """Yield what this kind adds to the card's page, as Markdown lines."""
         return iter(())
 
+    def examples(self) -> list[str]:
+        """Return lines that a log holds where this card speaks; none where the kind reads no log."""
+        return []
+
+    def told(self) -> str:
+        """Return the card in words for a terminal: what happens, what helps, where it is from, without what only the matching needs."""
+        cause = f"; cause: {self.chapter()}" if self.chapter() not in ("all", self.id) else ""
+        lines = [self.title, f"({self.id}{cause})", "", textwrap.fill(self.why, _WIDTH), ""]
+        lines += ["what helps, in this order:"] * bool(self.remedies)
+        for at, remedy in enumerate(self.remedies, 1):
+            ways = [f"{key}={value}" for key, value in remedy.patch.items()] + [remedy.command] * bool(remedy.command)
+            lines += [f"  {at}. {remedy.what} ({remedy.standing})", *(f"     -> {way}" for way in ways)]
+        lines += ["  a key with a value goes into the config, or behind the command"] * any(remedy.patch for remedy in self.remedies)
+        if examples := self.examples():
+            lines += [""] * bool(self.remedies) + ["a log then says, for example:", *(f"  {example}" for example in examples)]
+        lines += [""] * bool(self.remedies or examples)
+        return "\n".join([*lines, "sources: " + " ".join(dict.fromkeys(self.source))])
+
     def page(self) -> str:
-        """Return the card as Markdown."""
+        """Return the card as Markdown, with what it matches."""
         lines = [f"## {self.id}", "", f"**{self.title}.** {self.why}", ""]
         if self.remedies:
             lines += ["Remedies, in order:", ""]
@@ -98,10 +118,10 @@ def _read(file: Path, kind: type[C], package: str) -> C:
     try:
         tree = value_of(read_small(file).decode())
         if not isinstance(tree, dict):
-            raise Stop(USAGE, f"{file}: a card is a mapping of fields", "`holdfast explain CARD` shows what one looks like")
+            raise Stop(USAGE, f"{file}: a card is a mapping of fields", "docs/how-to/write-a-card.md shows what one looks like")
         return kind.model_validate({**tree, "id": name})
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise Stop(USAGE, f"{file} cannot be read: {in_one_line(error)}") from None
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors())
-        raise Stop(USAGE, f"{file}: {problems}", "`holdfast explain CARD` shows what a card looks like") from None
+        raise Stop(USAGE, f"{file}: {problems}", "docs/how-to/write-a-card.md shows what a card looks like") from None

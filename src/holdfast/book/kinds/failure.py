@@ -19,6 +19,7 @@ CAUSES = (
     *("driver_or_firmware", "wrong_device_selected", "network_unavailable", "blas_library_failure", "gpu_kernel_fault", "native_crash"),
     *("kernel_cache_unusable", "allocator_option_bug", "hardware_fault", "hang", "crash_at_exit", "healthy"),
 )
+_SHOWN = 150  # letters of an example
 Cause = Literal[CAUSES]  # type: ignore[valid-type]
 
 
@@ -62,6 +63,15 @@ class Failure(Card):
     def chapter(self) -> str:
         """Return the cause: failures are grouped by it."""
         return str(self.cause)
+
+    def examples(self) -> list[str]:
+        """Return two short lines of the card's own proof as a person meets them."""
+        lines = [
+            " ".join(hit.split())
+            for hit in self.hits
+            if isinstance(hit, str) and not hit.startswith("reading:") and "\n" not in hit.strip()
+        ]
+        return [line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…" for line in lines[:2]]
 
     def details(self) -> Iterator[str]:
         """Yield cause and patterns, as Markdown."""

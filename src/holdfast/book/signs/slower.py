@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from holdfast.base.files import Json
+from holdfast.book.kinds.catalog import SuggestedRemedy
 from holdfast.book.kinds.sign import Sign
 
 _WIDTH, _TIMES = 20, 2.0
@@ -25,6 +26,26 @@ CARD = Sign(
     title="steps get slower",
     why="The same work takes longer. A card that throttles, swapping, and other programs on the machine all look like this.",
     source=["https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html"],
+    remedies=[
+        SuggestedRemedy(
+            id="what-slows-the-card",
+            what="Ask the card whether heat or power holds it back (AMD: amd-smi metric)",
+            command="nvidia-smi -q -d PERFORMANCE,TEMPERATURE",
+            standing="confirmed",
+        ),
+        SuggestedRemedy(
+            id="memory-and-neighbours",
+            what="See who else computes here, and whether main memory is short (the column si says what is swapped in)",
+            command="vmstat 5",
+            standing="confirmed",
+        ),
+        SuggestedRemedy(
+            id="slow-from-the-start",
+            what="Slow from the first step on: compare with what this machine can do, and let faster settings be tried",
+            command="holdfast check CONFIG --only start,speed; holdfast tune CONFIG",
+            standing="confirmed",
+        ),
+    ],
     look=look,
     hits=[{"seconds": [1.0] * 60 + [3.0] * 20, "tokens": [100] * 80}],
     misses=[{"seconds": [1.0] * 80, "tokens": [100] * 80}, {"seconds": [1.0] * 60 + [3.0] * 20, "tokens": [100] * 60 + [300] * 20}],

@@ -6,6 +6,7 @@ Items: start, first, overfit, precision, order, resume, speed. Each is an experi
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         write_page(arguments.html, check_page(arguments.config.name, answer), answer)
     failed = [item.id for item in found if item.verdict == "failed"]
     terminal.say(_counted(found))
+    terminal.say(f"next: {_next(failed, [str(arguments.config), *arguments.overrides])}")
     return (BLOCKED if failed else DONE), answer
 
 
@@ -114,6 +116,12 @@ def _counted(found: list[Item]) -> str:
     names = {mark: [item.id for item in found if item.verdict == mark] for mark in ("passed", "failed", "unknown")}
     rest = [f"{words}: {', '.join(names[mark])}" for mark, words in (("failed", "failed"), ("unknown", "unknown")) if names[mark]]
     return "; ".join([f"{len(names['passed'])} of {counted(len(found), 'item')} passed", *rest])
+
+
+def _next(failed: list[str], given: list[str]) -> str:
+    """Return the command that comes next: training, or, once what failed is mended, those items again."""
+    words = shlex.join(given)
+    return f"mend what stands behind ->, then holdfast check {words} --only {','.join(failed)}" if failed else f"holdfast train {words}"
 
 
 def _last_run(config: Config, file: Path) -> Json | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
 from holdfast.report.plan.lines import PlanView
 from holdfast.report.plan.page import plan_page
-from holdfast.run.plan import Seconds
+from holdfast.run.plan import Plan, Seconds
 
 EXAMPLE = "holdfast plan my-run.yaml --card 'RTX 4090' adapter.r=32"
 WORK = "planning the run"
@@ -76,6 +78,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     plan = planned.plan.model_copy(update={"reasons": (*planned.plan.reasons, *told)})
     learns = what_learns(plan, config, planned.model) if plan.learns else ""
     view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
+    view.next(_next(arguments, plan, bool(blocked)))
     if arguments.why:
         write_in_folder(
             arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"
@@ -83,6 +86,26 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         view.saved(arguments.why)
     cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
     return BLOCKED if plan.fits is False or blocked else DONE, plan.model_dump(mode="json") | cost
+
+
+def _next(arguments: argparse.Namespace, plan: Plan, blocked: bool) -> str:
+    """Return the command that comes next: a check of the run, or, where it does not fit, the plan of the quickest change that would."""
+    words, here = shlex.join([str(arguments.config), *arguments.overrides]), not (arguments.card or arguments.machine or arguments.memory)
+    if blocked:
+        return f"holdfast doctor {words}"
+    if plan.fits is not False:
+        return f"holdfast check {words}; holdfast train {words}" + ("" if here else ", on that machine")
+    fitting = [other for other in plan.alternatives if other.fits and re.fullmatch(r"\S+=\S+( \S+=\S+)*", other.change)]
+    quickest = min(fitting, key=lambda other: other.slower or 1.0, default=None)
+    if quickest is None:
+        return "docs/how-to/low-memory.md, or a smaller model"
+    where = shlex.join([word for name in ("card", "machine", "memory") for word in _option(arguments, name)])
+    return f"holdfast plan {words} {quickest.change}{where and f' {where}'}; what helps goes into {arguments.config}"
+
+
+def _option(arguments: argparse.Namespace, name: str) -> list[str]:
+    value = getattr(arguments, name)
+    return [f"--{name}", str(value[0] if isinstance(value, list) else value)] if value else []
 
 
 def _with_rows(config: Config) -> Config:

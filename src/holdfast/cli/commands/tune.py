@@ -78,6 +78,7 @@ def _climbed(arguments: argparse.Namespace, config: Config, place: Path, termina
         machine = read_json(folder.machine_file) or {}
         base = settings_in(folder.timeline_file).model_dump(mode="json")
         with laboratory_of(folder, config, terminal, _START_S) as lab:
+            terminal.say("first the reference, the slowest: plain kernels in fp32. What it takes bounds the rest, and is told then")
             bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), {}, facts={"settings": base})
             way = climb(bench, base, cards_of("rungs").values(), device_of(machine, base), tell)
     return _answer(way, config, machine, folder, terminal)

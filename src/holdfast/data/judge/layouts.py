@@ -44,7 +44,7 @@ CONVERSATIONS = ("chat", "preference")
 WITHOUT_TURNS = ("prompt-completion", "text")  # the layouts that no chat template is written around
 _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
-    "question-answer: question + answer; text: text"
+    "question-answer: question + answer; text: text; preferences: prompt + chosen + rejected"
 )
 
 

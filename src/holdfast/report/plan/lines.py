@@ -77,6 +77,11 @@ class PlanView:
                 told = f"{gib(row['peak_bytes'])}, {how}" if row["fits"] else f"does not fit: {gib(row['peak_bytes'])} at least"
                 self._say(f"  {row['memory_bytes'] / 2**30:6.0f} GiB  {told}")
 
+    def next(self, command: str) -> None:
+        """Say which command comes next."""
+        if not self.quiet:
+            self._say(f"next: {command}")
+
     def saved(self, file: object) -> None:
         self._say(f"where each byte goes: {file}")
 

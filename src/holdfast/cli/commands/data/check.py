@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 
 from holdfast.base.errors import BLOCKED, DONE
 from holdfast.base.files import Json
+from holdfast.base.inert import say
 from holdfast.cli.commands.data.passes import add_shared_arguments, answer_of, codec_of, crew_of, rules_of, tell
 from holdfast.cli.row_check import add_kinds, checked_by_kind
 from holdfast.data.files.paths import expand
@@ -42,5 +44,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         answer["second_look"] = {"model": arguments.second_look} | look.as_json()
         answer |= {"notes": answer["notes"] | look.counts, "examples": answer["examples"] | examples}
     tell(arguments, answer)
+    if arguments.objective == "sft" and answer["by_reason"].get("preference_row") and not arguments.json:
+        say(f"next, for rows of preferences: holdfast data check {shlex.join(arguments.paths)} --objective dpo (marked answers: kto)")
     unweighted = arguments.row_weight and not answer["weights"]["rows"]
     return BLOCKED if answer["rejected"] or answer["empty_files"] or unweighted else DONE, answer
