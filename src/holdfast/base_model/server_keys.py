@@ -67,7 +67,10 @@ def ignored(config: Json, keys: Iterable[str]) -> list[IgnoredKeys]:
     whole = [(TOWERS, [name for name, part in zip(names, parts, strict=True) if part == "towers"])]
     stacked = [name for name, part in zip(names, parts, strict=True) if part == "experts" and not _of_one_expert(name)]
     both = len({".base_layer." in name for name in stacked}) == 2  # vLLM reads gate_up_proj and down_proj together
-    whole += [(of_stacks(config) if both else EXPERTS, stacked), (LANGUAGE.format(name=lost[0].partition(".lora_")[0]) if lost else "", lost)]
+    whole += [
+        (of_stacks(config) if both else EXPERTS, stacked),
+        (LANGUAGE.format(name=lost[0].partition(".lora_")[0]) if lost else "", lost),
+    ]
     return [IgnoredKeys(why, len(some) == len(names)) for why, some in whole if some]
 
 
