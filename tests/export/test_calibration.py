@@ -131,12 +131,9 @@ def test_of_a_model_trained_as_a_whole_rounding_to_16_bits_is_told_by_a_file_of_
 
     def compared(file: Path, lora: None, kind: str, *more: Any) -> Comparison:
         found = compare(file, lora, kind, *more)
-        far = {"f16": 4e-4, "f32": 1e-9 if wide else 4e-4}[kind] if not file.name.startswith("base-") else 1e-9
-        return replace(
-            found,
-            figures=found.figures | {"nmse": far, "kl_per_token": 1e-4, "learned": None},
-            reasons=beyond(figures(far), kinds.budget_of(kind)),
-        )
+        far = 1e-9 if file.name.startswith("base-") or (wide and kind == "f32") else 4e-4
+        seen = found.figures | {"nmse": far, "kl_per_token": 1e-4, "learned": None}
+        return replace(found, figures=seen, reasons=beyond(seen, kinds.budget_of(kind)))
 
     monkeypatch.setattr(judge, "compare_gguf", compared)
     if not wide:
