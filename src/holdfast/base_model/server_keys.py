@@ -32,7 +32,7 @@ _OWN_NAMES = (
     "unlimited_ocr",
     "kosmos-2.5",
     "mistral_large4",
-)  # their class has no `language_model`; vLLM runs it by transformers
+)  # no `language_model`; vLLM runs them by transformers
 TOWERS = (
     "vLLM ignores an adapter's part in a vision or audio tower, without an error, unless started with --enable-tower-connector-lora;"
     " SGLang ignores it, or takes a tower's layers for those of the language half"
