@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -27,7 +28,7 @@ import transformers  # noqa: E402
 from peft import PeftModel  # noqa: E402
 from tiny_model import make, types  # noqa: E402
 
-from holdfast.base_model.folder import read_model  # noqa: E402
+from holdfast.base_model.folder import read_model, stored_tensors  # noqa: E402
 from holdfast.base_model.server_keys import HALF, ignored  # noqa: E402
 from support import forked  # noqa: E402
 
@@ -62,6 +63,8 @@ def _wrong(found: dict[str, Any]) -> str:
         told.append(f"the adapter changes the logits of AutoModelForCausalLM by {other:.1e}")
     if found.get("merged_differs", 0.0) > _ALIKE and found["merged_rounds"] > _SAME:
         told.append(f"the merged model's change differs from the adapter's by {found['merged_differs']:.2f} of it")
+    if found.get("planned", found.get("trained")) != found.get("trained"):
+        told.append(f"the plan says {found['planned']:,} trained parameters, the adapter has {found['trained']:,}")
     if found.get("servers") and not found.get("servers_told"):
         told.append(f"not told: {found['servers'][0]}")
     return "; ".join(told)
@@ -90,7 +93,13 @@ def _trained(folder: Path) -> dict[str, Any]:
         begun = bool(summary.get("steps"))
         return {"verdict": "wrong" if begun or "Traceback" in said or "gave up" in said else "refused", "why": _sentence(said)}
     learns = {part: one["share_of_kind"] for part, one in summary.get("learns", {}).items() if one["parameters"]}
-    return {"resumed": summary.get("attempts", 1) > 1 and summary["steps"] == _STEPS, "learns": learns, "said": said}
+    counts = {"planned": sum(one["parameters"] for one in summary.get("learns", {}).values()), "trained": _size(folder / "run" / "adapter")}
+    return {"resumed": summary.get("attempts", 1) > 1 and summary["steps"] == _STEPS, "learns": learns, "said": said} | counts
+
+
+def _size(adapter: Path) -> int:
+    """The parameters in an adapter's file."""
+    return sum(math.prod(tensor.shape) for tensor in stored_tensors(adapter / "adapter_model.safetensors").values())
 
 
 def _exported(folder: Path) -> dict[str, Any]:

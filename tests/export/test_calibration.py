@@ -14,9 +14,10 @@ import pytest
 
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json
+from holdfast.base_model.folder import read_model
 from holdfast.export import ask
 from holdfast.export import export as whole
-from holdfast.export.export import ExportRequest
+from holdfast.export.export import ExportRequest, export
 from holdfast.export.gguf import export as exporting
 from holdfast.export.gguf import judge, kinds
 from holdfast.export.gguf.export import export_gguf
@@ -113,6 +114,34 @@ def test_the_base_alone_is_made_and_asked(adapter: Path, tmp_path: Path, said: l
     checked = export_gguf(order_of(adapter, tmp_path / "out", said), ["f16"], Tools())["checked"]
     assert 0 < checked["base_alone"]["nmse"] < 1e-4 and checked["budget"]["nmse"] == 2 * checked["base_alone"]["nmse"]
     assert [file.name for file in (tmp_path / "out").glob("*.gguf")] == ["adapter-f16.gguf"]
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_of_a_model_trained_as_a_whole_rounding_to_16_bits_is_told_by_a_file_of_32(
+    wide: bool, adapter: Path, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its base's weights may have 16 bits or fewer to begin with, and cost nothing in 16."""
+    model = tmp_path / "model"
+    base = read_subject(adapter).facts.folder
+    order = order_of(adapter, tmp_path / "out", said)
+    export(replace(order_of(adapter, model, said, "merged"), wide=True))
+    order = replace(order, subject=replace(order.subject, tuned=model, config={}, whole=read_model(str(model))))
+    assert order.subject.facts.folder == base
+    compare = judge.compare_gguf
+
+    def compared(file: Path, lora: None, kind: str, *more: Any) -> Comparison:
+        found = compare(file, lora, kind, *more)
+        far = 1e-9 if file.name.startswith("base-") or (wide and kind == "f32") else 4e-4
+        seen = found.figures | {"nmse": far, "kl_per_token": 1e-4, "learned": None}
+        return replace(found, figures=seen, reasons=beyond(seen, kinds.budget_of(kind)))
+
+    monkeypatch.setattr(judge, "compare_gguf", compared)
+    if not wide:
+        with pytest.raises(Stop, match=r"NMSE of its logits is 4\.00e-04"):
+            export_gguf(order, ["f16"], Tools())
+        return
+    checked = export_gguf(order, ["f16"], Tools())["checked"]
+    assert checked["budget"]["nmse"] == 1e-3 and [file.suffix for file in (tmp_path / "out").glob("*.gguf")] == [".gguf"]
 
 
 def test_a_type_that_is_refused_leaves_the_others(adapter: Path, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

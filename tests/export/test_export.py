@@ -116,6 +116,16 @@ def test_every_kind_of_lora_is_merged_as_peft_computes_it(kind: str, made: Any, 
         assert_equal_but_for_rounding(ours[name], tensor, 1, torch.bfloat16, name)  # as it is stored
 
 
+def test_an_adapter_scaled_by_the_root_of_its_rank_is_written_so_that_all_read_its_scale(made: Any, tmp_path: Path, here: None) -> None:
+    """SGLang and llama.cpp's convert_lora_to_gguf.py divide lora_alpha by r, whatever use_rslora says."""
+    adapter = make_adapter(made("qwen2").base, tmp_path / "adapter", use_rslora=True)
+    checked = export(order_of(adapter, tmp_path / "out", "adapter"))["checked"]
+    theirs, ours = (json.loads((folder / "adapter_config.json").read_text()) for folder in (adapter, tmp_path / "out"))
+    assert theirs["use_rslora"] and not ours["use_rslora"]
+    assert ours["lora_alpha"] / ours["r"] == pytest.approx(theirs["lora_alpha"] / theirs["r"] ** 0.5, rel=1e-12)
+    assert checked["nmse"] < 1e-12 and "use_rslora" not in (tmp_path / "out/README.md").read_text()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("given", [[3, 5], [3, 5, 10**6], {"lm_head": [3, 5, 200]}, None])
 def test_single_tokens_that_the_base_has_no_rows_for_are_refused(given: Any, made: Any, tmp_path: Path) -> None:

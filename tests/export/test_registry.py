@@ -83,6 +83,7 @@ LORA = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "use_r
         ({"lora_alpha": 0}, False),
         ({"lora_alpha": 8}, False),
         ({"use_rslora": True}, False),
+        ({"use_rslora": True, "r": 16, "lora_alpha": 4}, False),
         ({"alpha_pattern": {"q_proj": 1}}, False),
         ({"target_modules": ["q_proj"]}, False),
         ({"layer_replication": [[2, 3], [0, 1]]}, False),
@@ -94,6 +95,12 @@ LORA = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "use_r
 def test_what_changes_the_logits_is_part_of_what_a_version_is(changes: dict[str, Any], same: bool) -> None:
     assert (settings_of(LORA | changes) == settings_of(LORA)) is same
     assert settings_of({"layer_replication": [[2, 3], [0, 1]]}) != settings_of({"layer_replication": [[0, 1], [2, 3]]})
+
+
+def test_an_adapter_scaled_by_the_root_of_its_rank_is_the_same_said_plainly() -> None:
+    assert settings_of(LORA | {"use_rslora": True, "r": 16}) == settings_of(LORA | {"r": 16, "lora_alpha": 64})
+    by_module = LORA | {"use_rslora": True, "rank_pattern": {"q_proj": 4}}
+    assert settings_of(by_module)["use_rslora"], "each module has a scale of its own there"
 
 
 def test_the_same_weights_with_another_scaling_inherit_no_verdict(assets: Any, tmp_path: Path) -> None:

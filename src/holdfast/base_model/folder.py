@@ -18,7 +18,7 @@ from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 from holdfast.base_model.tensor_header import NoTensors, TensorEntry, read_header
 
-_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings")
+_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings", "unembed", "segment_emb")
 _OUTPUT = "output"  # the output layer in Mistral's own files; within a layer the name means others
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
@@ -43,9 +43,14 @@ class ModelFacts:
 
     @property
     def text(self) -> Json:
-        """What config.json says of the language model: of a wrapped one that stands under text_config."""
+        """What config.json says of the language model: of a wrapped one that stands under text_config.
+
+        Nemotron-H lists its layers and does not say how many they are.
+        """
         inner = self.config.get("text_config")
-        return self.config | inner if isinstance(inner, dict) else self.config
+        said = self.config | inner if isinstance(inner, dict) else self.config
+        listed = said.get("layers_block_type")
+        return {"num_hidden_layers": len(listed)} | said if isinstance(listed, list) else said
 
     @property
     def positions(self) -> int | None:

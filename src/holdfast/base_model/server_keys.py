@@ -1,13 +1,17 @@
 """Which tensors of a LoRA adapter vLLM and SGLang find no module for, by their names. Pure.
 
-Both load such an adapter and answer as the base model does, without an error. Each rule names where it was read:
+Read in the packages vLLM 0.33.0 and SGLang 0.5.23; each rule names where:
 
-* vLLM takes `base_model.model.` off and puts the checkpoint's prefixes into its own (`hf_to_vllm_mapper` of each model's class): the
-  language half of a wrapped model has to begin with `model.language_model.` (vllm-project/vllm#39369, #48019); Qwen2-VL and Qwen2.5-VL
-  know the older `model.`, too (vllm/model_executor/models/qwen2_vl.py).
-* vLLM adapts towers only with --enable-tower-connector-lora (vllm-project/vllm#23796, #35147), SGLang never (sgl-project/sglang#28784).
-* Of experts, both look for a tensor of each expert; those of PEFT's target_parameters are passed over (vllm-project/vllm#41384,
-  sgl-project/sglang#25528).
+* vLLM takes `base_model.model.` off and puts the checkpoint's prefixes into its own (`hf_to_vllm_mapper` of each model's class); what no
+  module has is left out without an error (lora/model_manager.py, activate_adapter). In a wrapped model it knows the language half as
+  `model.language_model.` (vllm-project/vllm#39369, #48019); the older `model.` too where a class maps that (OLDER_NAMES_TOO), and
+  `model.text_model.` where its own modules are named so (idefics3.py). A class it has not, it runs by transformers, with the names there.
+* vLLM adapts towers only with --enable-tower-connector-lora (vllm-project/vllm#23796, #35147). SGLang goes by `layers.N.` and the module's
+  last name alone (srt/lora/lora.py, mem_pool.py), so it finds every language half, and takes a tower's layers for those of the language
+  half; what has no such number it leaves out (sgl-project/sglang#28784).
+* Stacks of experts, as PEFT's target_parameters name them: vLLM reads them for classes with `is_3d_moe_weight` alone, and there both of
+  them (lora/model_manager.py, _stack_moe_lora_weights); elsewhere it ends with an AssertionError (lora/layers/fused_moe.py, set_lora),
+  older ones left them out (vllm-project/vllm#41384). SGLang skips them with a warning (sgl-project/sglang#25528).
 """
 
 from __future__ import annotations
@@ -21,12 +25,30 @@ from holdfast.base_model.parts import part_of
 from holdfast.base_model.types import WRAPPED
 
 _PREFIX = "base_model.model."
-_OLDER_NAMES_TOO = ("qwen2_vl", "qwen2_5_vl")
+_OLDER_NAMES_TOO = ("qwen2_vl", "qwen2_5_vl", "exaone4_5", "gemma4", "gemma4_unified", "mistral3", "ernie4_5_vl_moe")
+_STACKS = ("qwen3_5_moe", "qwen3_vl_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "gpt_oss", "interns1_pro")
+_OWN_NAMES = (
+    "deepseek_ocr2",
+    "unlimited_ocr",
+    "kosmos-2.5",
+    "mistral_large4",
+)  # no `language_model`; vLLM runs them by transformers
 TOWERS = (
     "vLLM ignores an adapter's part in a vision or audio tower, without an error, unless started with --enable-tower-connector-lora;"
-    " SGLang ignores it always"
+    " SGLang ignores it, or takes a tower's layers for those of the language half"
 )
-EXPERTS = "vLLM and SGLang ignore an adapter's part in stacked experts (PEFT's target_parameters), without an error"
+EXPERTS = (
+    "vLLM (0.33) and SGLang (0.5.23) do not serve an adapter's part in this model's stacked experts (PEFT's target_parameters):"
+    " they refuse the adapter or, as older ones, leave that part out without an error"
+)
+STACKS = (
+    "SGLang (0.5.23) and older vLLM leave out an adapter's part in stacked experts (PEFT's target_parameters), without an error;"
+    " vLLM 0.33 serves it"
+)
+RSLORA = (
+    "SGLang (0.5.23), llama.cpp's convert_lora_to_gguf.py and Ollama do not read use_rslora, and answer with 1/sqrt(r) of such an"
+    " adapter's strength, without an error"
+)
 HALF = (
     "AutoModelForCausalLM loads this model's language half, where its weights have other names: an adapter that PeftModel puts on it"
     f" changes nothing, with a warning of PEFT alone; AutoPeftModelForCausalLM and {WRAPPED} load all of it"
@@ -49,8 +71,17 @@ def ignored(config: Json, keys: Iterable[str]) -> list[IgnoredKeys]:
     lost = [name for name, part in zip(names, parts, strict=True) if part not in ("towers", "experts") and not _finds(name, config)]
     whole = [(TOWERS, [name for name, part in zip(names, parts, strict=True) if part == "towers"])]
     stacked = [name for name, part in zip(names, parts, strict=True) if part == "experts" and not _of_one_expert(name)]
-    whole += [(EXPERTS, stacked), (LANGUAGE.format(name=lost[0].partition(".lora_")[0]) if lost else "", lost)]
+    both = len({".base_layer." in name for name in stacked}) == 2  # vLLM reads gate_up_proj and down_proj together
+    whole += [
+        (of_stacks(config) if both else EXPERTS, stacked),
+        (LANGUAGE.format(name=lost[0].partition(".lora_")[0]) if lost else "", lost),
+    ]
     return [IgnoredKeys(why, len(some) == len(names)) for why, some in whole if some]
+
+
+def of_stacks(config: Json) -> str:
+    """Return the sentence about an adapter's part in both stacks of a model's experts."""
+    return STACKS if config.get("model_type") in _STACKS else EXPERTS
 
 
 def serves_wrapped(config: Json) -> bool:
@@ -61,9 +92,10 @@ def serves_wrapped(config: Json) -> bool:
 
 
 def _finds(name: str, config: Json) -> bool:
-    if not serves_wrapped(config) or name.startswith(("model.language_model.", "language_model.", "lm_head.")):
+    kind = config.get("model_type")
+    if not serves_wrapped(config) or name.startswith(("model.language_model.", "language_model.", "lm_head.", "model.text_model.")):
         return True
-    return config.get("model_type") in _OLDER_NAMES_TOO and name.startswith("model.")
+    return kind in _OWN_NAMES or (kind in _OLDER_NAMES_TOO and name.startswith("model."))
 
 
 def _of_one_expert(name: str) -> bool:

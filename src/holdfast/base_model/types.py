@@ -13,6 +13,7 @@ CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 _TOWERS = (
     *("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel"),
     *("sam_model", "qwen2_model", "patch_merge"),  # as files of DeepSeek-OCR, Mistral Large 4 and MiniMax M3 name them
+    *("mlp1", "sound", "connector", "aligner", "generation_head"),  # Nemotron H Omni and InternVL; Idefics; Janus and DeepSeek-VL
 )
 
 

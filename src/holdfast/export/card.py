@@ -12,12 +12,12 @@ from holdfast.base.inert import inert
 from holdfast.base.versions import __version__
 from holdfast.base_model.folder import ModelFacts, hub_name
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, ignored
+from holdfast.base_model.server_keys import HALF, RSLORA, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
 from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
-from holdfast.export.subject import Subject
+from holdfast.export.subject import Subject, plain_scale
 from holdfast.export.tensors import tensors_of_file
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.plan import read_plan
@@ -142,8 +142,8 @@ def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") ->
         return f"Serve it merged into its base model ({way}):\n\n{lines}"
     rank = max([int(subject.config.get("r") or 0), *(subject.config.get("rank_pattern") or {}).values()])
     allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
-    name = subject.name
-    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH{own_files}\n```\n"
+    name, told = subject.name, f"\n{RSLORA}.\n" if plain_scale(about).get("use_rslora") else ""
+    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH{own_files}\n```\n{told}"
 
 
 def _equal(checked: Json, reference: str) -> str:

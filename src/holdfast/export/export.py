@@ -26,7 +26,7 @@ from holdfast.export.endings import base_ends, write_companions
 from holdfast.export.learned import lost
 from holdfast.export.merge import merged_bytes, write_merged
 from holdfast.export.proof import EXACT, NARROWED, Comparison, Side, beyond, compare, first_layer
-from holdfast.export.subject import Subject, subject_codec
+from holdfast.export.subject import Subject, plain_scale, subject_codec
 from holdfast.export.tensors import FLOATS
 from holdfast.run.adapter_folder import refuse_not_finite
 from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
@@ -110,7 +110,7 @@ def write_adapter(order: ExportRequest, codec: Codec, folder: Path) -> dict[str,
     """Write the adapter as PEFT reads it, with tokenizer and generation settings; return {}: no hash was taken on the way."""
     source = order.subject.tuned
     shutil.copyfile(source / ARTIFACT, folder / ARTIFACT)
-    about = for_auto_peft(order.subject.config, order.subject.facts.config)
+    about = plain_scale(for_auto_peft(order.subject.config, order.subject.facts.config))
     write_json(folder / ADAPTER_CONFIG, about | named_by_peft(order.subject.base_name))
     write_companions(codec, order.subject.facts, folder)
     return {}

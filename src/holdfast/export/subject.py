@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,8 +92,23 @@ class Subject:
 
 def settings_of(config: Json) -> Json:
     """Return what of an adapter_config.json may change what is computed: all but notes and what is off; names are in order."""
-    found = {key: value for key, value in config.items() if key not in _NOTES and value is not None and value is not False}
+    found = {key: value for key, value in plain_scale(config).items() if key not in _NOTES and value is not None and value is not False}
     return {key: _in_order(value) for key, value in found.items() if value not in ([], {}, "")}
+
+
+def plain_scale(config: Json) -> Json:
+    """Return an adapter_config.json that scales its LoRA as this one does, without use_rslora where that can be said without it.
+
+    SGLang 0.5.23 (srt/lora/lora.py) and llama.cpp's convert_lora_to_gguf.py read lora_alpha and r, and not use_rslora: they would answer
+    with 1 / sqrt(r) of what was learned, without an error.
+    """
+    alpha, rank = config.get("lora_alpha"), config.get("r")
+    if not config.get("use_rslora") or config.get("rank_pattern") or config.get("alpha_pattern"):
+        return config
+    if not isinstance(alpha, int | float) or not isinstance(rank, int) or rank < 1:
+        return config
+    plain = alpha * math.sqrt(rank)
+    return config | {"use_rslora": False, "lora_alpha": int(plain) if plain == int(plain) else plain}
 
 
 def _in_order(value: object) -> object:

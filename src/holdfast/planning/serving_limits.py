@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import EXPERTS, HALF, TOWERS
+from holdfast.base_model.server_keys import HALF, RSLORA, TOWERS, of_stacks
 from holdfast.base_model.types import has_text_half
 from holdfast.config.config import Config
 from holdfast.planning.memory.trained_size import trained_by_part
@@ -34,6 +34,8 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
         found.append(f"vLLM serves adapters up to rank {_VLLM_MOST}; this one will have {rank}")
     elif rank > _VLLM_RANK:
         found.append(f"vLLM serves adapters up to rank {_VLLM_RANK}; this one has {rank}: start it with --max-lora-rank {_power(rank)}")
+    if kind.flag == "use_rslora":
+        found.append(f"{RSLORA}; `holdfast export --to adapter` writes it so that they need not")
     if adapter.modules_to_save:
         names = ", ".join(adapter.modules_to_save)
         found.append(f"vLLM, llama.cpp and Ollama take no adapter with modules_to_save ({names}); {_MERGED}")
@@ -44,8 +46,8 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
     learns = {} if model is None else trained_by_part(config, model)
     if "towers" in learns:
         found.append(f"{TOWERS}; {_MERGED}")
-    if "experts" in learns:
-        found.append(f"{EXPERTS}; {_MERGED}")
+    if model is not None and "experts" in learns:
+        found.append(f"{of_stacks(model.config)}; {_MERGED}")
     if model is not None and has_text_half(model.config):
         found.append(HALF)
     return found

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+from errno import EACCES, EIO
 from typing import Any
 
 from holdfast.base.errors import USAGE, Stop, error_message
 
+_UNKNOWN_USER = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError")
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
@@ -41,4 +43,5 @@ def as_os_error(address: str) -> Any:
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001  (each service's library has errors of its own)
-        raise OSError(f"{address}: {error_message(error)}") from None
+        kind, number = (PermissionError, EACCES) if type(error).__name__ in _UNKNOWN_USER else (OSError, EIO)
+        raise kind(number, error_message(error), address) from None

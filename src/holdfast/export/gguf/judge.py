@@ -75,10 +75,9 @@ def _calibrate(job: GgufJob, compared: Comparison, kind: str, proven: bool) -> C
 
 
 def _of_base(job: GgufJob, kind: str) -> Json | None:
-    """Return the figures of the base alone in that type; None where it cannot be made or asked, or is what was trained."""
-    subject = job.order.subject
-    if subject.whole is not None:
-        return None
+    """Return the figures of the base alone in that type, also where all its weights were trained; None where it cannot be made or asked."""
+    subject = replace(job.order.subject, whole=None)
+    job = replace(job, order=replace(job.order, subject=subject))
     job.order.say(f"measuring what {kind} costs the base alone")
     file, wide = job.work / f"base-{kind}.gguf", job.work / "base-f16.gguf"
     try:

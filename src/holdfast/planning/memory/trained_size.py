@@ -16,6 +16,7 @@ from holdfast.run.plan import Plan
 _LORA = ("LORA", "ADALORA")
 _APART = re.compile(r"experts\.\d+\.")
 _FUSED, _DOWN = ("gate_proj", "up_proj", "w1", "w3"), ("down_proj", "w2")
+_FUSES_GATES, _GATE_OR_UP = ("minimax_m3_vl", "minimax_m3_vl_text"), re.compile(r"\.(gate|up)_proj$")
 _OF_A_LAYER = re.compile(r"\.(\d+)\.")
 
 
@@ -39,7 +40,8 @@ def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
     found = trained_sizes(config, model)
 
     def reached(name: str) -> bool:
-        return name in found or f"{name.removesuffix('.weight')}.adapter" in found or any(f".{name}".endswith(f".{one}") for one in found)
+        module = _as_loaded(model, name.removesuffix(".weight"))
+        return name in found or f"{module}.adapter" in found or any(f".{name}".endswith(f".{one}") for one in found)
 
     return by_part({name: math.prod(shape) for name, shape in model.shapes.items() if reached(name)}, is_wrapped(model))
 
@@ -68,8 +70,8 @@ def _without_lora(config: Config, model: ModelFacts) -> list[str]:
 
 
 def is_wrapped(model: ModelFacts) -> bool:
-    """Return whether it is loaded as a model of text and images, or text and sound."""
-    return loads_as(model.config) == WRAPPED
+    """Return whether it is a model of text and images, or text and sound: an adapter sits on its language half alone."""
+    return loads_as(model.config) == WRAPPED or isinstance(model.config.get("text_config"), dict)
 
 
 def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
@@ -143,11 +145,27 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
     alone, asked = is_wrapped(model) and not names_tower(targets), names_router(targets) or not has_experts(model.shapes)
     if targets == "all-linear":
         kind = model.config.get("model_type")
-        return _matrices({name: shape for name, shape in model.linear().items() if learns(name) and not takes_no_lora(kind, name)})
+        return _matrices(
+            _fused(model, {name: one for name, one in model.linear().items() if learns(name) and not takes_no_lora(kind, name)})
+        )
     modules = {name: shape for name, shape in model.matrices().items() if learns(name)}
     if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
         modules["lm_head"] = tied[0]
     return _matrices({name: shape for name, shape in modules.items() if _is_named(name, targets)})
+
+
+def _as_loaded(model: ModelFacts, name: str) -> str:
+    """Return a module's name in the model that transformers makes of a file where it loads gate and up as one layer."""
+    return _GATE_OR_UP.sub(".gate_up_proj", name) if model.config.get("model_type") in _FUSES_GATES else name
+
+
+def _fused(model: ModelFacts, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a file's layers as transformers loads them."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        module = _as_loaded(model, name)
+        found[module] = (found[module][0] + shape[0], *shape[1:]) if module in found else shape
+    return found
 
 
 def names_tower(targets: str | list[str]) -> bool:

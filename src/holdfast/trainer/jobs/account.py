@@ -119,5 +119,5 @@ def _cut(config: Json, layers: int) -> Json:
     """Return the config of the same model with fewer layers."""
     if isinstance(inner := config.get("text_config"), dict):
         return config | {"text_config": _cut(inner, layers)}
-    kinds = config.get("layer_types")
-    return config | {"num_hidden_layers": layers} | ({"layer_types": kinds[:layers]} if isinstance(kinds, list) else {})
+    kinds = {name: config[name][:layers] for name in ("layer_types", "layers_block_type") if isinstance(config.get(name), list)}
+    return config | ({} if "layers_block_type" in kinds else {"num_hidden_layers": layers}) | kinds
