@@ -183,7 +183,7 @@ def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Ten
             found.append(torch.zeros(1))
             continue
         ids, learned = (np.concatenate(part) for part in zip(*some, strict=True))
-        starts, places = np.cumsum([0, *(len(row) for row, _ in some)]), np.zeros(len(some), np.int32)
+        starts, places = np.cumsum([0, *(len(row) for row, _ in some)]), np.zeros(len(some), np.int64)
         others = TokenSet(ids, learned, starts, places, places, ("answers to other prompts",), 0, tokens.pad)
         numbers = list(range(len(some)))
 
