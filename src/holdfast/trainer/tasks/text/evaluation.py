@@ -183,8 +183,8 @@ def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Ten
             found.append(torch.zeros(1))
             continue
         ids, learned = (np.concatenate(part) for part in zip(*some, strict=True))
-        starts, places = np.cumsum([0, *(len(row) for row, _ in some)]), np.zeros(len(some), np.int64)
-        others = TokenSet(ids, learned, starts, places, places, ("answers to other prompts",), 0, tokens.pad)
+        starts, places = np.cumsum([0, *(len(row) for row, _ in some)]), np.zeros(len(some), np.int32)
+        others = TokenSet(ids, learned, starts, places, places.astype(np.int64), ("answers to other prompts",), 0, tokens.pad)
         numbers = list(range(len(some)))
 
         def logps(model: Any, of: TokenSet = others, numbers: list[int] = numbers) -> Tensor:
