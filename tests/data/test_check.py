@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from conftest import ROOT, SHARED, assert_law, lines, make_rows, needs_shared, write_rows
 from holdfast.base.files import Json
 from holdfast.cli.main import main
+from holdfast.data.duplicates.keys import keys_of, lines_of
+from holdfast.data.duplicates.portion import groups
 from holdfast.data.duplicates.similar import Near, key_of, signatures
 from holdfast.data.survey.languages import strays
 from holdfast.data.survey.lengths import Lengths
@@ -452,3 +454,39 @@ def test_lines_of_a_terminal_are_broken_between_words_and_no_path_is_cut() -> No
     assert " ".join(line.strip() for line in lines) == text.strip() and f"    {path}:104," in lines
     assert all(len(line) <= 80 or path in line for line in lines) and all(line.startswith("    ") for line in lines[1:])
     assert wrapped(text, 0, 4) == text
+
+
+def test_pairs_and_marks_that_say_the_opposite_are_told_and_no_duplicates(call: Call, tmp_path: Path) -> None:
+    pair = {"prompt": "Describe it", "chosen": "a long and good answer", "rejected": "no"}
+    again, other, turned = (
+        pair | {"prompt": "describe  IT"},
+        pair | {"rejected": "never"},
+        pair | {"chosen": "no", "rejected": pair["chosen"]},
+    )
+    file = write_rows(tmp_path / "pairs.jsonl", [pair, again, other, turned])
+    answer = call("check", file, "--objective", "dpo")
+    assert [answer[kind] for kind in ("duplicates", "near_duplicates", "conflicting_answers")] == [1, 0, 1]
+    [conflict] = answer["examples"]["conflicting_answer"]
+    assert (
+        conflict["line"] == 4
+        and conflict["detail"].startswith("what is the better answer here")
+        and conflict["detail"].endswith(f"{file}:1")
+    )
+    assert answer["many_answers"] == {} and answer["marked"] == {}
+
+    good = {"prompt": "Describe it", "completion": "a long and good answer", "label": True}
+    rows = [good, good | {"completion": "another"}, good | {"label": False}]
+    marked = call("check", write_rows(tmp_path / "marks.jsonl", rows), "--objective", "kto")
+    assert [marked[kind] for kind in ("duplicates", "conflicting_answers")] == [0, 1]
+    assert marked["marked"] == {"good": 2, "bad": 1} and "2 answers marked as good, 1 as bad" in facts(marked)
+    alone = call("check", write_rows(tmp_path / "good.jsonl", rows[:2]), "--objective", "kto")
+    assert any(line.startswith("! 2 answers marked as good, 0 as bad: ") for line in facts(alone))
+
+
+def test_a_split_keeps_what_says_the_opposite_on_one_side(tmp_path: Path) -> None:
+    pair = {"prompt": "Describe it", "chosen": "yes", "rejected": "no"}
+    rows = [pair, pair | {"chosen": "no", "rejected": "yes"}, {"prompt": "q", "completion": "a", "label": True}]
+    rows += [rows[2] | {"label": False}, rows[2] | {"completion": "b"}]
+    keys = keys_of(lines_of([str(write_rows(tmp_path / "rows.jsonl", rows))], whole=True), "", compared=True)
+    assert len(set(keys.pairs.tolist())) == 5, "none of them is another one"
+    assert groups(keys).tolist() == [0, 0, 2, 2, 2]

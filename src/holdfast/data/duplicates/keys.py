@@ -12,13 +12,14 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.data.duplicates.seen import Keys, Mask
-from holdfast.data.duplicates.similar import BINS, Signatures, key_of, normal, signatures
+from holdfast.data.duplicates.similar import BINS, Signatures, compared_texts, key_of, normal, signatures
 from holdfast.data.files.raw_row import Reject, Source
 from holdfast.data.files.read import line_of, parse, read_unparsed
-from holdfast.data.judge.judge import view_of
-from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.judge import beside_answer, view_of
+from holdfast.data.judge.layouts import Wanted, parse_example
 from holdfast.data.judge.turns import BadRow
 
+_WANTED: tuple[Wanted, ...] = ("answers", "pairs", "marks")  # what a row may be read as, the first that it can be
 _AT_ONCE = 1024  # rows whose signatures are made together
 
 
@@ -93,12 +94,15 @@ def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
 
 def _texts(line: RowLine) -> tuple[str, str]:
     """Return prompt and whole text as they are compared; of a row of no known layout the row itself is the text."""
-    try:
-        view = view_of(parse_example(line.value, "auto"))
-    except BadRow:
-        return "", normal(line.text.decode("utf-8", "replace"))
-    prompt = normal(view.prompt)
-    return prompt, f"{prompt}\n{normal(view.answer)}"
+    for wanted in _WANTED:
+        try:
+            example = parse_example(line.value, "auto", wanted=wanted)
+        except BadRow:
+            continue
+        view = view_of(example)
+        prompt = normal(view.prompt)
+        return prompt, compared_texts(prompt, view.answer, *beside_answer(example, wanted == "marks"))[0]
+    return "", normal(line.text.decode("utf-8", "replace"))
 
 
 def _canonical(line: RowLine) -> str:

@@ -27,6 +27,19 @@ _REHASHED = 1 << 16  # rows at a time
 Signatures = npt.NDArray[np.uint8]
 
 
+def compared_texts(prompt: str, answer: str, beside: str, mark: str) -> tuple[str, str]:
+    """Return a row's text, as rows are held against each other, and that of the row which says the opposite; "" where none does.
+
+    prompt: normal; beside: the worse answer of a pair; mark: of a marked answer, `good` or `bad`.
+    """
+    answer, beside = normal(answer), normal(beside)
+    if beside:
+        return f"{prompt}\n{answer}\n{beside}", f"{prompt}\n{beside}\n{answer}"
+    if mark:
+        return f"{prompt}\n{answer}\n{mark}", f"{prompt}\n{answer}\n{'bad' if mark == 'good' else 'good'}"
+    return f"{prompt}\n{answer}", ""
+
+
 def normal(text: str) -> str:
     """Return the text as it is compared: in lower case, with single spaces."""
     return " ".join(text.lower().split())

@@ -207,6 +207,12 @@ def _texts(example: Example) -> tuple[str, str, str]:
     return example.layout, prompt, answer
 
 
+def beside_answer(example: Example, marked: bool) -> tuple[str, str]:
+    """Return (the worse answer of a pair, the mark of a marked answer), "" where there is none."""
+    worse = "\n".join([turn.said for turn in example.worse if turn.role == "assistant"])
+    return worse, ("good" if example.good else "bad") if marked and not worse else ""
+
+
 def _turns(example: Example) -> tuple[Turn, ...]:
     return tuple([Turn(message.role, message.content, bool(message.calls)) for message in example.messages])
 

@@ -55,9 +55,14 @@ class Repetitions:
         conflicting, near = np.full((2, len(exact)), -1, np.int64)
         conflicting[asked] = self.prompts.add_at(survey.prompts[asked], places[asked])
         conflicting[again] = -1
+        says = np.flatnonzero(
+            survey.turned
+        )  # several answers to one prompt are what pairs and marks are about: only the opposite conflicts
+        opposite = self.pairs.places_of(survey.turned[says])
+        conflicting[says] = np.where((opposite < places[says]) & ~again[says], opposite, -1)
         comparable = np.flatnonzero(survey.comparable)
         near[comparable] = self.near.add_at(survey.signatures[comparable], places[comparable])
-        near[again] = -1
+        near[again | ((survey.turned != 0) & (conflicting >= 0))] = -1
         overlap = self.held_out.places_of(survey.pairs)
         overlap[asked] = np.maximum(overlap[asked], self.held_out.places_of(survey.prompts[asked]))
         return {"duplicate": exact, "near_duplicate": near, "conflicting_answer": conflicting, "in_held_out": overlap}
@@ -79,6 +84,7 @@ _REPEATED = {
     "conflicting_answer": "the same prompt stood before with another answer: {}",
     "in_held_out": "the row, or its prompt, is among the held-out rows: {}",
 }
+_OPPOSITE = "what is the better answer here, or marked as good, is the worse one, or marked as bad, at {}"
 
 
 @dataclass
@@ -93,6 +99,7 @@ class Findings:
     languages: Counter[str] = field(default_factory=Counter)
     categories: Counter[str] = field(default_factory=Counter)
     longer: Counter[str] = field(default_factory=Counter)
+    marked: Counter[str] = field(default_factory=Counter)
     lengths: Lengths = field(default_factory=Lengths)
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
@@ -108,13 +115,14 @@ class Findings:
         self.scripts.update(survey.scripts)
         self.languages.update(survey.languages)
         self.longer.update(survey.longer)
+        self.marked.update(survey.marked)
         for category, count in survey.categories.items():
             self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
         for name in ("mended", "notes"):
             for entry in survey.entries(name, file, block.first_line):
                 self._quote(entry)
         found = self.repetitions.take(file, block.first_line, survey)
-        for number in np.flatnonzero(found["conflicting_answer"] >= 0):
+        for number in np.flatnonzero((found["conflicting_answer"] >= 0) & (survey.turned == 0)):
             first = self.repetitions.source(int(found["conflicting_answer"][number]))
             self.many_answers.add(int(survey.prompts[number]), first, Source(file, block.first_line + int(survey.lines[number])))
         self.same_as_held_out += int((self.repetitions.held_out.places_of(survey.pairs) >= 0).sum())
@@ -125,7 +133,8 @@ class Findings:
             self.repeated[kind] += int(mask.sum())
             for number in np.flatnonzero(mask & left) if kind in self.drop else np.flatnonzero(mask)[:1]:
                 row = block.rows[int(survey.at[number])]
-                entry = self._repeated(Source(file, row.line), kind, int(places[number]), row.raw)
+                words = _OPPOSITE if kind == "conflicting_answer" and survey.turned[number] else _REPEATED[kind]
+                entry = self._repeated(Source(file, row.line), kind, words, int(places[number]), row.raw)
                 if kind in self.drop:
                     rejects.append(entry)
                 else:
@@ -138,8 +147,8 @@ class Findings:
             self._quote(entry)
         return sorted(rejects, key=lambda entry: int(entry["line"])), left
 
-    def _repeated(self, source: Source, kind: str, place: int, raw: bytes) -> Json:
-        return Reject(source, kind, _REPEATED[kind].format(self.repetitions.source(place)), raw).as_json()
+    def _repeated(self, source: Source, kind: str, words: str, place: int, raw: bytes) -> Json:
+        return Reject(source, kind, words.format(self.repetitions.source(place)), raw).as_json()
 
     def _drop(self, kind: str, mask: Mask, survey: Survey, block: BlockLike) -> None:
         """Make rejects of rows that were counted as kept or mended."""
@@ -188,6 +197,7 @@ class Findings:
             "stray_languages": few,
             "categories": dict(self.categories.most_common()),
             "longer_answers": {which: self.longer[which] for which in ("better", "worse", "same")} if self.longer else {},
+            "marked": {mark: self.marked[mark] for mark in ("good", "bad")} if self.marked else {},
             "mixed_files": [file for file, found in self.layouts.items() if len(found) > 1],
             "histogram": self.lengths.histogram(),
             "outlook": self.lengths.outlook(),

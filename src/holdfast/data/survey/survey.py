@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.files import Json
-from holdfast.data.duplicates.similar import BINS, hashes, normal, signatures
+from holdfast.data.duplicates.similar import BINS, compared_texts, hashes, normal, signatures
 from holdfast.data.files.raw_row import Reject, json_line, raw_json
 from holdfast.data.files.read import json_of, line_of
-from holdfast.data.judge.judge import JudgedRow
+from holdfast.data.judge.judge import JudgedRow, beside_answer
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
@@ -33,8 +33,8 @@ from holdfast.data.tokens.too_long import Changes, Sizes, fitted_sizes
 
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
-_NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "prompts", "comparable", "signatures")
-_COUNTS = ("layouts", "scripts", "languages", "categories", "longer")
+_NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "turned", "prompts", "comparable", "signatures")
+_COUNTS = ("layouts", "scripts", "languages", "categories", "longer", "marked")
 _CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
 _LONGEST_CATEGORY = 60  # characters; longer ones are texts
 _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
@@ -43,9 +43,9 @@ _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
 @dataclass(frozen=True)
 class Survey:
     """Of the rows that are kept or mended, [rows] each: place in the block, line (from the block's first), tokens that are trained on
-    ([parts of all rows]), how many parts it is split into, tokens before cut or split, hash of the row, hash of its prompt (0 without
-    one), whether there is enough text to compare, [rows, BINS] signatures. Then JSON lines: rejects, what was mended, examples of notes,
-    and the clean rows themselves."""
+    ([parts of all rows]), how many parts it is split into, tokens before cut or split, hash of the row, of the one that says the
+    opposite (0 without one), hash of its prompt (0 without one), whether there is enough text to compare, [rows, BINS] signatures. Then
+    JSON lines: rejects, what was mended, examples of notes, and the clean rows themselves."""
 
     at: npt.NDArray[np.int32]
     lines: npt.NDArray[np.int32]
@@ -53,6 +53,7 @@ class Survey:
     parts: npt.NDArray[np.int32]
     whole: npt.NDArray[np.int32]
     pairs: npt.NDArray[np.int64]
+    turned: npt.NDArray[np.int64]
     prompts: npt.NDArray[np.int64]
     comparable: npt.NDArray[np.uint8]
     signatures: npt.NDArray[np.uint8]
@@ -66,6 +67,7 @@ class Survey:
     languages: Counter[str]
     categories: Counter[str]
     longer: Counter[str]  # of pairs: which of the two answers has more characters
+    marked: Counter[str]  # of marked answers: good and bad
 
     def entries(self, name: str, file: str, first_line: int) -> Iterator[Json]:
         """Yield the entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
@@ -100,7 +102,9 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
     notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
     prompts = [normal(row.prompt) for row in rows]
-    texts = [f"{prompt}\n{normal(row.answer)}" for prompt, row in zip(prompts, rows, strict=True)]
+    beside = [beside_answer(row.example, rules.wanted == "marks") for row in rows]
+    both = [compared_texts(prompt, row.answer, *each) for prompt, row, each in zip(prompts, rows, beside, strict=True)]
+    texts = [text for text, _ in both]
     compared, comparable = signatures(texts)
     return Survey(
         at=np.array([row.at for row in rows], np.int32),
@@ -109,6 +113,7 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         parts=np.array(sizes.parts, np.int32),
         whole=np.array(sizes.whole, np.int32),
         pairs=hashes(texts),
+        turned=hashes([turned for _, turned in both]),
         prompts=hashes(prompts),
         comparable=comparable.astype(np.uint8),
         signatures=compared.reshape(-1),
@@ -122,6 +127,7 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         languages=Counter(languages),
         categories=Counter(filter(None, [_category(row.value) for row in rows])),
         longer=Counter([_longer(row.example) for row in rows if row.layout == "preference"]),
+        marked=Counter([mark for _, mark in beside if mark]),
     )
 
 

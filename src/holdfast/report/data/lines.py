@@ -88,6 +88,9 @@ def facts(answer: Json) -> list[str]:
         pairs = sum(longer.values())
         words = f"in {longer['better']:,} of {counted(pairs, 'pair')} the better answer is the longer one, in {longer['worse']:,} the worse"
         lines.append(f"{words}{_LEANING if max(longer['better'], longer['worse']) >= _ONE_SIDED * pairs else ''}")
+    if marked := answer["marked"]:
+        alone = "" if all(marked.values()) else ": of one kind alone no model learns which answers are better"
+        lines.append(f"{'! ' if alone else ''}{counted(marked['good'], 'answer')} marked as good, {marked['bad']:,} as bad{alone}")
     if answer["languages"]:
         lines.append("languages: " + ", ".join(f"{language} {count:,}" for language, count in [*answer["languages"].items()][:_LANGUAGES]))
     if answer["stray_languages"]:
