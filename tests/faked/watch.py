@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import faked.card  # noqa: F401  (before torch)
@@ -18,6 +19,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+import holdfast
+
+OURS = f"{Path(holdfast.__file__).parent}/"  # a checkout may be called holdfast, too, and this file lies in it
 
 # An H100 SXM as kernels reach it: bytes and bf16 operations a second. Estimates, the same for all that are compared.
 BYTES_PER_S, OPERATIONS_PER_S = 2.85e12, 6.4e14
@@ -183,7 +188,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 def _place() -> str:
     """Where in the source this was asked for: the nearest lines that are holdfast's or the model's."""
-    frames = [frame for frame in traceback.extract_stack() if "holdfast/" in frame.filename or "transformers/models" in frame.filename]
+    frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(OURS) or "transformers/models" in frame.filename]
     return " <- ".join(f"{frame.filename.rpartition('/')[2]}:{frame.name}" for frame in frames[:-4:-1])
 
 

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def false_words(place: Path, plan: Json, code: int, told: str) -> Iterator[str]:
         yield f"exit code {code} and {summary['status']}"
     if (summary["steps"] or 0) > true.furthest:
         yield f"{summary['steps']} steps, there were {true.furthest}"
-    totals = {None, true.total, *(plan["stages"] if plan["saves"] == "trainer" else ())}  # a Trainer's state tells its stage's
+    of_stage = next(end for end in accumulate(plan["stages"]) if end >= true.furthest)  # nothing was said of a stage that never began
+    totals = {None, true.total, of_stage, *(plan["stages"] if plan["saves"] == "trainer" else ())}  # a Trainer's state tells its stage's
     if summary["total_steps"] not in totals and "another count" not in doubt:
         yield f"of {summary['total_steps']} steps, there are {true.total}"
     quiet = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ HELD: dict[str, dict[str, Any]] = {  # type of the scales, and what is fixed whe
 @pytest.mark.parametrize("padded", [0, 32])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("held", HELD)
-def test_weights_in_fewer_bits_are_widened_by_a_kernel_that_compiles(held: str, target: str, padded: int) -> None:
+def test_weights_in_fewer_bits_are_widened_by_a_kernel_that_compiles(
+    held: str, target: str, padded: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from triton.backends.compiler import GPUTarget
 
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # compiled now, not found, and nothing is left in the user's home
     fixed = HELD[held] | {"PADDED": padded, "BR": 4, "BC": 512}
     scales = fixed.pop("scales")
     pointers = {"packed": "*u8" if fixed["FOUR"] else "*i8", "scales": scales, "up": "*bf16", "out": "*bf16"}
