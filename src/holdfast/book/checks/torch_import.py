@@ -26,7 +26,11 @@ CARD = Check(
         "takes CUDA, which an AMD card cannot use."
     ),
     source=["https://pytorch.org/get-started/locally/"],
-    hits=[{"torch": None, "torch_error": "No module named 'torch'"}, {"torch": None, "python": "3.13.1"}],
+    hits=[
+        {"torch": None, "torch_error": "ImportError: libtorch_cpu.so: failed to map segment from shared object"},
+        {"torch": None, "torch_error": "No module named 'torch'"},
+        {"torch": None, "python": "3.13.1"},
+    ],
     misses=[{"torch": {"version": "2.13.0+cpu"}}, {}],
     look=look,
 )
