@@ -41,8 +41,8 @@ OWN = "* **Without the callback** `run` goes on from the command's own checkpoin
 LIGHTNING = """\
 * **Lightning** goes on from its own checkpoint with the weights, the moments and the learning rate it saved, but begins the rows of that
   epoch again (its step 6, the first behind the checkpoint of step 5, sees those of step 1) and with other random states: neither is in its
-  checkpoint unless the loader keeps its own place. That is so alone and under `run`. It takes SIGTERM for an end, with exit code 0, and `run` says how
-  many steps are missing."""
+  checkpoint unless the loader keeps its own place. That is so alone and under `run`. It takes SIGTERM for an end, with exit code 0,
+  and `run` says how many steps are missing."""
 OTHERS = "Other faults (NaN, hangs, memory, a worker), and what they cost: [commands under faults](../../benchmarks/results/foreign.md)."
 KEPT = ("peer", "fault", "way", "ended", "seconds", "starts", "twice", "weights", "finite", "departs", "load")
 
@@ -121,7 +121,7 @@ def cell(row: dict[str, Any] | None, whole: dict[str, Any] | None) -> str:
     lost = f", {row['twice']} twice" if row["starts"] and row["starts"] > 1 else ""
     if row["finite"] is False:
         return f"{says}{lost}, **NaN in the weights**"
-    if row["departs"] and row["departs"]["step"] < FAULTS_AT[row["fault"]]:
+    if row["departs"] and row["departs"]["step"] < FAULTS_AT[row["fault"]] - row["twice"]:  # the steps computed again come after it
         return f"{says}{lost}; differs from step {row['departs']['step']} on, before the fault ({row['departs']['what']})"
     if row["departs"]:
         return f"{says}{lost}, **departs at step {row['departs']['step']}** ({row['departs']['what']})"
