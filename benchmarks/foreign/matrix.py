@@ -205,9 +205,8 @@ def case(folder: Path, peers: Path, peer: str, fault: str, way: str, limit_s: fl
     began = time.monotonic()
     ended = carry_out(words, place, environment, limit_s)
     whole = (place / "end.json").exists()
-    by_itself = (
-        "yes" if ended == 0 and whole else "no: 0 before its last step" if ended == 0 else "never" if ended is None else f"no: {ended}"
-    )
+    by_itself = "yes" if ended == 0 and whole else "never" if ended is None else f"no: {ended}"
+    by_itself += " before its last step" if ended == 0 and not whole else ""
     if fault == "disk":
         (out / "somebody-elses").unlink(missing_ok=True)
         if ended not in (0, None):

@@ -38,6 +38,11 @@ FULL = """\
 * **A full disk**: {alone} of {all} ended by themselves; nobody makes room. {most} steps at most were computed twice
   once there was room."""
 OWN = "* **Without the callback** `run` goes on from the command's own checkpoint: {least} to {most} steps were computed twice."
+LIGHTNING = """\
+* **Lightning** goes on from its own checkpoint with the weights, the moments and the learning rate it saved, but begins the rows of that
+  epoch again (its step 6, the first behind the checkpoint of step 5, sees those of step 1) and with other random states: neither is in its
+  checkpoint unless the loader keeps its own place. That is so alone and under `run`. It takes SIGTERM for an end, with exit code 0,
+  and `run` says how many steps are missing."""
 OTHERS = "Other faults (NaN, hangs, memory, a worker), and what they cost: [commands under faults](../../benchmarks/results/foreign.md)."
 KEPT = ("peer", "fault", "way", "ended", "seconds", "starts", "twice", "weights", "finite", "departs", "load")
 
@@ -116,7 +121,7 @@ def cell(row: dict[str, Any] | None, whole: dict[str, Any] | None) -> str:
     lost = f", {row['twice']} twice" if row["starts"] and row["starts"] > 1 else ""
     if row["finite"] is False:
         return f"{says}{lost}, **NaN in the weights**"
-    if row["departs"] and row["departs"]["step"] < FAULTS_AT[row["fault"]]:
+    if row["departs"] and row["departs"]["step"] < FAULTS_AT[row["fault"]] - row["twice"]:  # the steps computed again come after it
         return f"{says}{lost}; differs from step {row['departs']['step']} on, before the fault ({row['departs']['what']})"
     if row["departs"]:
         return f"{says}{lost}, **departs at step {row['departs']['step']}** ({row['departs']['what']})"
@@ -138,7 +143,8 @@ def _ours(cases: list[dict[str, Any]]) -> list[str]:
         lines += FULL.format(alone=alone, all=len(full), most=max(row["twice"] for row in full)).splitlines()
     again = [row["twice"] for row in told["run"] if row["ended"] == "yes"]
     lines += [OWN.format(least=min(again), most=max(again))] if again else []
-    return lines
+    departs = any(row["departs"] and row["departs"]["what"] == "rows" for row in cases if row["peer"] == "lightning")
+    return [*lines, *(LIGHTNING.splitlines() if departs else ())]
 
 
 def _how(versions: dict[str, dict[str, str]]) -> list[str]:

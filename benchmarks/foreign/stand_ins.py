@@ -2,7 +2,8 @@
 
     PYTHONPATH=benchmarks/foreign FOREIGN_STAND_INS=FOLDER python -m pytest -p stand_ins tests/test_sft_trainer.py    # in a checkout of TRL
 
-The models are tiny and random, with one made tokenizer; the rows are those that the checkout's own scripts generate. Both are made once in FOLDER.
+The models are tiny and random, with one made tokenizer; the rows are those that the checkout's own scripts generate.
+Both are made once in FOLDER.
 suites.py takes `-p stand_ins` behind its `--`.
 """
 

@@ -432,7 +432,7 @@ def test_two_processes_that_die_under_torchrun_end_with_the_same_bits_and_each_s
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout.split()[-1] == alone.stdout.split()[-1], "the same bits"
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    twice = {"kill:6:1,kill:6:2": 2, "kill1:6:1": 2, "kill1:3:1,kill:8:2": 2 + 1}[faults]
+    twice = {"kill:6:1,kill:6:2": 2 + 2, "kill1:6:1": 2, "kill1:3:1,kill:8:2": 2 + 1}[faults]
     assert (summary["steps"], summary["steps_computed_twice"], summary["steps_computed_twice_exact"]) == (8, twice, True)
     assert summary["doubt"] is None and all(
         "went on from out/checkpoint-" in one["evidence"] for one in summary["incidents"] if one["step"] > 3

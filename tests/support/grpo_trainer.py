@@ -1,4 +1,6 @@
-"""A script of TRL's GRPO on a tiny model with LoRA and dropout: MODEL OUT. Killed before step 4 and before step 7, once each, where the folder kills/ is there.
+"""A script of TRL's GRPO on a tiny model with LoRA and dropout: MODEL OUT.
+
+Killed before step 4 and before step 7, once each, where the folder kills/ is there.
 
 Prints "weights SHA256" at its end: of the adapter, bit for bit.
 """
@@ -35,7 +37,8 @@ def kinds(completions: list[str], **more: Any) -> list[float]:
 torch.set_num_threads(1)
 options = GRPOConfig(
     sys.argv[2], max_steps=8, save_steps=5, per_device_train_batch_size=2, num_generations=2, max_completion_length=6, learning_rate=1e-2,
-    seed=3, report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, logging_steps=1, model_init_kwargs={"dtype": "float32"},
+    seed=3, report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, logging_steps=1,
+    model_init_kwargs={"dtype": "float32"},
 )  # fmt: skip
 trainer = GRPOTrainer(
     sys.argv[1],

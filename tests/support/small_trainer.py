@@ -1,6 +1,7 @@
 """A real script of transformers' Trainer on a tiny model with LoRA and dropout, that fails as it is told.
 
-Prints "weights SHA256" at its end: of the adapter, bit for bit. --faults KIND:STEP:CALL[,...] as in fake_trainer.py; hang1, kill1: rank 1 alone.
+Prints "weights SHA256" at its end: of the adapter, bit for bit. --faults KIND:STEP:CALL[,...] as in fake_trainer.py.
+hang1, kill1: rank 1 alone.
 """
 
 import hashlib

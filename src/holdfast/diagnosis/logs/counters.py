@@ -9,9 +9,8 @@ from holdfast.diagnosis.logs.word_counts import WordCount, first_of
 
 # tqdm's, with its bar or, where there is no room for one, without; what stands behind the clock holds the unit: 3.20it/s, 800 examples/s
 _BAR = re.compile(r"^([^|%]*?)(?:\d{1,3}%\|[^|]*\|)? *(\d{1,12})/(\d{1,12}) \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
-_OPEN_BAR = re.compile(
-    r"^([^|%]*?):? *\|[^|]*\| *(\d{1,12})/\? \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?"
-)  # Lightning's, of an epoch gone on with
+# Lightning's, of an epoch that it goes on with
+_OPEN_BAR = re.compile(r"^([^|%]*?):? *\|[^|]*\| *(\d{1,12})/\? \[[\d:?]+<[^,\]]*(?:, *([^,\]]*))?")
 _UNIT = re.compile(r"([A-Za-z]*) *(?:/ *s\b|$)")  # of 3.20it/s
 _SLOW_UNIT = re.compile(r"s/([A-Za-z]+)")  # of 2.10s/it
 _UNITS_OF_STEPS = re.compile(r"k?(?:it|iter(?:ation)?|step|batch|update|epoch)(?:e?s)?", re.I)
@@ -171,7 +170,7 @@ class Counter:
 
     @property
     def has_stages(self) -> bool:
-        """Whether its numbers began anew behind a last step, or in an epoch that is none of the first: a low number is no proof of an early step."""
+        """Whether its numbers began anew behind a last step, or in a later epoch: a low number is then no proof of an early step."""
         words = not self._bars and self._word is not None and (self._word.anew or self._word.has_stages)
         return (
             words or self._open or (bool(self._rounds) and self.epochs.is_late) or any(one.has_begun_anew for one in self._rounds.values())
