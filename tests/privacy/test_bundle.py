@@ -218,7 +218,7 @@ def test_a_long_log_is_cut_to_what_matters(wrecked: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("place", ["empty", "not-there"])
 def test_what_is_no_run_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "empty").mkdir()
-    done = holdfast("bundle", tmp_path / place)
+    done = holdfast("bundle", tmp_path / place, cwd=tmp_path)
     assert done.returncode == 2
     assert "not a run folder" in done.stderr and "Traceback" not in done.stderr
 

@@ -47,6 +47,7 @@ OTHERWISE = {
     ("equal", "book.checks_tables.leaking_column.CARD"),
     ("equal", "cli.commands.data.sample.run"),
     ("equal", "machine.differences.unlike"),
+    ("healthy", "cli.commands.explain._EVERYDAY"),  # names of cards
     ("healthy", "diagnosis.logs.curve.curve_readings"),
     ("it fits", "book.checks.memory_plan.look"),
     ("no committed step computed again", "supervision.preparation.prepare._take_up"),

@@ -118,7 +118,7 @@ def test_answers_that_no_longer_end_stand_in_the_headline() -> None:
 
 
 def test_only_answers_that_would_end_are_counted_as_endless() -> None:
-    asked = [compare.Asked([1], "a", None, number, may_end=number < 3) for number in range(4)]
+    asked = [compare.Question([1], "a", None, number, may_end=number < 3) for number in range(4)]
     ended, endless = (SimpleNamespace(facts={"answers": [{"ended": one}] * 4}) for one in (True, False))
     found = compare._endings(asked, ended, endless, 6)  # type: ignore[arg-type]
     assert found and (found["asked"], found["base"], found["tuned"], found["limit"], found["no_longer"]) == (3, 3, 0, 6, True)

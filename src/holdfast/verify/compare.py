@@ -37,7 +37,7 @@ REFUSAL = re.compile(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What is to be answered. prompt: of the user's file, else None; wanted: the row's own answer, else None; cluster: of prompts alike.
 
     may_end: whether the row's own answer is short enough for the limit, so that one as it stands there would have ended.
@@ -120,20 +120,20 @@ def _seen_by_other(request: Request, task: Samples) -> Samples:
     return replace(task, overlap_against=task.overlap_with(learned.keys), unknown=task.unknown or unknown)
 
 
-def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[Asked]:
+def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[Question]:
     """Return all that is to be answered: rows first, then the user's prompts."""
-    found: list[Asked] = []
+    found: list[Question] = []
     clusters = task.clusters.tolist()
     for number in range(min(request.generate, len(task))):
         prompt, answer = task.prompt_and_answer(number)
         if len(prompt) < longest:
             text = codec.tokenizer.decode(answer, skip_special_tokens=True).strip()
-            found.append(Asked(prompt, text, None, clusters[number], len(answer) <= request.longest))
+            found.append(Question(prompt, text, None, clusters[number], len(answer) <= request.longest))
     for wanted in request.prompts:
         turns = tuple(Message(role, text) for role, text in wanted.messages)
         try:
             ids = prompt_ids(codec, turns, longest)
-            found.append(Asked(ids, None, wanted, tuple(ids)))
+            found.append(Question(ids, None, wanted, tuple(ids)))
         except BadRow as bad:
             if bad.reason != "too_long":
                 raise Stop(USAGE, f"line {wanted.line} of the prompts: {bad.detail}", "mend that line") from None
@@ -146,7 +146,7 @@ def _answer(
     codec: Codec,
     task: Samples,
     general: Samples,
-    asked: list[Asked],
+    asked: list[Question],
     found: dict[str, PartAnswer],
     suite: Json | None,
 ) -> Json:
@@ -232,7 +232,7 @@ def _texts(found: PartAnswer, codec: Codec) -> list[str]:
     return [codec.tokenizer.decode(one["ids"], skip_special_tokens=True).strip() for one in found.facts.get("answers") or []]
 
 
-def _passed(asked: list[Asked], texts: dict[str, list[str]]) -> dict[str, Json]:
+def _passed(asked: list[Question], texts: dict[str, list[str]]) -> dict[str, Json]:
     """Return the paired tests of answers: exact match on rows, the user's expectations on prompts."""
     found: dict[str, Json] = {}
     rows = [at for at, one in enumerate(asked) if one.wanted is not None]
@@ -256,7 +256,7 @@ def _passed(asked: list[Asked], texts: dict[str, list[str]]) -> dict[str, Json]:
     return found
 
 
-def _endings(asked: list[Asked], base: PartAnswer, tuned: PartAnswer, limit: int) -> Json | None:
+def _endings(asked: list[Question], base: PartAnswer, tuned: PartAnswer, limit: int) -> Json | None:
     """Count the answers that end by themselves, of those that would within the limit; None where there are none."""
     at = [number for number, one in enumerate(asked) if one.may_end]
     if not at:
@@ -278,7 +278,7 @@ def _of_answers(found: PartAnswer, texts: list[str]) -> Json:
     }
 
 
-def _samples(asked: list[Asked], texts: dict[str, list[str]], codec: Codec) -> list[Json]:
+def _samples(asked: list[Question], texts: dict[str, list[str]], codec: Codec) -> list[Json]:
     """Return some answers as they are: those first in which the two part."""
     order = sorted(range(len(asked)), key=lambda at: texts["base"][at] == texts["tuned"][at])
     found: list[Json] = []
