@@ -103,6 +103,7 @@ def test_the_embedded_model_is_named_in_small_letters() -> None:
         (["explain", "oom"], "memory"),
         (["explain", "HIPBLAS_STATUS_INTERNAL_ERROR"], "what helps"),
         (["explain", "my run hangs"], "hang-waiting"),
+        (["explain", "my", "loss", "is", "nan"], "nonfinite-detected"),
         (["explain", "rows of one batch"], "data-ragged"),
     ],
 )

@@ -49,7 +49,7 @@ EXAMPLE = "holdfast explain gpu-oom-allocator"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "card",
-        nargs="?",
+        nargs="*",
         metavar="CARD",
         help="a card's name, a cause, everyday words (memory, nan, slow) or a line of a log; without it all cards are listed",
     )
@@ -59,14 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     cards = {name: card for shelf in shelves() for name, card in cards_of(shelf, arguments.book).items()}
-    if arguments.card is None:
+    asked = " ".join(arguments.card)
+    if not arguments.card:
         chosen = list(cards.values())
         listed = sorted(chosen, key=lambda card: (_group(card), card.id))
         text = "\n".join([*(f"{_group(card):26} {card.id:30} {card.title}" for card in listed), "", _HINT])
     else:
-        chosen, meant = find_cards(arguments.card, cards)
+        chosen, meant = find_cards(asked, cards)
         rest = [f"  {card.id:30} {card.title}" for card in chosen[meant:]]
-        before = [chosen[0].told(), "", "or one of these (holdfast explain NAME):"] if meant else [_NONE.format(arguments.card)]
+        before = [chosen[0].told(), "", "or one of these (holdfast explain NAME):"] if meant else [_NONE.format(asked)]
         text = "\n".join([*(before if rest else before[:1]), *rest])
     if not arguments.json:
         say(text)
