@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import sys
@@ -23,6 +24,7 @@ _OUTPUT = "output"  # the output layer in Mistral's own files; within a layer th
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
+_ALIKE = 0.75  # of the letters of two names
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
@@ -160,8 +162,9 @@ def base_of_adapter(config: Json) -> str:
 
 def _from_hub(model: str) -> Path:
     name, revision = hub_name(model)
-    if name.lower() in EMBEDDED:
-        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {name.lower()}?")
+    near = [] if "/" in name else difflib.get_close_matches(name.lower(), EMBEDDED, 1, _ALIKE)
+    if near:
+        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {near[0]}?")
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars
