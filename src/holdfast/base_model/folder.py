@@ -14,6 +14,7 @@ from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
+from holdfast.base.versions import install
 from holdfast.base_model.forms import names_in_index, refuse_odd_config
 from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
@@ -169,7 +170,7 @@ def _from_hub(model: str) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars
     except ImportError:
-        raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+        raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", install("train")) from None
     if not sys.stderr.isatty():
         disable_progress_bars()
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md"]
