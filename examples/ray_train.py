@@ -1,4 +1,4 @@
-"""Train on a Ray cluster: python examples/ray_train.py my-run.yaml /shared/runs/mine [WORKERS]. Needs pip install 'holdfast[ray]'."""
+"""Train on a Ray cluster: python examples/ray_train.py my-run.yaml /shared/runs/mine [WORKERS]. Needs pip install '.[ray]'."""
 
 import sys
 

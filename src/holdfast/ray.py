@@ -7,7 +7,7 @@
 
 Ray places the workers and starts them again where one dies or a node is lost; each worker starts `holdfast train` on its node,
 which goes on from the newest state. holdfast recovers from a trainer's death itself, and Ray hears nothing of it. The run folder must be
-one that all nodes see; with `save.to` a state is at a second place, too. Needs `pip install 'holdfast[ray]'`.
+one that all nodes see; with `save.to` a state is at a second place, too. Needs `pip install '.[ray]'` in holdfast's checkout.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ def test_offline(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_network(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(Stop, match=r"the hub http://127.0.0.1:9 does not give me/model, and it is not in the cache") as stop:
+    with pytest.raises(
+        Stop, match=r"me/model is not a folder, and it is not in the cache \(.*\); the hub http://127.0.0.1:9 cannot be reached: "
+    ) as stop:
         read_model("me/model")
     assert stop.value.code == 1 and "a local copy of the model" in stop.value.hint

@@ -149,7 +149,24 @@ def test_every_everyday_word_leads_to_cards_that_are_there() -> None:
         (["learn", "empty.yaml"], "holds nothing, a mapping of keys is needed\n  -> docs/how-to/learn.md shows one"),
         (["drill", "--faults", "empty.yaml"], "a mapping of keys is needed\n  -> docs/reference/faults.md shows the language"),
         (["plan", "a.yaml", "data..held_out=0.2"], "- data.: unknown key (value {'held_out': 0.2}); did you mean data.held_out?\n"),
-        (["chat", "nope"], "is not a run folder (there is no such folder)\n  -> run folders lie under runs/; `holdfast status` lists them"),
+        (
+            ["chat", "nope"],
+            "is not a run folder (there is no such folder)\n  -> runs in runs/: first, other; `holdfast status` says how each is",
+        ),
+        (["report", "runs/firts"], "-> did you mean runs/first? runs in runs/: first, other; `holdfast status` says how each is\n"),
+        (["bundle", "runs/firts"], "-> did you mean runs/first? runs in runs/: first, other; `holdfast status` says how each is\n"),
+        (["stop", "first"], "-> did you mean runs/first? runs in runs/: first, other; "),
+        (
+            ["serve", "runs/nope"],
+            "(there is no such folder)\n  -> runs in runs/: first, other; `holdfast status` says how each is; a folder that PEFT",
+        ),
+        (["verify", "runs/firts"], "-> did you mean runs/first? "),
+        (["export", "runs/firts", "--to", "merged", "--out", "x"], "-> did you mean runs/first? "),
+        (["serve"], "required: RUN|ADAPTER\n  -> for example: holdfast serve runs/first "),
+        (["train"], "required: CONFIG\n  -> for example: holdfast train "),
+        (["explain", ""], "no card is named: the name is empty\n  -> `holdfast explain` lists all cards"),
+        (["explain", "  "], "no card is named: the name is empty\n"),
+        (["plan", "a.yaml", "model=tinny"], "no model of that name comes with holdfast\n  -> did you mean tiny?"),
         (["compare", "a.yaml", "nope"], "a.yaml is not a run folder (it is a file)"),
         (["plan", "a.yaml", "--memory", "8GiB", "--memory=9GiB"], "--memory is given twice"),
     ],
@@ -161,6 +178,9 @@ def test_a_wrong_word_is_answered_with_the_near_one(
     (tmp_path / "r.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     (tmp_path / "empty.yaml").touch()
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE))
+    for name in ("first", "other"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "run.json").touch()
     assert main(words) == 2
     assert said in capsys.readouterr().err
 
@@ -226,3 +246,15 @@ def test_a_linked_model_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(BASE | {"model": "./My-Model"}))
     assert load_config(tmp_path / "a.yaml").model == str(tmp_path.resolve() / "My-Model")
+
+
+def test_a_plan_without_its_rows_names_the_near_file_and_leads_to_no_command_that_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "a.yaml").write_text("model: tiny\ndata: {files: row.jsonl}\n")
+    assert main(["plan", "a.yaml", "--card", "RTX 4090"]) == 0
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
+    assert "row.jsonl: no such file; did you mean " in told and "rows.jsonl?" in told
+    assert "holdfast check" not in told and "holdfast train" not in told

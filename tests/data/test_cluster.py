@@ -268,7 +268,7 @@ def test_a_node_that_would_work_otherwise_is_refused(assets: SimpleNamespace, tm
         done = holdfast("data", "check", assets.rows, "--ray", address)
     assert done.returncode == 1
     assert says in done.stderr
-    assert "install the same holdfast[ray]" in done.stderr
+    assert "install the same holdfast with Ray" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -293,4 +293,4 @@ def test_without_ray_it_says_what_to_install(assets: SimpleNamespace) -> None:
     command = [sys.executable, "-c", program, "data", "check", str(assets.rows), "--ray", "auto"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "pip install 'holdfast[ray]'" in done.stderr
+    assert "pip install '.[ray]'" in done.stderr

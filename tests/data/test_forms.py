@@ -23,8 +23,10 @@ from holdfast.base.files import Json
 from holdfast.cli.main import main
 from holdfast.data.files.form import form_of
 from holdfast.data.files.raw_row import Reject
-from holdfast.data.files.read import read_rows
+from holdfast.data.files.read import read_rows, read_unparsed
+from holdfast.data.judge.judge import judge
 from holdfast.data.judge.layouts import parse_example, prompt_and_answer
+from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 
 Call = Callable[..., Json]
@@ -173,6 +175,46 @@ def test_a_file_says_how_it_is_written(tmp_path: Path) -> None:
     file = tmp_path / "rows.json.gz"
     file.write_bytes(gzipped("[]".encode("utf-16")))
     assert form_of(str(file)).words == "a JSON array, gzip, UTF-16-LE"
+
+
+@pytest.mark.parametrize(
+    ("header", "encoding", "form"),
+    [
+        ("question\tanswer", "utf-16", "csv, UTF-16-LE"),  # Excel's "Unicode text"
+        ("Betreff\tInhalt", "utf-16", "csv, UTF-16-LE"),
+        ("question\tanswer", "utf-8", "csv"),  # Excel's "Text (tab delimited)"
+        ("Frage\tAntwort\tNr", "utf-8-sig", "csv, UTF-8-SIG"),
+        ("A first line\tof prose", "utf-8", "plain text"),
+        ("\tindented", "utf-16", "plain text, UTF-16-LE"),
+        ("a question and an answer", "utf-8", "plain text"),
+    ],
+)
+def test_a_text_file_of_columns_is_the_table_it_is(header: str, encoding: str, form: str, tmp_path: Path) -> None:
+    file, tabs = tmp_path / "rows.txt", header.count("\t")
+    lines = [header, *("\t".join(["cell", *["another"] * tabs]) for _ in range(3))]
+    file.write_bytes(("\r\n".join(lines) + "\r\n").encode(encoding))
+    assert form_of(str(file)).words.removesuffix(", UTF-8-SIG") == form.removesuffix(", UTF-8-SIG")
+    rows = [*read_rows(str(file))]
+    assert len(rows) == (3 if form.startswith("csv") else 4)
+    if form.startswith("csv"):
+        assert not isinstance(rows[0], Reject) and list(rows[0].value) == header.split("\t")
+
+
+@pytest.mark.parametrize("error", ["#REF!", "#N/A", "#VALUE!", "#NAME?", "#DIV/0!"])
+def test_a_row_with_a_spreadsheets_error_is_rejected_for_that(error: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f"question,answer,note\nq1,{error},x\nq2,a2,{error}\n{error},a3,x\n")
+    (tmp_path / "pairs.csv").write_text(f"prompt,chosen,rejected\nq1,{error},b\nq2,a,{error}\nq3,a,b\n")
+    (tmp_path / "named.csv").write_text(f"instruction,input,output\nq1,{error},a\nq2,,a\n")
+    for name, wanted, lines in (
+        ("rows", "answers", [(2, "answer"), (4, "prompt")]),
+        ("pairs", "pairs", [(2, "chosen"), (3, "rejected")]),
+        ("named", "answers", [(2, "prompt")]),
+    ):
+        rejects = judge(read_unparsed(str(tmp_path / f"{name}.csv")), 0, Rules(wanted=wanted), ())[1]
+        told = [(one.source.line, one.reason, one.detail) for one in sorted(rejects, key=lambda one: one.source.line)]
+        assert told == [
+            (line, "spreadsheet_error", f"a spreadsheet error stands in the cell of the {cell}: {error}") for line, cell in lines
+        ]
 
 
 # ---- layouts

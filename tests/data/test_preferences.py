@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from conftest import SHARED, holdfast, make_rows, needs_shared, write_rows
 from holdfast.base_model.folder import read_model
 from holdfast.config.load import load_config
 from holdfast.data.judge.layouts import parse_example, prompt_and_answer
+from holdfast.data.judge.names import two_answers
+from holdfast.data.judge.rules import asked_fields
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import UnusedFields
 from holdfast.run.folder import RunFolder
@@ -170,3 +173,52 @@ def test_the_doctor_tells_of_fields_that_are_not_used(config_of: Callable[..., P
     config = load_config(config_of(data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))]}))
     (told,) = [finding for finding in foresee(config, {}).findings if finding.id == "data-fields"]
     assert told.severity == "warn" and told.message.endswith("what a row means: score")
+
+
+@pytest.mark.parametrize(
+    ("question", "better", "worse"),
+    [
+        ("", "Antwort gut", "Antwort schlecht"),
+        ("Frage", "Antwort gut", "Antwort schlecht"),
+        ("Frage", "bessere Antwort", "schlechtere Antwort"),
+        ("question", "bonne réponse", "mauvaise reponse"),
+        ("Pregunta", "respuesta_buena", "respuesta_mala"),
+        ("prompt", "winner", "loser"),
+        ("prompt", "goodAnswer", "badAnswer"),
+        ("", "correct", "incorrect"),
+        ("вопрос", "лучший ответ", "худший ответ"),
+        ("问题", "好的回答", "差的回答"),
+        ("質問", "採用回答", "不採用回答"),
+        ("질문", "좋은 답변", "나쁜 답변"),
+    ],
+)
+def test_two_answers_in_columns_of_other_names_are_told_as_such_and_the_named_options_read_them(
+    question: str, better: str, worse: str
+) -> None:
+    row = ({question: "two and two?"} if question else {}) | {better: "four", worse: "five"}
+    for given in (row, dict(reversed(row.items()))):
+        with pytest.raises(BadRow) as bad:
+            parse_example(given, "auto")
+        assert bad.value.reason == "preference_row" and "train.objective dpo" in bad.value.detail
+        fields = asked_fields(_options(bad.value.detail))
+        assert dict(fields)["chosen"] == better and dict(fields)["rejected"] == worse
+        if question:
+            pair = parse_example(given, "auto", dict(fields), "pairs")
+            assert [turn.content for turn in pair.messages] == ["two and two?", "four"] and pair.worse[-1].content == "five"
+
+
+def _options(detail: str) -> list[str]:
+    words = shlex.split(detail.partition("for example ")[2].partition(", in a config")[0])
+    assert words[::2] == ["--field"] * (len(words) // 2)
+    return words[1::2]
+
+
+@pytest.mark.parametrize("names", [("letter", "word"), ("good question", "bad answer"), ("Buchstabe", "Wort"), ("first", "best")])
+def test_other_columns_are_not_taken_for_two_answers(names: tuple[str, str]) -> None:
+    assert two_answers(names) is None
+
+
+def test_a_pair_whose_worse_answer_is_missing_is_still_told_as_a_pair() -> None:
+    with pytest.raises(BadRow) as bad:
+        parse_example({"prompt": "two?", "chosen": "four", "rejected": None}, "auto")
+    assert bad.value.reason == "preference_row" and "completion=chosen" not in bad.value.detail

@@ -116,4 +116,4 @@ def test_a_server_that_stays_away_ends_with_3(server: Server, call: Call, tmp_pa
 def test_without_the_package_it_is_said_how_to_get_it(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     answer = call("collect", "redis://127.0.0.1:1/0", "--stream", "asked", "--out", tmp_path / "out.jsonl", code=2)
-    assert answer["hint"] == "pip install 'holdfast[redis]'"
+    assert answer["hint"] == "in holdfast's checkout: pip install '.[redis]'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import sys
 import warnings
 from collections import Counter
@@ -275,3 +276,18 @@ def test_no_result_is_lost_for_a_temporary_folder_that_cannot_be_removed() -> No
         if "ignore_cleanup_errors" not in [word.arg for word in node.keywords] and name != "export/merge.py"
     ]
     assert not strict
+
+
+def test_nobody_is_told_to_install_holdfast_from_an_index_and_each_extra_that_is_named_is_there() -> None:
+    """Nothing is published under the name: extras are installed from a checkout."""
+    root = SOURCE.parents[1]
+    section = (root / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = set(re.findall(r"(?m)^(\w+) = ", section))
+    files = [*FILES, *SOURCE.rglob("*.yaml"), *(root / "docs").rglob("*.md"), *(root / "examples").rglob("*.py"), root / "README.md"]
+    wrong = []
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        wrong += [f"{file}: {one[0]}" for one in re.finditer(r"pip install[^`\n;]*[ '\"]holdfast\b(?!')[^\n]{0,20}", text)]
+        named = re.findall(r"'\.\[([a-z,]+)\]'|\binstall\(['\"](\w+)['\"]\)", text)
+        wrong += [f"{file}: no extra {name}" for one in named for name in (one[0] or one[1]).split(",") if name not in extras]
+    assert not wrong

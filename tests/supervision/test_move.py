@@ -224,7 +224,7 @@ def test_without_the_package_of_a_service_its_name_is_told(monkeypatch: pytest.M
     monkeypatch.setattr(remote_files.importlib, "import_module", missing)
     with pytest.raises(Stop, match="Install s3fs") as stop:
         target_of("s3://bucket/x")
-    assert "holdfast[remote]" in stop.value.hint
+    assert "'.[remote]'" in stop.value.hint
 
 
 def test_machines_differ_by_what_changes_bits_speed_or_memory() -> None:

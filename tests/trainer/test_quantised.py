@@ -245,4 +245,4 @@ def test_a_package_that_is_not_installed_is_named_before_anything_is_read(monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(Stop, match=r"frozen: nf4 and train.optimizer: adamw8bit need bitsandbytes") as stop:
         refuse_what_is_missing(config, read_model("tiny"))
-    assert "holdfast[quantised]" in stop.value.hint
+    assert "'.[quantised]'" in stop.value.hint

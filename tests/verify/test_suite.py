@@ -81,7 +81,7 @@ def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Stop, match="lm_eval is not installed") as stop:
         read_suite("arc_easy", None, None, False)
-    assert "holdfast[suite]" in stop.value.hint and stop.value.code == 2
+    assert "'.[suite]'" in stop.value.hint and stop.value.code == 2
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Iterator
 from typing import Literal
 
@@ -35,10 +36,11 @@ def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
         text = f"{name} is not {here}, and the hub does not give it: {away}"
         download = f"hf download {'--repo-type dataset ' if kind == 'data set' else ''}{repository}"
         return Stop(BLOCKED, text, f"once with the network: {download}; or unset HF_HUB_OFFLINE")
-    return _told_by_status(chain, name, kind)
+    return _told_by_status(error, name, kind, here)
 
 
-def _told_by_status(chain: list[BaseException], name: str, kind: Kind) -> Stop:
+def _told_by_status(error: Exception, name: str, kind: Kind, here: str) -> Stop:
+    chain = [*_chain(error)]
     status = next((code for one in chain if (code := getattr(getattr(one, "response", None), "status_code", None))), None)
     hub = _constant("ENDPOINT")
     if status == 401:
@@ -51,8 +53,11 @@ def _told_by_status(chain: list[BaseException], name: str, kind: Kind) -> Stop:
     if full is not None:
         return Stop(BLOCKED, f"the disk is full while {name} is fetched into {_constant('HF_HUB_CACHE')}", "HF_HOME names another place")
     reason = error_message(chain[-1]) if isinstance(chain[-1], Exception) else str(chain[-1])
-    text = f"the hub {hub} does not give {name}, and it is not in the cache ({_constant('HF_HUB_CACHE')}): {reason}"
-    return Stop(BLOCKED, text, f"look at the network, at HF_ENDPOINT and proxies; or give a local copy of the {kind}")
+    if isinstance(chain[-1], socket.gaierror):
+        reason = "no address is found for its name (no network, or no DNS)"
+    away = f"{name} is not {here}, and it is not in the cache ({_constant('HF_HUB_CACHE')})"
+    text = f"{away}; the hub {hub} {'cannot be reached' if unreachable(error) else 'does not give it'}: {reason}"
+    return Stop(BLOCKED, text, f"give a local copy of the {kind}; or look at the network, at HF_ENDPOINT and proxies")
 
 
 def unreachable(error: Exception) -> bool:

@@ -9,6 +9,11 @@ _NUMBERS = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
 _TERM = re.compile(r"(>=|<=|<|>|==)\s*([\w.]+)")
 
 
+def install(extra: str) -> str:
+    """Return the line that installs what an extra of pyproject.toml holds; holdfast is installed from its checkout, not from an index."""
+    return f"in holdfast's checkout: pip install '.[{extra}]'"
+
+
 def version(text: str) -> tuple[int, ...]:
     """Parse the leading numbers of a version: "2.5.1+rocm6.2" -> (2, 5, 1)."""
     numbers = _NUMBERS.match(text.strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import sys
@@ -13,6 +14,7 @@ from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
+from holdfast.base.versions import install
 from holdfast.base_model.forms import names_in_index, refuse_odd_config
 from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
@@ -23,6 +25,7 @@ _OUTPUT = "output"  # the output layer in Mistral's own files; within a layer th
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
+_ALIKE = 0.75  # of the letters of two names
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
@@ -160,13 +163,14 @@ def base_of_adapter(config: Json) -> str:
 
 def _from_hub(model: str) -> Path:
     name, revision = hub_name(model)
-    if name.lower() in EMBEDDED:
-        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {name.lower()}?")
+    near = [] if "/" in name else difflib.get_close_matches(name.lower(), EMBEDDED, 1, _ALIKE)
+    if near:
+        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {near[0]}?")
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars
     except ImportError:
-        raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+        raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", install("train")) from None
     if not sys.stderr.isatty():
         disable_progress_bars()
     wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md"]

@@ -190,10 +190,8 @@ def torch_for(cards: Sequence[Gpu]) -> str:
     """Say what to install on a machine with these GPUs, none of which has a usable torch."""
     gpu = next((gpu for gpu in cards if gpu.arch), None)
     if gpu is None:
-        return (
-            f"pip install torch --index-url {WHEELS}/cpu (no GPU), or the wheel for your GPU; then pip install holdfast transformers peft"
-        )
-    keep = "; then pip install holdfast transformers peft, which leaves it alone" if gpu.vendor == "amd" else ""
+        return f"pip install torch --index-url {WHEELS}/cpu (no GPU), or the wheel for your GPU; then, in holdfast's checkout, pip install . transformers peft"
+    keep = "; then, in holdfast's checkout, pip install . transformers peft, which leaves it alone" if gpu.vendor == "amd" else ""
     return f"for {gpu.words()} install {wheel_advice(gpu.arch or '')}{keep}"
 
 

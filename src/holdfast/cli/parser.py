@@ -64,6 +64,9 @@ class Parser(argparse.ArgumentParser):
             hint = "an unfinished run goes on by itself: rerun `holdfast train CONFIG` (or `holdfast run -- COMMAND`) as it was begun; "
         if word.startswith("--") and (meant := next((said for name, said in _WITHOUT_OPTION.items() if name in word), "")):
             hint = f"{meant}; "
+        example = (self.epilog or "").partition("example:\n")[2].strip().splitlines()
+        if example and "arguments are required" in message:
+            hint = f"for example: {example[0].strip()}; {hint}"
         raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

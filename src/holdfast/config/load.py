@@ -192,6 +192,12 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     return problems
 
 
+def missing_rows(config: Config) -> list[str]:
+    """Name the files of rows that a config names and nobody has, each with the near one beside it."""
+    names = [name for name in (*config.data.files, *config.data.held_out_files) if not elsewhere(name) and not Path(name).exists()]
+    return [f"{name}: no such file{near_text(Path(name))}" for name in names]
+
+
 def looks_local(model: str) -> bool:
     """True if `model` can only be meant as a folder or a file: hub names are `name` or `owner/name`, with or without @REVISION."""
     return model.startswith((".", "/", "~")) or is_gguf(model) or hub_name(model)[0].count("/") > 1

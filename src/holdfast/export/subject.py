@@ -19,7 +19,7 @@ from holdfast.data.tokens.given_template import codec_of
 from holdfast.run.adapter_folder import refuse_incomplete
 from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
-from holdfast.run.folder import RunFolder
+from holdfast.run.folder import RunFolder, which_runs
 from holdfast.run.plan import read_plan
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
@@ -136,7 +136,10 @@ def read_subject(path: Path, base: str | None = None) -> Subject:
     """
     path = path.expanduser().resolve()
     if not path.is_dir():
-        raise Stop(USAGE, f"{path} is not a folder", "give a finished run, or a folder that PEFT saved")
+        why = "it is a file" if path.exists() else "there is no such folder"
+        raise Stop(
+            USAGE, f"{path} is not a folder of a run or of an adapter ({why})", f"{which_runs(path)}; a folder that PEFT saved does, too"
+        )
     run = run_of(path)
     if run:
         run.refuse_foreign()

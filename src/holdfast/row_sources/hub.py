@@ -12,6 +12,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import read_json, write_json
 from holdfast.base.hub import refusal, unreachable
 from holdfast.base.units import counted
+from holdfast.base.versions import install
 from holdfast.row_sources.names import HubRows
 from holdfast.row_sources.splits import files_of
 
@@ -24,7 +25,7 @@ def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[st
     try:
         import huggingface_hub as hub
     except ImportError:
-        raise Stop(BLOCKED, f"{rows.name} is not a file, and huggingface_hub is not installed", "pip install 'holdfast[train]'") from None
+        raise Stop(BLOCKED, f"{rows.name} is not a file, and huggingface_hub is not installed", install("train")) from None
     asked = f"{rows.name}@{rows.revision}" if rows.revision else rows.name
     try:
         commit, names, away = _listing(hub, rows, tell)

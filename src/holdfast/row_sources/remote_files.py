@@ -9,6 +9,7 @@ from errno import EACCES, EIO
 from typing import Any
 
 from holdfast.base.errors import USAGE, Stop, error_message
+from holdfast.base.versions import install
 
 _UNKNOWN_USER = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError")
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
@@ -30,7 +31,7 @@ def open_place(address: str, hint: str) -> tuple[Any, str]:
         fs, root = core.url_to_fs(address)
     except ImportError as error:
         text = f"{address} cannot be reached: {error_message(error)}"
-        raise Stop(USAGE, text, "pip install 'holdfast[remote]', and the package of the service (s3fs, gcsfs, adlfs, paramiko)") from None
+        raise Stop(USAGE, text, f"{install('remote')}, and the package of the service (s3fs, gcsfs, adlfs, paramiko)") from None
     except ValueError as error:
         raise Stop(USAGE, f"{address} is no address that fsspec knows: {error}", hint) from None
     return fs, root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import functools
 import os
@@ -68,7 +69,7 @@ class RunFolder:
             raise Stop(USAGE, text, "`holdfast status` tells the command that goes on with it")
         if not self.config_file.exists():
             why = "it has no config.yaml" if self.path.is_dir() else "it is a file" if self.path.exists() else "there is no such folder"
-            raise Stop(USAGE, f"{self.path} is not a run folder ({why})", "run folders lie under runs/; `holdfast status` lists them")
+            raise Stop(USAGE, f"{self.path} is not a run folder ({why})", which_runs(self.path))
         return self
 
     def begun(self) -> bool:
@@ -358,3 +359,31 @@ def flat(tree: Json, prefix: str = "") -> Json:
     for key, value in tree.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
+
+
+_OF_A_RUN = ("run.json", "steps.jsonl")
+_TOLD = 5  # runs
+_NONE = "run folders lie under runs/; `holdfast status` lists them"
+
+
+def which_runs(place: Path) -> str:
+    """Return the hint for a place that is no run: the run whose name is nearest, and the runs that are there."""
+    for folder in dict.fromkeys((place.resolve().parent, Path("runs").resolve())):
+        if names := _runs_in(folder):
+            near = [place.name] if place.name in names else difflib.get_close_matches(place.name, names, 1, 0.6)
+            here = _short(folder)
+            told = ", ".join(names[:_TOLD]) + (f" and {len(names) - _TOLD} more" if len(names) > _TOLD else "")
+            meant = f"did you mean {here / near[0]}? " if near else ""
+            return f"{meant}runs in {here}/: {told}; `holdfast status` says how each is"
+    return _NONE
+
+
+def _runs_in(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if any((entry / name).exists() for name in _OF_A_RUN))
+    except OSError:  # no such folder, or another user's
+        return []
+
+
+def _short(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

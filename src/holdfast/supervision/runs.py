@@ -14,9 +14,8 @@ from holdfast.machine.readings.keep import newest
 from holdfast.machine.readings.signs import signs
 from holdfast.planning.duration import remaining
 from holdfast.report.summarise import incidents, second_place
-from holdfast.report.words import shown
 from holdfast.run.attempt import closed, read_launch_spec
-from holdfast.run.folder import RunFolder
+from holdfast.run.folder import RunFolder, which_runs
 from holdfast.run.plan import Seconds
 from holdfast.supervision.standing import RunStanding
 
@@ -38,8 +37,7 @@ def no_run(place: Path) -> Stop:
     except OSError as error:
         why = f": {error.strerror}"
     text = f"{place} is not a run folder{why}"
-    named = RUNS.resolve() / place.name
-    return Stop(USAGE, text, f"do you mean {shown(named)}?" if is_run(named) else "all runs under ./runs: holdfast status")
+    return Stop(USAGE, text, which_runs(place))
 
 
 def is_run(place: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
+from holdfast.base.versions import install
 from holdfast.base_model.module_pattern import refused
 
 EXPECTATIONS = ("equals", "contains", "regex", "json", "json_schema", "runs", "number")
@@ -113,7 +114,7 @@ def _schema(value: Any) -> str | None:
     try:
         import jsonschema
     except ImportError:
-        return "jsonschema is not installed: pip install 'holdfast[ship]'"
+        return f"jsonschema is not installed: {install('ship')}"
     try:
         jsonschema.validators.validator_for(value).check_schema(value)
     except jsonschema.exceptions.SchemaError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.base.child import with_env
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json
+from holdfast.base.versions import install
 from holdfast.export.child import ask
 from holdfast.verify.stats import sign_test
 
@@ -40,7 +41,7 @@ def read_suite(names: str | None, path: Path | None, limit: int | None, chat: bo
             raise Stop(USAGE, "--suite-path, --suite-limit and --suite-chat are for --suite NAME", "name a task of lm-eval: --suite NAME")
         return None
     if importlib.util.find_spec("lm_eval") is None:
-        raise Stop(USAGE, "--suite is asked by lm-eval, and the package lm_eval is not installed", "pip install 'holdfast[suite]'")
+        raise Stop(USAGE, "--suite is asked by lm-eval, and the package lm_eval is not installed", install("suite"))
     if path is not None and not path.is_dir():
         raise Stop(USAGE, f"--suite-path {path} is not a folder", "give a folder of lm-eval's task files (YAML)")
     if limit is not None and limit < 1:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.base.tasks import kind_of
+from holdfast.base.versions import install
 from holdfast.book.kinds.check import Case, Check, block
 from holdfast.run.types import Finding
 
@@ -15,7 +16,7 @@ def look(case: Case) -> Iterator[Finding]:
     asking = case.config.train.wants_bitsandbytes if case.config else []
     if asking and packages.get("bitsandbytes", "unknown") is None:
         verb = "needs" if len(asking) == 1 else "need"
-        yield block(f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", "pip install 'holdfast[quantised]'")
+        yield block(f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", install("quantised"))
 
 
 CARD = Check(

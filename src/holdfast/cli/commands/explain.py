@@ -88,6 +88,10 @@ def find_cards(name: str, cards: dict[str, Card]) -> tuple[list[Card], bool]:
     if (card := cards.get(name) or cards.get(name.replace("_", "-"))) is not None:  # as `data check` writes the reason of a row
         return [card], True
     words = " ".join(name.lower().split())
+    if not words:
+        raise Stop(
+            USAGE, "no card is named: the name is empty", "`holdfast explain` lists all cards, `holdfast explain memory` those of a word"
+        )
     usual = [cards[card] for card in EVERYDAY.get(words, ()) if card in cards]
     if chapter := [card for card in cards.values() if isinstance(card, Failure) and card.chapter() == name.replace("-", "_")]:
         return list({card.id: card for card in [*usual, *sorted(chapter, key=_obvious)]}.values()), True

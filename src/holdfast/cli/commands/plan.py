@@ -16,7 +16,7 @@ from holdfast.book.graphics_cards import named_card
 from holdfast.checkup.examine import blocked_by_versions
 from holdfast.checkup.recorded_machine import recorded
 from holdfast.config.config import Config
-from holdfast.config.load import load_config
+from holdfast.config.load import load_config, missing_rows
 from holdfast.config.rows_elsewhere import with_rows_here
 from holdfast.machine.probes import kept_probes
 from holdfast.machine.read import read_machine
@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     plan = planned.plan.model_copy(update={"reasons": (*planned.plan.reasons, *told)})
     learns = what_learns(plan, config, planned.model) if plan.learns else ""
     view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
-    view.next(_next(arguments, plan, bool(blocked)))
+    lacking = missing_rows(config)
+    view.next(_rows_first(arguments, lacking) if lacking else _next(arguments, plan, bool(blocked)))
     if arguments.why:
         write_in_folder(
             arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"
@@ -86,6 +87,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         view.saved(arguments.why)
     cost = {"price": _cost(plan.seconds, arguments.price)} if arguments.price is not None else {}
     return BLOCKED if plan.fits is False or blocked else DONE, plan.model_dump(mode="json") | cost
+
+
+def _rows_first(arguments: argparse.Namespace, lacking: list[str]) -> str:
+    """Return what comes next where rows are missing, which no run begins without."""
+    return f"correct data.files in {arguments.config}, or put the rows there ({'; '.join(lacking)}); then holdfast data check ROWS"
 
 
 def _next(arguments: argparse.Namespace, plan: Plan, blocked: bool) -> str:

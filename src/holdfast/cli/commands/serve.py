@@ -23,7 +23,7 @@ import orjson
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import listed
-from holdfast.base.versions import __version__
+from holdfast.base.versions import __version__, install
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
@@ -149,7 +149,7 @@ def _engine(
         lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
         try:
             if lacking:
-                raise Stop(USAGE, f"llama.cpp needs the package {lacking[0]}", "pip install 'holdfast[ship]'")
+                raise Stop(USAGE, f"llama.cpp needs the package {lacking[0]}", install("ship"))
             return LlamaCpp(subject, codec, work, environment, say, adapters)
         except Stop as stop:
             if arguments.engine:

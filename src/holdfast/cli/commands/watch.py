@@ -18,6 +18,7 @@ from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import counted
+from holdfast.base.versions import install
 from holdfast.cli.outputs import at_terminal
 from holdfast.config.load import load_config
 from holdfast.report.notify.send import send, word_of
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 def _refuse_no_screen() -> None:
     """Raise Stop(2) where there is no package that draws a screen, or no terminal to draw it on."""
     if importlib.util.find_spec("textual") is None:
-        raise Stop(USAGE, "--terminal needs the package textual, which is not installed", "pip install 'holdfast[watch]'")
+        raise Stop(USAGE, "--terminal needs the package textual, which is not installed", install("watch"))
     if not at_terminal():
         raise Stop(USAGE, "--terminal: this is no terminal", "one look at the runs: holdfast status")
 
@@ -119,5 +120,5 @@ def _tell(arguments: argparse.Namespace, watched: WatchedRuns, url: str, places:
         say("for this machine alone; for your phone: holdfast watch --lan")
     elif sys.stdout and sys.stdout.isatty():
         code = qr_code(url)
-        print(code if code else "for a QR code of the link here: pip install 'holdfast[watch]'")
+        print(code if code else f"for a QR code of the link here: {install('watch')}")
     print(end="", flush=True)

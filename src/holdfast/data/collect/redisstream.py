@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.base.errors import BLOCKED, GAVE_UP, USAGE, Stop
+from holdfast.base.versions import install
 from holdfast.data.collect.pairs import record_of
 from holdfast.data.collect.record import Record, Unusable, WriteBatch
 
@@ -55,7 +56,7 @@ class StreamReader:
         try:
             self._redis: Any = importlib.import_module("redis")
         except ImportError:
-            raise Stop(USAGE, "a Redis stream needs the package redis", "pip install 'holdfast[redis]'") from None
+            raise Stop(USAGE, "a Redis stream needs the package redis", install("redis")) from None
         self._source, self._sleep, self._clock = source, sleep, clock
         self.reconnected = self.gone = 0
         errors = self._redis.exceptions

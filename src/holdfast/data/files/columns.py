@@ -16,6 +16,7 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.file_errors import of_the_file
+from holdfast.base.versions import install
 from holdfast.data.files.raw_row import LARGEST_ROW, UnparsedRow, overlong
 
 _BATCH = 1024  # rows
@@ -29,7 +30,7 @@ def read_columns(file: str, kind: str) -> Iterator[UnparsedRow]:
     try:
         import pyarrow as pa
     except ImportError:
-        raise Stop(BLOCKED, f"{file} is a {kind} file; reading it needs pyarrow", "pip install 'holdfast[parquet]'") from None
+        raise Stop(BLOCKED, f"{file} is a {kind} file; reading it needs pyarrow", install("parquet")) from None
     number = 0
     try:
         for batch in _parquet_batches(pa, file) if kind == "parquet" else _arrow_batches(pa, file):

@@ -46,6 +46,56 @@ _RECORDS = re.compile(
     rb'\s*"(data|rows|records|items|examples|samples|instances|entries|dataset|train|training|test|testing|eval|evaluation|validation|valid|dev'
     rb'|val|results)"\s*:\s*\[(?=\s*\{\s*"([^"]*)")'
 )  # one object whose field holds all rows
+_LOOKED_AT = 3  # lines
+_COLUMNS = frozenset(
+    [
+        "instruction",
+        "input",
+        "output",
+        "prompt",
+        "completion",
+        "question",
+        "answer",
+        "response",
+        "context",
+        "query",
+        "problem",
+        "solution",
+        "text",
+        "user",
+        "assistant",
+        "human",
+        "chosen",
+        "rejected",
+        "system",
+        "label",
+        "target",
+        "source",
+        "frage",
+        "antwort",
+        "aufgabe",
+        "lösung",
+        "pregunta",
+        "respuesta",
+        "pergunta",
+        "resposta",
+        "domanda",
+        "risposta",
+        "réponse",
+        "vraag",
+        "antwoord",
+        "вопрос",
+        "ответ",
+        "питання",
+        "відповідь",
+        "问题",
+        "回答",
+        "答案",
+        "質問",
+        "질문",
+        "답변",
+    ]
+)  # what people call the columns of rows
 _OF_TURNS = (b"role", b"from", b"content", b"value", b"type", b"text")  # what turns and parts begin with
 
 
@@ -83,9 +133,25 @@ def form_of(file: str) -> FileForm:
     kind = _SUFFIX_FORMS.get(bare_suffix(file), "")
     if kind in ("parquet", "arrow"):
         return FileForm(kind, head)
+    if kind == "text" and _is_table(head):
+        return FileForm("csv", head)
     if kind and not _first_line_is_an_object(head.text):
         return FileForm(kind, head)
     return FileForm(_json_kind(head.text), head)
+
+
+def _is_table(head: FileHead) -> bool:
+    """Return whether a text is a table with tabs, as Excel saves "Text" and "Unicode text": a header, and as many tabs in the lines below.
+
+    UTF-16 is what Excel writes there; in any other text the header must have names of rows.
+    """
+    lines = [line.rstrip(b"\r") for line in head.text.split(b"\n")[:_LOOKED_AT] if line.strip()]
+    names = [name.strip().strip(b'"').lower() for name in lines[0].split(b"\t")] if lines else []
+    if len(names) < 2 or len(lines) < 2 or not all(names) or len(set(names)) < len(names) or b"\t" not in lines[1]:
+        return False
+    if head.encoding.startswith("utf-16"):
+        return True
+    return sum(name.decode("utf-8", "replace") in _COLUMNS for name in names) > 1
 
 
 def _first_line_is_an_object(text: bytes) -> bool:

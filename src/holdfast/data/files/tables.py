@@ -14,7 +14,7 @@ import orjson
 from holdfast.data.files.raw_row import UnparsedRow
 
 _SEPARATOR_LINE = re.compile(rb'"?[Ss][Ee][Pp]=([,;|\t])"?')  # as Excel writes and reads it before the header
-_MISSING = ("nan", "NaN", "<NA>", "#N/A")  # as pandas and spreadsheets write that there is no value
+_MISSING = ("nan", "NaN", "<NA>")  # as pandas writes that there is no value
 _LONGEST_RECORD = 1 << 20  # bytes; what a quote that is never closed may swallow
 
 

@@ -19,8 +19,10 @@ from holdfast.data.judge.names import (
     Pair,
     answer_beside,
     in_our_case,
+    name_answers,
     name_them,
     pair_of,
+    two_answers,
     under_our_names,
 )
 from holdfast.data.judge.preferences import parse_marked, parse_pair
@@ -175,8 +177,16 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapp
     names = sorted(map(str, as_it_stands))[:20]
     if lacking := [f"{theirs} (as {ours})" for ours, theirs in fields.items() if ours not in value]:
         raise BadRow("missing_field", f"{' and '.join(lacking)} is missing, which data.fields asks for; the row has {names}")
+    if answers := next((both for both in TWO_ANSWERS if all(name in value for name in both)), None) or two_answers(as_it_stands):
+        raise BadRow("preference_row", f"{' and '.join(answers)} are two answers of which one is the better; {_pairs_called(as_it_stands)}")
     hint = name_them(value, as_it_stands, _would_be_read)
     raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}){hint and f'; {hint}'}")
+
+
+def _pairs_called(row: Mapping[str, Any]) -> str:
+    """Say what learns pairs, and how the columns of this row are named to it."""
+    named = "" if any(all(name in row for name in both) for both in TWO_ANSWERS) else name_answers(row)
+    return f"{_PREFERENCES}{named and f'; {named}'}"
 
 
 def _would_be_read(value: Mapping[str, Any], fields: Mapping[str, str]) -> bool:

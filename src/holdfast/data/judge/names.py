@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -164,14 +165,43 @@ def name_them(
     return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
 
 
+def two_answers(names: Iterable[str]) -> tuple[str, str] | None:
+    """Find the two columns that are called alike but for a word, which says of one that it is the better and of the other the worse.
+
+    As "good_answer" and "bad_answer", "Antwort gut" and "Antwort schlecht", "winner" and "loser". Returns (better, worse).
+    """
+    good, bad = ([(rest, name) for name in names if (rest := _without(name, words)) is not None] for words in (_GOOD, _BAD))
+    return next(((better, worse) for rest, better in good for other, worse in bad if rest == other and better != worse), None)
+
+
+def _without(name: str, words: frozenset[str]) -> str | None:
+    """Return a column's name without the one of these words in it, in small letters without accents; None where it has none."""
+    plain = _plain(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
+    parts = re.findall(r"[^\W\d_]+|\d+", plain)
+    if found := next((part for part in parts if part in words), None):
+        return " ".join(part.removesuffix("s") for part in parts if part != found)
+    written_on = next((word for word in sorted(words, key=len, reverse=True) if word in plain and word > "\u2e80"), None)
+    return None if written_on is None else plain.replace(written_on, "", 1).strip()
+
+
+def _plain(text: str) -> str:
+    """Return a text in small letters without accents."""
+    return "".join(one for one in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(one))
+
+
 def name_answers(row: Mapping[str, Any]) -> str:
-    """Name the options that map two answers of which one is the better; "" where no two fields are called like such."""
-    texts = [name for name, inside in row.items() if isinstance(inside, str | list | dict)]
-    better, worse = (_likeliest([name for name in texts if name not in PREFERENCE], like) for like in (_BETTER, _WORSE))
+    """Name the options that map two answers of which one is the better, and their question; "" where no two fields are called like such."""
+    texts = [name for name, inside in row.items() if name not in PREFERENCE and (inside is None or isinstance(inside, str | list | dict))]
+    better, worse = two_answers(texts) or (_likeliest(texts, like) for like in (_BETTER, _WORSE))
     if not better or not worse or better == worse:
         return ""
-    options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in (("chosen", better), ("rejected", worse)))
-    return f"say what yours are called, for example {options}, in a config data.fields: {{chosen: {better}, rejected: {worse}}}"
+    told = [("chosen", better), ("rejected", worse)]
+    if FIELDS.isdisjoint(map(in_our_case, row)):
+        question = _likeliest([name for name in texts if name not in (better, worse)], _QUESTIONS)
+        told = [*([("prompt", question)] if question else []), *told]
+    options = " ".join("--field " + shlex.quote(f"{ours}={theirs}") for ours, theirs in told)
+    in_config = ", ".join(f"{ours}: {theirs}" for ours, theirs in told)
+    return f"say what yours are called, for example {options}, in a config data.fields: {{{in_config}}}"
 
 
 def is_about_the_row(name: str, text: str, row: Iterable[str] = ()) -> bool:
@@ -214,5 +244,25 @@ _ANSWERS = (
 )
 _BETTER = ("chosen", "better", "preferred", "accepted", "winner", "good", "win")
 _WORSE = ("rejected", "worse", "dispreferred", "loser", "bad", "lose")
+_GOOD = frozenset(
+    _plain(
+        "chosen better best preferred accepted winner winning win good correct right positive gut gute guter gutes besser "
+        "bessere besserer beste bevorzugt bevorzugte gewählt gewählte richtig richtige bon bonne bons bonnes meilleur meilleure "
+        "préféré préférée choisi choisie correcte bueno buena mejor elegido elegida preferido preferida correcto correcta bom "
+        "boa melhor escolhido escolhida correto buono buona migliore scelto scelta preferito corretta goed goede beter betere "
+        "gekozen dobra dobry lepsza lepszy wybrana wybrany dobrá lepší iyi seçilen хороший хорошая лучший лучшая выбранный "
+        "гарна хороша краща обрана 好 优 选中 正确 良い 採用 選択 좋은 선택"
+    ).split()
+)
+_BAD = frozenset(
+    _plain(
+        "rejected worse worst dispreferred discarded loser losing lose bad incorrect wrong negative schlecht schlechte "
+        "schlechter schlechtes schlechtere schlechterer schlechteste abgelehnt abgelehnte verworfen verworfene falsch falsche "
+        "mauvais mauvaise pire rejeté rejetée incorrecte malo mala peor rechazado rechazada incorrecto incorrecta ruim má pior "
+        "rejeitado rejeitada incorreto cattivo cattiva peggiore rifiutato rifiutata scartato scartata sbagliata slecht slechte "
+        "slechter slechtere afgewezen zła zły gorsza gorszy odrzucona odrzucony špatná horší kötü reddedilen плохой плохая "
+        "худший худшая отклонённый погана гірша відхилена 坏 差 拒绝 错误 悪い 不採用 却下 나쁜 거절"
+    ).split()
+)
 _CLASSES = ("label", "labels", "target", "class")  # of which a number is what is asked for
 _ALIKE = 0.6  # of the letters of two names

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.book.checks_data.spreadsheet_error import error_in
 from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers
 from holdfast.data.judge.turns import BadRow, Example, Message, kind_of, turn_of
@@ -31,6 +32,8 @@ def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
             raise BadRow("no_assistant_turn", f"{name} does not end with an answer")
         if not turns[-1].content.strip() and not turns[-1].calls:
             raise BadRow("empty_answer", f"{name} is empty")
+        if error := error_in(name, turns[-1].content):
+            raise BadRow("spreadsheet_error", error)
     if chosen[:-1] != rejected[:-1]:
         at = next((at for at, (one, two) in enumerate(zip(chosen[:-1], rejected[:-1], strict=False)) if one != two), None)
         where = f"turn {at} differs" if at is not None else f"{len(chosen) - 1} turns before chosen, {len(rejected) - 1} before rejected"

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.versions import install
 
 LARGEST = 1 << 24  # bytes of an answer, as of a row
 _UNPACKS = {"gzip", "x-gzip", "deflate"}
@@ -39,7 +40,7 @@ class Wire:
         try:
             self._httpx: Any = importlib.import_module("httpx")
         except ImportError:
-            raise Stop(USAGE, "--endpoint needs the package httpx", "pip install 'holdfast[endpoint]'") from None
+            raise Stop(USAGE, "--endpoint needs the package httpx", install("endpoint")) from None
         self._timeout_s = timeout_s
         self._sockets: set[socket.socket] = set()
         headers = {"Accept-Encoding": "gzip, deflate"} | ({"Authorization": f"Bearer {key}"} if key else {})

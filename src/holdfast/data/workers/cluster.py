@@ -43,7 +43,7 @@ _READERS = 4  # files that are read at the same time
 _BLOCKS_READ_AHEAD = 8  # of each file
 _PATIENCE_S = 5.0
 _COUNTED_EVERY = 64  # blocks; nodes come and go
-_INSTALL = "install the same holdfast[ray] with the same tokenizers and ftfy on every node"
+_INSTALL = "install the same holdfast with Ray, and the same tokenizers and ftfy, on every node (pip install '.[ray]' in the same checkout)"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
-from holdfast.base.versions import __version__
+from holdfast.base.versions import __version__, install
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.delta import HEAD, read_delta
 from holdfast.export.endings import end_tokens, pad_token
@@ -23,7 +23,7 @@ from holdfast.export.tensors import Floats, PendingTensor, StoredTensor, held_te
 OWN_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what the package gguf quantises; the others need llama-quantize
 _FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32}
 _MOST_HALF = 6e4  # of 65,504: what an adapter adds has to fit, too
-_NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", "pip install 'holdfast[ship]'")
+_NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", install("ship"))
 
 
 def need_gguf() -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.versions import install
 from holdfast.export.ask import Questions
 from holdfast.export.child import Say, follow
 from holdfast.export.gguf.convert import expected_tensors, need_gguf
@@ -33,7 +34,7 @@ def need_engine() -> None:
         raise Stop(
             USAGE,
             "a GGUF export is compared by llama.cpp itself, and the package xllamacpp is not installed",
-            "pip install 'holdfast[ship]'",
+            install("ship"),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.versions import install
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import packed_as
 from holdfast.config.config import Config
@@ -23,7 +24,7 @@ def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
     ]
     if asking and importlib.util.find_spec("bitsandbytes") is None:
         verb = "needs" if len(asking) == 1 else "need"
-        raise Stop(BLOCKED, f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", "pip install 'holdfast[quantised]'")
+        raise Stop(BLOCKED, f"{' and '.join(asking)} {verb} bitsandbytes, which is not installed", install("quantised"))
 
 
 def refuse_no_held_out(config: Config, rows: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from holdfast.base.versions import install
 from holdfast.trainer.common.refuse import Refusal
 
 
@@ -14,4 +15,4 @@ def bitsandbytes(wanted_by: str) -> Any:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
         text = f"{wanted_by} needs bitsandbytes, which cannot be imported here: {error}"
-        raise Refusal("package_conflict", text, "pip install 'holdfast[quantised]'; then rerun the same command to resume") from None
+        raise Refusal("package_conflict", text, f"{install('quantised')}; then rerun the same command to resume") from None

@@ -11,6 +11,7 @@ import transformers
 
 from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import write_json
+from holdfast.base.versions import install
 from holdfast.base_model.gguf_file import REFUSED
 
 _AGAIN = "download it again"
@@ -34,7 +35,7 @@ def _read(file: Path) -> torch.dtype:
         import gguf
     except ImportError:
         text = f"{file} is a GGUF file, and the package gguf that reads it is not installed"
-        raise Stop(BLOCKED, text, "pip install 'holdfast[ship]'") from None
+        raise Stop(BLOCKED, text, install("ship")) from None
     size = file.stat().st_size
     try:
         reader = gguf.GGUFReader(file)

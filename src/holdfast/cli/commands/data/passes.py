@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.versions import install
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.files.form import form_of
 from holdfast.data.judge.rules import NO_LIMIT, WANTED, Rules, asked_fields, learns_of
@@ -53,7 +54,7 @@ def rules_of(arguments: argparse.Namespace) -> Rules:
     if arguments.max_tokens is not None and arguments.max_tokens < 2:
         raise Stop(USAGE, f"--max-tokens {arguments.max_tokens}: at least 2 are needed", "for example: --max-tokens 512")
     if arguments.languages and importlib.util.find_spec("py3langid") is None:
-        raise Stop(USAGE, "--languages needs the package py3langid", "pip install 'holdfast[languages]'")
+        raise Stop(USAGE, "--languages needs the package py3langid", install("languages"))
     limit = NO_LIMIT if arguments.max_tokens is None else arguments.max_tokens
     wanted = WANTED.get(arguments.objective, "answers")
     if wanted != "answers" and arguments.too_long == "split":
@@ -92,7 +93,7 @@ def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> Abstract
     try:
         from holdfast.data.workers.cluster import Cluster
     except ModuleNotFoundError as missing:
-        raise Stop(USAGE, f"--ray needs Ray, which is not installed (no module {missing.name})", "pip install 'holdfast[ray]'") from None
+        raise Stop(USAGE, f"--ray needs Ray, which is not installed (no module {missing.name})", install("ray")) from None
     return Cluster(arguments.ray, codec, rules, make)
 
 

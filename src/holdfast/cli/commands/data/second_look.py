@@ -13,6 +13,7 @@ import numpy as np
 from holdfast.base.child import trainer_command
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.versions import install
 from holdfast.base_model.folder import read_model
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.rules import NO_LIMIT, Rules, checks
@@ -27,7 +28,7 @@ def refuse_second_look(model: str) -> None:
     """Raise Stop(2) or Stop(1) where there can be none, before the rows are checked."""
     read_model(model)
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        raise Stop(USAGE, "--second-look needs torch and transformers", "pip install 'holdfast[train]'")
+        raise Stop(USAGE, "--second-look needs torch and transformers", install("train"))
 
 
 def look_again(model: str, files: list[str], rules: Rules) -> tuple[SecondLook, dict[str, list[Json]]]:

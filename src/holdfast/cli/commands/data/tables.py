@@ -15,6 +15,7 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, replacing
+from holdfast.base.versions import install
 from holdfast.cli.row_check import RowCheck
 from holdfast.config.config import Config
 from holdfast.data.duplicates.write import cannot_write, refuse_outputs
@@ -117,7 +118,7 @@ def _write(handle: BinaryIO, row: Json) -> None:
 
 def _refuse_without_polars() -> None:
     if importlib.util.find_spec("polars") is None:
-        raise Stop(BLOCKED, "tables need polars", "pip install 'holdfast[tabular]'")
+        raise Stop(BLOCKED, "tables need polars", install("tabular"))
 
 
 def _tell(arguments: argparse.Namespace, answer: Json) -> None:

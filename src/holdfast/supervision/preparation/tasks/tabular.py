@@ -13,6 +13,7 @@ import orjson
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, replacing, write_json
 from holdfast.base.units import counted, listed
+from holdfast.base.versions import install
 from holdfast.config.config import Config
 from holdfast.config.table import columns_of
 from holdfast.report.words import shown
@@ -32,7 +33,7 @@ _NAMES = 20
 def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
     """Return the built table, whose arrays lie in the run folder. Raises Stop(1) where nothing can be learned."""
     if importlib.util.find_spec("polars") is None:
-        raise Stop(BLOCKED, "a task on tables needs polars", "pip install 'holdfast[tabular]'")
+        raise Stop(BLOCKED, "a task on tables needs polars", install("tabular"))
     from holdfast.tables.table.build import build_table
 
     rejects: BinaryIO
@@ -61,7 +62,7 @@ def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: 
 def foresee(config: Config, machine: Json) -> Foreseen:
     """Return what can be said before preparing: whether the columns are there, and a plan as if no name had more than 20 values."""
     if importlib.util.find_spec("polars") is None:
-        return Foreseen(None, [Finding("packages", "block", "a task on tables needs polars", "pip install 'holdfast[tabular]'")], config)
+        return Foreseen(None, [Finding("packages", "block", "a task on tables needs polars", install("tabular"))], config)
     from holdfast.tables.table.schema import open_all, schema_of
 
     try:
