@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,11 @@ class ComparedLoss:
     """An objective on a model. folder: where reference values are kept; without one they are computed each time.
 
     order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none.
+    start: values, in main memory, of what is trained, by name: the adapter that the run began from, where that is the reference.
     """
 
     order: Rows | None = None
+    start: Mapping[str, Tensor] | None = None
 
     def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
         self.task, self.objective, self.kind = task, objective, kind
@@ -58,7 +60,7 @@ class ComparedLoss:
         return self.objective.of(SequenceScores(logps, reference, counts, good, weights, drift))
 
     def score(self, numbers: list[int]) -> None:
-        """Have the log-probabilities of samples without the adapter, where the objective needs them: the first time, and nobody waits."""
+        """Have the log-probabilities of samples under the reference, where the objective needs them: the first time, and nobody waits."""
         if self.kind.reference:
             self.values.compute(numbers, self._of_portion)
 
@@ -89,11 +91,33 @@ class ComparedLoss:
         numbers = tuple(range(len(rows)))
         batch = assemble(rows, numbers, ("",) * len(rows), task.tokens.pad, task.packing, task.device)
         try:
-            with switched_off(task.model, task.losses) if without else nullcontext():
+            with self._before_training() if without else nullcontext():
                 task.enter(batch, 0)
                 return sums(task.losses.each(batch)[0], batch).float()
         finally:
             task.model.train(was)
+
+    def _before_training(self) -> AbstractContextManager[None]:
+        """Return the context in which the model is the reference."""
+        if self.start is None:
+            return switched_off(self.task.model, self.task.losses)
+        return with_values(self.task.trained, self.start)
+
+
+@contextmanager
+def with_values(live: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Iterator[None]:
+    """Compute with other values of live tensors within the context; theirs are back to the bit after it."""
+    kept = {name: tensor.detach().clone() for name, tensor in live.items()}
+
+    def put(values: Mapping[str, Tensor]) -> None:
+        for name, tensor in live.items():
+            tensor.data.copy_(values[name])
+
+    try:
+        put(others)
+        yield
+    finally:
+        put(kept)
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class TextModel:
         return [replace(batch, labels=len(batch.numbers), group=group) for batch in found]
 
     def prepare_passes(self, batches: Sequence[TextBatch]) -> None:
-        """Compute reference values, for which the adapter is switched off."""
+        """Compute reference values, for which the adapter is switched off, or has other values."""
         if self.compared is not None:
             self.compared.score([number for batch in batches for number in batch.numbers])
 
