@@ -21,12 +21,13 @@ from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import sequences
+from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
 from holdfast.trainer.tasks.text.compared import SequenceGroup
 from holdfast.trainer.tasks.text.reference import Portions
 from support.architectures import TERMS
 from support.pairs import pairs_of
-from support.rounding import but_for_rounding
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, announced_and_asked, model_folder
 
 SUMS = 16  # the size of an answer's log-probability, whose exponential a loss is
@@ -205,6 +206,24 @@ def test_what_begins_from_an_adapter_is_held_against_that_adapter_at_every_step(
             next(tmp_path.glob("reference-*.bin")).unlink()
             del task.compared.values
         stand.training.apply(step, computed)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_drift_is_that_of_the_whole_step_whichever_parts_it_is_cut_into(model: Path, parts: int) -> None:
+    train = {"objective": "kto", "lr": 0.05}
+    stand = Stand(model, tokens=pairs_of(count=8, marked=True), train=train, preference={"undesirable_weight": 0.01})
+    for step in range(1, 5):
+        stand.step(step)
+    found = []
+    for shards in (1, parts):
+        stand.optimizer.clear()
+        of: Any = (stand.task, stand.optimizer, 5, stand.rows, 400, lambda *_: 1.0)
+        found.append((compute_gradients(*of, shards=shards).loss, stand.optimizer.gradient.clone()))
+    (whole, gradient), (cut, other) = found
+    task: Any = stand.task
+    assert float(task.compared._drift(SequenceGroup(stand.rows, 400))) > 0.01
+    assert cut == but_for_rounding(whole, TERMS, condition=SUMS)
+    assert_equal_but_for_rounding(other, gradient, SUMS * TERMS)
 
 
 def test_marked_answers_have_the_drift_of_an_evaluation_on_the_way_at_the_end_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
