@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+import yaml
 from safetensors.torch import load_file, save_file
 
-from conftest import holdfast, lines, settings_with
+from conftest import holdfast, lines, settings_with, write_rows
+from holdfast.config.config import Config
+from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.trainer.tasks.text.reference import StoredValues
 from support.rounding import but_for_rounding
 
 Write = Callable[..., Path]
@@ -94,12 +101,77 @@ def test_a_run_begins_where_the_adapter_ended(config_of: Write, first: Path, tmp
     assert loss < lines(tmp_path / "fresh/steps.jsonl")[0]["loss"] - 0.01, "better than a fresh adapter"
 
 
+def test_preferences_are_held_against_the_adapter_the_run_begins_from(config_of: Write, first: Path, tmp_path: Path) -> None:
+    """As TRL and the papers have it: the reference of DPO on top of an SFT adapter is that adapter. Held against plain PEFT."""
+    rows = [{"prompt": f"Join {at} and {at % 7}", "chosen": f"amber-{at} is right", "rejected": f"no {at * 3}"} for at in range(30)]
+    config = config_of(
+        adapter={"start": str(first), "dropout": 0.0},
+        data={"files": [str(write_rows(tmp_path / "pairs.jsonl", rows))], "held_out": 0.2},
+        train={"objective": "dpo", "steps": 3, "lr": 5e-3, "effective_batch": 8},
+        preference={"beta": 0.5},
+        evaluate={"generate": 0, "every": 3},
+    )
+    config.write_text(config.read_text().replace("  r: 4\n", ""))
+    faults = tmp_path / "f.yaml"
+    faults.write_text(json.dumps([{"when": {"attempt": 1, "step": 2, "phase": "backward"}, "effect": "kill"}]))
+    done = holdfast("train", config, "--run", tmp_path / "run", "--json", "--faults", faults)
+    assert done.returncode == 0, done.stderr
+    assert "it is the reference of train.objective dpo" in done.stderr
+    summary, steps = json.loads(done.stdout), lines(tmp_path / "run/steps.jsonl")
+    assert steps[0]["loss"] == but_for_rounding(math.log(2), 10_000), "nothing has moved yet"
+    assert summary["loss"]["reference"] == "start adapter" and "(start adapter)" in (tmp_path / "run/report.html").read_text()
+    tokens = load_tokens(tmp_path / "run/data.safetensors")
+    start, tuned = plain(first / "adapter", first), plain(tmp_path / "run/adapter", first)
+    seen = {row for step in steps for row in step["samples"]}
+    (file,) = (tmp_path / "run").glob("reference-*.bin")
+    kept = StoredValues(file, len(tokens))
+    for row in sorted(seen):
+        assert not kept.missing([row], 2)
+        assert kept.get([row], 2)[0].tolist() == [but_for_rounding(value, 10_000) for value in logps(start, tokens, row)[0]]
+    held = sorted(
+        set(range(len(tokens)))
+        - set(split(tokens, Config.model_validate(yaml.safe_load((tmp_path / "run/config.yaml").read_text())).data, 0)[0].tolist())
+    )
+    margins, apart = [], []
+    for row in held:
+        (a, b), before = logps(start, tokens, row)
+        (c, d), after = logps(tuned, tokens, row)
+        margins.append(0.5 * ((c - a) - (d - b)))
+        apart += [(p.exp() * (p - q)).sum(-1) for p, q in zip(after, before, strict=True)]
+    evaluation = json.loads((tmp_path / "run/evaluation.json").read_text())
+    wanted = float(-F.logsigmoid(torch.tensor(margins)).mean())
+    assert evaluation["eval_tuned"] == but_for_rounding(wanted, 10_000) == lines(tmp_path / "run/evaluations.jsonl")[-1]["loss"]
+    assert evaluation["eval_base"] == but_for_rounding(math.log(2), 10_000)
+    assert evaluation["metrics"]["kl_to_reference"] == but_for_rounding(float(torch.cat(apart).mean()), 10_000, condition=100)
+
+
+def plain(adapter: Path, first: Path) -> Any:
+    """An adapter as plain PEFT loads it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(json.loads((first / "adapter/adapter_config.json").read_text())["base_model_name_or_path"])
+    return PeftModel.from_pretrained(base, str(adapter)).eval()
+
+
+def logps(model: Any, tokens: TokenSet, row: int) -> tuple[list[float], list[torch.Tensor]]:
+    """(log-probability, log-probabilities of all tokens at the answer's places) of each of a row's answers."""
+    sums, every = [], []
+    for (ids, learned), _ in sequences(*tokens.row(row)):
+        numbers = torch.from_numpy(ids.astype(np.int64))[None]
+        with torch.no_grad():
+            each = F.log_softmax(model(input_ids=numbers).logits[0].double(), -1)[:-1]
+        at = torch.from_numpy(learned[1:].astype(bool))
+        sums.append(float(each.gather(1, numbers[0, 1:, None])[:, 0][at].sum()))
+        every.append(each[at])
+    return sums, every
+
+
 def tuned_loss(first: Path, run: Path) -> float:
     """Loss of `first`'s adapter on the samples of the first step of `run`, by plain PEFT."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from holdfast.data.token_set.token_set import load_tokens
     from holdfast.trainer.tasks.text.evaluation import mean_loss
 
     base = AutoModelForCausalLM.from_pretrained(json.loads((first / "adapter/adapter_config.json").read_text())["base_model_name_or_path"])

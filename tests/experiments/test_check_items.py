@@ -15,7 +15,8 @@ from holdfast.cli.commands.check import _counted
 from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench
 from holdfast.experiments.check.everything import items
-from holdfast.experiments.compare import _likely, changed
+from holdfast.experiments.compare import _likely, changed, compare
+from holdfast.experiments.tune.climb import _told_in_each
 from holdfast.planning.ladder import Proof, ladder_entry, proof_file, read_proof
 from holdfast.run.timeline import Settings
 
@@ -116,7 +117,7 @@ def test_a_rung_that_betrays_is_refused_and_the_others_are_tried(config_of: Call
     answer = asked("tune", config_of(train=TRAIN, faults=faults), code=0)
     rungs = {rung["id"]: rung for rung in answer["rungs"]}
     assert rungs["sdpa"]["verdict"] == "refused" and rungs["sdpa"]["why"], rungs["sdpa"]
-    assert rungs["packing"]["verdict"] in ("kept", "slower") and "sdpa" not in answer["chosen"]["rungs"]
+    assert rungs["packing"]["verdict"] in ("kept", "slower", "no difference told") and "sdpa" not in answer["chosen"]["rungs"]
 
 
 def test_a_proof_is_used_where_it_was_made_and_nowhere_else(config_of: Callable[..., Path]) -> None:
@@ -177,6 +178,52 @@ def test_losses_of_the_same_batches_are_held_against_each_other_step_by_step() -
     assert drawn_otherwise["cause"] == "noise", "batches differ by more than that"
     [few] = _likely(("one", of_losses([5.0], [0], 1e-3)), ("two", of_losses([4.0], [0], 2e-3)))
     assert few["cause"] == "cannot be told" and "one has 1 step, whose noise is unknown" in few["evidence"]
+
+
+HELD: dict[str, tuple[Any, str]] = {
+    "the same rows in another order": ({"held_keys": np.array([6, 5])}, ""),
+    "another seed": (
+        {"config": {"train.seed": 1}, "held_keys": np.array([5, 7])},
+        "it is of other rows or tokens (1 of 2 and 2 are the same)",
+    ),
+    "more held out": ({"config": {"data.held_out": 0.2}, "held_keys": np.array([5, 6, 7])}, "of other rows or tokens (2 of 2 and 3 are"),
+    "another template": ({"config": {"data.chat_template": "x"}, "held_keys": np.array([8, 9])}, "of other rows or tokens (0 of 2 and 2"),
+    "another objective": ({"config": {"train.objective": "dpo"}, "held_keys": np.array([5, 6])}, "another kind of loss (train.objective)"),
+    "rows that are gone": ({"config": {"train.seed": 1}, "held_keys": None}, "whether it is of the same rows is not known (train.seed)"),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_held_out_losses_of_other_rows_are_not_held_against_each_other(name: str) -> None:
+    other, said = HELD[name]
+    one = of_losses([5.0, 4.0], [0, 1], 1e-3) | {"loss": {"eval_tuned": 4.0}, "held_keys": np.array([5, 6]), "peak_bytes": 1, "status": "x"}
+    two = one | other | {"config": one["config"] | other.get("config", {})}
+    told = [text for text in compare([("one", one), ("two", two)])["unknown"] if "better held-out loss" in text]
+    assert len(told) == (1 if said else 0) and all(said in text for text in told), told
+
+
+def test_rows_that_were_left_out_are_no_difference_of_losses() -> None:
+    losses = [5.0, 6.1, 4.7, 5.6, 5.2, 6.3, 4.9, 5.8]
+    one, two = of_losses(losses, [*range(8)], 1e-3), of_losses(losses, [*range(8)], 1e-3)
+    [equal] = _likely(("one", one), ("two", two | {"quarantined": 2, "artifact_sha256": "other"}))
+    assert equal["cause"] == "noise" and "0 and 2 rows were left out" in equal["evidence"]
+    lower = two | {"losses": [loss - 1 for loss in losses], "quarantined": 2, "artifact_sha256": "other"}
+    [apart] = _likely(("one", one), ("two", lower))
+    assert apart["cause"] == "incidents" and "0 and 2 rows were left out" in apart["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "verdict"),
+    [
+        ([100, 100, 100], [110, 104, 120], "kept"),
+        ([100, 100, 100], [130, 101, 130], "no difference told"),
+        ([100, 60, 100], [102, 102, 102], "no difference told"),
+        ([100, 100, 100], [90, 80, 96], "slower"),
+        ([100, 100, 0], [110, 104, 120], "no difference told"),
+    ],
+)
+def test_a_speed_is_judged_by_what_each_alternation_says(below: list[float], above: list[float], verdict: str) -> None:
+    assert _told_in_each(below, above) == verdict
 
 
 def test_one_thing_that_was_changed_is_named(config_of: Callable[..., Path], tmp_path: Path) -> None:

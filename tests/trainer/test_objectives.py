@@ -21,12 +21,13 @@ from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import sequences
+from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
 from holdfast.trainer.tasks.text.compared import SequenceGroup
 from holdfast.trainer.tasks.text.reference import Portions
 from support.architectures import TERMS
 from support.pairs import pairs_of
-from support.rounding import but_for_rounding
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, announced_and_asked, model_folder
 
 SUMS = 16  # the size of an answer's log-probability, whose exponential a loss is
@@ -124,12 +125,16 @@ def plain_logps(stand: Stand, base: bool, rows: list[Any]) -> torch.Tensor:
     return torch.stack(found)
 
 
-def expected(stand: Stand, name: str) -> float:
-    """The formulas of the papers, in fp64, on answers computed one by one."""
+def expected(stand: Stand, name: str, start: Stand | None = None) -> float:
+    """The formulas of the papers, in fp64, on answers computed one by one. start: holds the reference, if not the base."""
+
+    def before(rows: list[Any]) -> torch.Tensor:
+        return plain_logps(start or stand, start is None, rows)
+
     objective, given = WANTED[name]
     rows = [sequences(*stand.task.tokens.row(number)) for number in stand.rows]
     flat = [part for row in rows for part, _ in row]
-    policy, reference = plain_logps(stand, False, flat), plain_logps(stand, True, flat)
+    policy, reference = plain_logps(stand, False, flat), before(flat)
     counts = torch.tensor([int(learned[1:].sum()) for _, learned in flat])
     beta = given.get("beta", 2.0 if objective == "simpo" else 0.1)
     if objective == "kto":
@@ -139,7 +144,7 @@ def expected(stand: Stand, name: str) -> float:
             other, flags = flat[(at + 1) % len(flat)]
             mine, theirs = int(learned.argmax()), int(flags.argmax())
             mixed.append((np.concatenate([ids[:mine], other[theirs:]]), np.concatenate([learned[:mine], flags[theirs:]])))
-        drift = (plain_logps(stand, False, mixed) - plain_logps(stand, True, mixed)).mean().clamp_min(0)
+        drift = (plain_logps(stand, False, mixed) - before(mixed)).mean().clamp_min(0)
         ahead = policy - reference
         up = given["desirable_weight"] * (1 - torch.sigmoid(beta * (ahead - drift)))
         return float(torch.where(good, up, 1 - torch.sigmoid(beta * (drift - ahead))).mean())
@@ -180,6 +185,47 @@ def test_a_step_has_the_loss_of_its_papers_formula_and_is_pure(model: Path, name
     assert again.saved() == stand.saved()
 
 
+@pytest.mark.parametrize("name", ["dpo, smoothed, with the answer's loss", "ipo", "kto"])
+def test_what_begins_from_an_adapter_is_held_against_that_adapter_at_every_step(model: Path, name: str, tmp_path: Path) -> None:
+    stand, start = stand_of(model, name, tmp_path), stand_of(model, name)
+    torch.manual_seed(3)
+    values = {key: 0.3 * torch.randn_like(tensor) for key, tensor in stand.task.trained.items()}
+    for tensors in (stand.task.trained, start.task.trained):
+        for key, tensor in tensors.items():
+            tensor.data.copy_(values[key])
+    task: Any = stand.task
+    task.compared.start = {key: value.clone() for key, value in values.items()}
+    assert abs(expected(stand, name) - expected(stand, name, start)) > 0.01, "which reference it is can be told from the loss"
+    for step in range(1, 5):
+        wanted = expected(stand, name, start)
+        before = stand.saved()[0]
+        computed = stand.compute(step, budget=60 if step == 3 else None)
+        assert computed.loss == but_for_rounding(wanted, TERMS, condition=SUMS)
+        assert stand.saved()[0] == before, "the weights are back to the bit"
+        if step == 2:  # values that are lost are made again with the weights of then, not with those of now
+            next(tmp_path.glob("reference-*.bin")).unlink()
+            del task.compared.values
+        stand.training.apply(step, computed)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_drift_is_that_of_the_whole_step_whichever_parts_it_is_cut_into(model: Path, parts: int) -> None:
+    train = {"objective": "kto", "lr": 0.05}
+    stand = Stand(model, tokens=pairs_of(count=8, marked=True), train=train, preference={"undesirable_weight": 0.01})
+    for step in range(1, 5):
+        stand.step(step)
+    found = []
+    for shards in (1, parts):
+        stand.optimizer.clear()
+        of: Any = (stand.task, stand.optimizer, 5, stand.rows, 400, lambda *_: 1.0)
+        found.append((compute_gradients(*of, shards=shards).loss, stand.optimizer.gradient.clone()))
+    (whole, gradient), (cut, other) = found
+    task: Any = stand.task
+    assert float(task.compared._drift(SequenceGroup(stand.rows, 400))) > 0.01
+    assert cut == but_for_rounding(whole, TERMS, condition=SUMS)
+    assert_equal_but_for_rounding(other, gradient, SUMS * TERMS)
+
+
 def test_marked_answers_have_the_drift_of_an_evaluation_on_the_way_at_the_end_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = {"objective": "kto", "lr": 0.05}
     stand = Stand(model, tokens=pairs_of(marked=True), train=train, preference={"undesirable_weight": 0.01})
@@ -188,7 +234,7 @@ def test_marked_answers_have_the_drift_of_an_evaluation_on_the_way_at_the_end_to
     task: Any = stand.task
     on_the_way = task.compared._drift(SequenceGroup(stand.rows, 400))
     sides: Any = SimpleNamespace(tuned=task.model, settings=stand.settings, device=task.device)
-    sides.base = lambda: _without_adapter(task.model)
+    sides.before = lambda: _without_adapter(task.model)
     with task.own_attention():
         at_the_end = evaluation._drift(sides, task.tokens, stand.rows, lambda _: None)
         monkeypatch.setattr(evaluation, "HELD_OUT_AT_ONCE", 2)

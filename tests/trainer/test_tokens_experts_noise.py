@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.run.adapter_folder import check_start, read_start, settled
 from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.common.refuse import Refusal, put_in
 from holdfast.trainer.model.plain import load_plain
+from holdfast.trainer.tasks.text.compared import switched_off
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import ARCHITECTURES, GQA, LABELS, ROUNDINGS, TERMS
@@ -183,7 +185,9 @@ def test_divergence_from_the_reference_is_that_of_plain_logits(models: dict[str,
     model: Any = stand.task.model.eval()
     tokens, rows, cpu = stand.task.tokens, stand.rows, torch.device("cpu")
     with stand.task.own_attention():
-        ours = kl_to_reference(model, stand.task.losses, tokens, rows, stand.settings, cpu, lambda _: None)
+        ours = kl_to_reference(
+            partial(switched_off, model, stand.task.losses), stand.task.losses, tokens, rows, stand.settings, cpu, lambda _: None
+        )
         total, labels = 0.0, 0
         for batch in grouped_batches(tokens, rows, 1, cpu):
             with torch.no_grad():

@@ -18,7 +18,7 @@ class ObjectiveKind:
     """What holdfast knows of one objective.
 
     rows: answers that are all good, pairs of a better and a worse one, or marked ones. beta: where preference.beta is not given.
-    reference: needs log-probabilities of the model without its adapter; drift: and how far the model has gone from it elsewhere.
+    reference: needs log-probabilities of the model before training; drift: and how far the model has gone from it elsewhere.
     scores: trains a scalar head, and looks at its numbers. unit: what a mean loss is per. about: for the docs.
     lr: the peak rate that is usual for an adapter, a tenth of it for all weights; None: as the size of the model has it.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,10 @@ import numpy.typing as npt
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, read_lines
 from holdfast.base.units import counted
+from holdfast.config.config import Config
+from holdfast.config.objectives import OBJECTIVES
 from holdfast.data.token_set.overlap import keys_of
-from holdfast.data.token_set.token_set import load_tokens
+from holdfast.data.token_set.token_set import load_tokens, split
 from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
@@ -25,24 +27,29 @@ _FEWEST = 2  # steps: of fewer the noise is unknown
 _ENDS, _SIGMAS, _FASTER = 20, 3.0, 0.1  # last steps that are held against each other; standard errors; share of the speed
 _MACHINE = ("python", "memory_bytes", "torch", "gpus", "cuda", "rocm", "packages")
 _OF_THE_SEED = ("train.seed",)
+_OF_THE_LOSS = ("train.objective", "preference.")  # keys that make a held-out loss another quantity
+
+_Keys: TypeAlias = npt.NDArray[np.int64]
 
 
 def facts_of(run: RunFolder) -> Json:
     """Return what is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown.
 
-    row_keys: a hash of each row's tokens, in their order, int64 [rows]. order: the samples of the last steps.
+    row_keys: a hash of each row's tokens, in their order, int64 [rows]; held_keys: of the held-out rows. order: samples of the last steps.
     """
     config = run.config()
     plan, machine, summary = run.plan(), read_json(run.machine_file) or {}, read_json(run.summary_file) or {}
     rows = [row for row in run.steps() if row.get("loss") is not None]
     seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
     settings = settings_of_process(read_timeline(run.timeline_file)).as_json()
+    keys = _row_keys(run, config)
     beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from"}
     return {
         "config": flat(config.model_dump(mode="json", exclude={"run": True, "faults": True, "data": {"files", "held_out_files"}})),
         "settings": {name: value for name, value in settings.items() if name not in beside} | {"env": flat(settings.get("env") or {})},
         "data": {"sha256": plan.data_sha256, "rows": plan.rows.train, "held_out": plan.rows.held_out},
-        "row_keys": _row_keys(run),
+        "row_keys": keys[0],
+        "held_keys": keys[1],
         "model": plan.base.files if plan.base else None,
         "machine": {name: machine.get(name) for name in _MACHINE},
         "steps": rows[-1]["step"] if rows else 0,
@@ -60,13 +67,14 @@ def facts_of(run: RunFolder) -> Json:
     }
 
 
-def _row_keys(run: RunFolder) -> npt.NDArray[np.int64] | None:
-    """Return a hash of each row's tokens; None where the rows are gone or are not of texts."""
+def _row_keys(run: RunFolder, config: Config) -> tuple[_Keys | None, _Keys | None]:
+    """Return a hash of each row's tokens, and of the held-out rows' alone; None where the rows are gone or are not of texts."""
     try:
         tokens = load_tokens(run.data_file)
-        return keys_of(tokens.ids, tokens.learned, tokens.starts).whole
+        keys = keys_of(tokens.ids, tokens.learned, tokens.starts).whole
+        return keys, keys[split(tokens, config.data, config.train.seed)[1]]
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, None
 
 
 def _rows_differ(one: Json, other: Json) -> str:
@@ -190,13 +198,17 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
         yield {"cause": "none", "evidence": f"{pair} end with the same bits ({a['artifact_sha256'][:16]})"}
         return
     apart = _apart(a, b)
+    out = "" if a["quarantined"] == b["quarantined"] else f"; {a['quarantined']} and {b['quarantined']} rows were left out"
     if min(len(a["losses"]), len(b["losses"])) < _FEWEST:
         few = min(len(a["losses"]), len(b["losses"]))
         yield {"cause": "cannot be told", "evidence": f"{pair}: one has {counted(few, 'step')}, whose noise is unknown; {_told(what)}"}
     elif apart:
-        yield {"cause": _named(what, a, b), "evidence": f"{pair}: {apart}{_where_they_part(a, b)}; {_told(what)}"}
-    elif what:
-        yield {"cause": "noise", "evidence": f"{pair}: the end losses differ by less than their noise, whatever differs ({_told(what)})"}
+        yield {"cause": _named(what, a, b), "evidence": f"{pair}: {apart}{_where_they_part(a, b)}; {_told(what)}{out}"}
+    elif what or out:
+        yield {
+            "cause": "noise",
+            "evidence": f"{pair}: the end losses differ by less than their noise, whatever differs ({_told(what)}){out}",
+        }
     speeds = a["tokens_per_second"], b["tokens_per_second"]
     if all(speeds) and abs(speeds[0] - speeds[1]) > _FASTER * max(speeds):
         of_speed = [key for key in what if _of_speed(key)]
@@ -218,8 +230,6 @@ def _apart(a: Json, b: Json) -> str:
     """Say by how much the end losses differ; empty where noise could explain it."""
     if min(len(a["losses"]), len(b["losses"])) < _FEWEST:
         return ""
-    if a["quarantined"] != b["quarantined"]:
-        return f"{a['quarantined']} and {b['quarantined']} rows were left out"
     (x, dx), (y, dy) = level(a), level(b)
     noise, of = math.hypot(dx, dy), "of a run's own steps"
     pairs = [one - other for one, other in zip(a["losses"][-_ENDS:], b["losses"][-_ENDS:], strict=False)]
@@ -269,7 +279,31 @@ def _untold(runs: Sequence[tuple[str, Json]], named: set[str]) -> list[str]:
         found.append("how far a seed alone moves the loss: no two of these runs differ by train.seed alone")
     if any(facts["loss"]["eval_tuned"] is None for _, facts in runs):
         found.append("held-out losses of all of them")
-    return found
+    return found + [told for pair in combinations(runs, 2) if (told := _held_out_apart(*pair))]
+
+
+def _held_out_apart(one: tuple[str, Json], other: tuple[str, Json]) -> str:
+    """Say why the held-out losses of two runs cannot be held against each other; empty where they can, or one has none."""
+    (first, a), (second, b) = one, other
+    if any(facts["loss"]["eval_tuned"] is None for facts in (a, b)):
+        return ""
+    differing = [key for key in changed(a, b) if key.startswith(_OF_THE_LOSS) or (key == "adapter.start" and _is_reference(a))]
+    pair = f"which of {first} and {second} has the better held-out loss"
+    if differing:
+        return f"{pair}: it is another kind of loss ({', '.join(differing)})"
+    held = a.get("held_keys"), b.get("held_keys")
+    if held[0] is None or held[1] is None:
+        apart = [key for key in changed(a, b) if key.startswith("data") or key in (*_OF_THE_SEED, "train.max_tokens", "model")]
+        return f"{pair}: whether it is of the same rows is not known ({', '.join(apart)})" if apart else ""
+    alike = int(np.isin(held[0], held[1]).sum())
+    if np.array_equal(np.sort(held[0]), np.sort(held[1])):
+        return ""
+    return f"{pair}: it is of other rows or tokens ({alike:,} of {len(held[0]):,} and {len(held[1]):,} are the same)"
+
+
+def _is_reference(facts: Json) -> bool:
+    """Return whether a run's loss is held against the adapter it began from."""
+    return OBJECTIVES[facts["config"].get("train.objective", "sft")].reference
 
 
 def read_run(run: RunFolder) -> Json:

@@ -180,8 +180,10 @@ def _results(subject: Subject) -> str:
     loss = summary.get("loss") or {}
     if loss.get("eval_base") is None or loss.get("eval_tuned") is None:
         return "## Results\n\nNo held-out loss was measured.\n"
+    unit = subject.run.config().train.objective_kind.unit if subject.run else ""
+    per = unit if unit in ("per pair", "per answer") else "per token"
     return (
-        f"## Results\n\nHeld-out loss per token: {loss['eval_base']:.4f} (base), {loss['eval_tuned']:.4f} (this), "
+        f"## Results\n\nHeld-out loss {per}: {loss['eval_base']:.4f} ({loss.get('reference') or 'base'}), {loss['eval_tuned']:.4f} (this), "
         f"after {summary.get('steps')} steps. Whether that is more than chance: `holdfast verify`.\n"
     )
 

@@ -126,6 +126,7 @@ def of_steps(
         "steps": steps,
         "samples_seen": None if lost else sum(len(row["samples"]) for row in rows),
         "loss": {name: evaluation.get(name) for name in ("eval_base", "eval_tuned")}
+        | ({"reference": evaluation["reference"]} if evaluation.get("reference") else {})
         | ({"first": None} if rows and rows[0].get("step", 1) > 1 else {}),
         "evaluations": _evaluations(evaluations),
         "stopped_early": stopped_early,

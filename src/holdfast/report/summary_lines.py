@@ -30,7 +30,8 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
     elif loss["eval_base"] is not None:
         change = change_of_loss(loss)
         on = held_out_on(read_json(run.evaluation_file) or {})
-        facts.append(("held-out loss", f"{loss['eval_base']:.4f} ({words.base}) -> {loss['eval_tuned']:.4f} ({words.tuned}), {change}{on}"))
+        before = loss.get("reference") or words.base
+        facts.append(("held-out loss", f"{loss['eval_base']:.4f} ({before}) -> {loss['eval_tuned']:.4f} ({words.tuned}), {change}{on}"))
         if not loss["eval_tuned"] < loss["eval_base"]:
             facts.append(
                 ("", f"on held-out rows the {words.artifact} has gained nothing: what to change: holdfast check CONFIG --only overfit")

@@ -141,7 +141,7 @@ def change_of_loss(loss: Json) -> str:
     if base is None or tuned is None:
         return ""
     if not base or not tuned < base:  # NaN is not lower either
-        return "NOT lower than the base's"
+        return f"NOT lower than the {loss.get('reference') or 'base'}'s"
     return f"lower by {1 - tuned / base:.1%}"
 
 

@@ -29,6 +29,7 @@ _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these w
 )
 _OF_EXPERTS = ("target_parameters", "rank_pattern", "alpha_pattern")  # the last two PEFT writes for experts that are stacked
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
+IS_REFERENCE = "is_reference"  # of the plan's facts: preferences are held against this adapter; older runs held them against the bare base
 _MAGNITUDE = "lora_magnitude_vector"
 _SHOWN = 5
 

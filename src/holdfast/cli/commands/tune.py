@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 def _climbed(arguments: argparse.Namespace, config: Config, place: Path, terminal: Terminal) -> Json:
     def tell(rung: Rung) -> None:
         speed = f"{rung.tokens_per_second:,.0f} tokens/s" if rung.tokens_per_second else ""
-        line = f"{rung.id:20} {rung.verdict:12} {speed:18} {rung.why}"
+        line = f"{rung.id:20} {rung.verdict:18} {speed:18} {rung.why}"
         (terminal.tell if rung.verdict == "refused" else terminal.say)(line)
 
     with held(place) as (folder, _):

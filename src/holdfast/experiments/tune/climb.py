@@ -7,7 +7,7 @@ shortest, longest, fullest and an awkward shape against the reference, from one 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
@@ -21,7 +21,7 @@ from holdfast.experiments.laboratory import finished, how
 
 REFERENCE: PartialSettings = {"attention": "eager", "dtype": "fp32", "packing": False, "liger": False, "fused": False, "varlen": False}
 _COURSE, _COURSE_S, _COURSE_GAP = 24, 60.0, 2e-2  # steps with updates; seconds; share of the loss
-_TIMED, _ROUNDS, _FASTER = 3, 2, 1.03  # steps; alternations; times the speed below, for a rung to be kept
+_TIMED, _ROUNDS, _FASTER = 3, 3, 1.03  # steps; alternations; times the other's speed, in each of them, for a difference to be told
 _PATIENCE = 30.0  # times what the reference took
 
 
@@ -128,18 +128,23 @@ class Climb:
         return ""
 
     def _race(self, rung: Rung, settings: Json, env: dict[str, str | None]) -> None:
-        """Measure speed in alternation with the settings below: other work on the machine affects both."""
-        below, above, peaks = 0.0, 0.0, []
+        """Measure speed in alternation with the settings below: other work on the machine affects both.
+
+        Faster or slower is what was so in each alternation: in one alone, other work may have made it so.
+        """
+        below, above, peaks = [], [], []
         for _ in range(_ROUNDS):
-            one, _ = self._speed(self.settings, self.env)
+            below.append(self._speed(self.settings, self.env)[0] or 0.0)
             other, peak = self._speed(settings, env)
-            below, above = max(below, one or 0.0), max(above, other or 0.0)
+            above.append(other or 0.0)
             peaks += [peak] if peak is not None else []
-        rung.tokens_per_second, rung.peak_bytes = round(above, 1) or None, max(peaks, default=None)
-        if above > _FASTER * below > 0:
-            rung.verdict, rung.why = "kept", f"{above / below:.2f} times as fast as below"
-        else:
-            rung.verdict, rung.why = "slower", f"{above / below:.2f} times the speed below" if below else "no speed was measured"
+        rung.tokens_per_second, rung.peak_bytes = round(max(above), 1) or None, max(peaks, default=None)
+        rung.verdict = _told_in_each(below, above)
+        if not all(below) or not all(above):
+            rung.why = "a speed was not measured"
+            return
+        ratios = sorted(mine / theirs for mine, theirs in zip(above, below, strict=True))
+        rung.why = f"{ratios[0]:.2f} to {ratios[-1]:.2f} times the speed below, in {_ROUNDS} alternations"
 
     def _speed(self, settings: Json, env: dict[str, str | None]) -> tuple[float | None, int | None]:
         """Measure (tokens/s, bytes) at the fullest step."""
@@ -172,6 +177,14 @@ class Climb:
     def _done(self, rung: Rung) -> None:
         self.rungs.append(rung)
         self.tell(rung)
+
+
+def _told_in_each(below: Sequence[float], above: Sequence[float]) -> str:
+    """Return the verdict on a rung's speeds, each measured beside one of the settings below: what they say in every alternation."""
+    pairs = [*zip(below, above, strict=True)]
+    if all(mine > _FASTER * theirs > 0 for theirs, mine in pairs):
+        return "kept"
+    return "slower" if all(theirs > _FASTER * mine > 0 for theirs, mine in pairs) else "no difference told"
 
 
 def _went(outcome: Json) -> bool:

@@ -95,7 +95,8 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     if not change:
         unjudged = nothing_judged(evaluation)
         return f"{text}. {unjudged[0].upper()}{unjudged[1:]}." if unjudged else f"{text}."
-    text += f". Held-out loss {loss['eval_base']:.3f} (base) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
+    before = loss.get("reference") or "base"
+    text += f". Held-out loss {loss['eval_base']:.3f} ({before}) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
     exact = evaluation.get("exact_match")
     if exact and "pair_accuracy" not in evaluation:
         base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
@@ -113,10 +114,15 @@ def _tiles(summary: Json, steps: list[Json], words: TaskWords, evaluation: Json)
     ]
     if change_of_loss(loss):
         unit = words.scaled if evaluation.get("loss", "cross-entropy") != "cross-entropy" else ""
-        label = f"held-out {evaluation.get('loss', 'loss')}, {words.base} and {words.tuned}{held_out_on(evaluation, 'row')}{unit}"
+        before = loss.get("reference") or words.base
+        label = f"held-out {evaluation.get('loss', 'loss')}, {before} and {words.tuned}{held_out_on(evaluation, 'row')}{unit}"
         tiles.append((f"{loss['eval_base']:.3f} → {loss['eval_tuned']:.3f}", label))
     if "pair_accuracy" in evaluation:
-        noun, right = ("answer", "on the wanted side of the base model") if words.unit == "per answer" else ("pair", "in the wanted order")
+        noun, right = (
+            ("answer", f"on the wanted side of the {loss.get('reference') or 'base model'}")
+            if words.unit == "per answer"
+            else ("pair", "in the wanted order")
+        )
         tiles.append((f"{evaluation['pair_accuracy']:.1%}", f"of {counted(evaluation['rows'], f'held-out {noun}')} {right}"))
         tiles.append((f"{evaluation['margin']:.3g}", f"mean margin of those {noun}s"))
     if summary["wall_seconds"]:

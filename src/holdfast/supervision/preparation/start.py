@@ -9,7 +9,7 @@ from holdfast.base.units import listed
 from holdfast.base_model.folder import ModelFacts, base_of_adapter, hub_name
 from holdfast.config.config import Config
 from holdfast.data.token_set.learned_rows import run_of
-from holdfast.run.adapter_folder import StartAdapter, check_start, read_start, settled, short_targets
+from holdfast.run.adapter_folder import IS_REFERENCE, StartAdapter, check_start, read_start, settled, short_targets
 from holdfast.run.base_model import follow_pinned, identity
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
@@ -38,13 +38,15 @@ def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     start = read_start(Path(config.adapter.start))
     check_start(start, config.adapter, model)
     write_bytes(run.start_adapter, start.file.read_bytes())
-    facts = start.facts()
+    facts = start.facts() | ({IS_REFERENCE: True} if config.train.objective_kind.reference else {})
     adapter, targets = config.adapter, short_targets(start.targets)
     names = targets if isinstance(targets, str) else ", ".join(targets)
     told = [f"type = {adapter.type}"] if adapter.type != type(adapter)().type else []
     told += [f"r = {adapter.r}", f"alpha = {adapter.alpha:g}"] if "r" in facts else []
     told += [f"targets = {names}"] if names else []
     base = base_of_adapter(start.config)
+    if facts.get(IS_REFERENCE):
+        told.append(f"and it is the reference of train.objective {config.train.objective}")
     terminal.say(f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so {', '.join(told)}; trained on {base or 'an unknown base'}")
     if other := _other_weights(start, config, model):
         terminal.tell(f"the model is not the one that {start.folder} was trained on: {other}; the adapter changes other weights here")

@@ -16,6 +16,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.trainer.common.batch import Batch
+from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.protocol.step_hooks import StepHooks
 
 # is told how many rows a model was just asked for; 0: it has computed one more token
@@ -101,6 +102,10 @@ class Task(Protocol[OneBatch]):
 
     def prepare(self, samples: list[int], budget: int) -> None:
         """Lay out now what `batches` will be asked for next."""
+        ...
+
+    def share_step(self, samples: list[int], laid: Sequence[Sequence[OneBatch]], rank: Rank) -> None:
+        """Settle between ranks what belongs to a step as a whole and not to its parts. laid: this rank's parts. Raises as Rank.agreed."""
         ...
 
     def prepare_passes(self, batches: Sequence[OneBatch]) -> None:

@@ -79,6 +79,8 @@ def compute_gradients(
     rounds = task.step_hooks.rounds
     own = own_parts(rank, parts_of(samples, lambda: task.data.sizes, shards if in_tree else rank.size), apart=rounds)
     laid, every = rank.agreed(lambda: [task.batches(part, budget) for part in own], _count)
+    if in_tree or rank.size > 1:
+        task.share_step(samples, laid, rank)
     passes = [one["passes"] for one in every]
     labels, tokens = sum(one["labels"] for one in every), sum(one["tokens"] for one in every)
     divisor = math.fsum(one["divisor"] for one in every)

@@ -20,6 +20,7 @@ from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.common.batch import Batch
+from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.protocol.step_hooks import StepHooks
 from holdfast.trainer.protocol.task import Asked, DataSet, Task
@@ -107,6 +108,9 @@ class Tabular:
 
     def prepare(self, samples: list[int], budget: int) -> None:
         """Do nothing: a micro-batch is gathered faster than a step waits."""
+
+    def share_step(self, samples: list[int], laid: Sequence[Sequence[RowBatch]], rank: Rank) -> None:
+        """Do nothing: a row's loss is its own."""
 
     def prepare_passes(self, batches: Sequence[RowBatch]) -> None:
         """Do nothing: a pass needs its rows alone."""

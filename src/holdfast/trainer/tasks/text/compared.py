@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import sequences
 from holdfast.run.sampling.shuffle import Rows
+from holdfast.trainer.common.oom import tag_out_of_memory
+from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.tasks.text.forward import Forward
 from holdfast.trainer.tasks.text.objective import Objective, SequenceScores
 from holdfast.trainer.tasks.text.packing import Row, TextBatch, assemble, on_device
@@ -34,9 +36,11 @@ class ComparedLoss:
     """An objective on a model. folder: where reference values are kept; without one they are computed each time.
 
     order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none.
+    start: values, in main memory, of what is trained, by name: the adapter that the run began from, where that is the reference.
     """
 
     order: Rows | None = None
+    start: Mapping[str, Tensor] | None = None
 
     def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
         self.task, self.objective, self.kind = task, objective, kind
@@ -58,7 +62,7 @@ class ComparedLoss:
         return self.objective.of(SequenceScores(logps, reference, counts, good, weights, drift))
 
     def score(self, numbers: list[int]) -> None:
-        """Have the log-probabilities of samples without the adapter, where the objective needs them: the first time, and nobody waits."""
+        """Have the log-probabilities of samples under the reference, where the objective needs them: the first time, and nobody waits."""
         if self.kind.reference:
             self.values.compute(numbers, self._of_portion)
 
@@ -75,10 +79,39 @@ class ComparedLoss:
     def _drift(self, group: SequenceGroup) -> Tensor:
         """Estimate how much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
         if group.drift is None:
-            rows = [sequences(*self.task.tokens.row(number))[0][0] for number in group.numbers]
-            apart = [self._scores(part) - self._scores(part, without=True) for part in _portions(mixed(rows), group.budget)]
+            apart = self._apart(mixed([self._first(number) for number in group.numbers]), group.budget)
             group.drift = torch.cat(apart).mean().clamp_min(0.0) if apart else torch.zeros((), device=self.task.device)
         return group.drift
+
+    def share_drift(self, samples: list[int], laid: Sequence[Sequence[TextBatch]], rank: Rank) -> None:
+        """Give this rank's micro-batches the drift of the whole step, of which each rank measures the rows of its own parts.
+
+        samples: of the step, whose order says which answer a prompt is given, as where one process has them all.
+        """
+        after = dict(zip(samples, [*samples[1:], *samples[:1]], strict=True))
+
+        def measure() -> list[tuple[int, float]]:
+            found: list[tuple[int, float]] = []
+            for part in laid if len(samples) > 1 else ():
+                if part and (group := part[0].group):
+                    with tag_out_of_memory(part[0]):
+                        rows = [_mix(self._first(number), self._first(after[number])) for number in group.numbers]
+                        found += zip(group.numbers, torch.cat(self._apart(rows, group.budget)).tolist(), strict=True)
+            return found
+
+        _, every = rank.agreed(measure, lambda found: {"drift": found})
+        of = {number: value for one in every for number, value in one["drift"]}
+        drift = torch.tensor([of[number] for number in samples] if of else [0.0], device=self.task.device).mean().clamp_min(0.0)
+        for batch in (batch for part in laid for batch in part):
+            if batch.group is not None:
+                batch.group.drift = drift
+
+    def _first(self, number: int) -> Row:
+        return sequences(*self.task.tokens.row(number))[0][0]
+
+    def _apart(self, rows: list[Row], budget: int) -> list[Tensor]:
+        """Compute how much likelier the model makes each row than the reference does, a portion at a time."""
+        return [self._scores(part) - self._scores(part, without=True) for part in _portions(rows, budget)]
 
     @torch.no_grad()
     def _scores(self, rows: list[Row], without: bool = False) -> Tensor:
@@ -89,11 +122,33 @@ class ComparedLoss:
         numbers = tuple(range(len(rows)))
         batch = assemble(rows, numbers, ("",) * len(rows), task.tokens.pad, task.packing, task.device)
         try:
-            with switched_off(task.model, task.losses) if without else nullcontext():
+            with self._before_training() if without else nullcontext():
                 task.enter(batch, 0)
                 return sums(task.losses.each(batch)[0], batch).float()
         finally:
             task.model.train(was)
+
+    def _before_training(self) -> AbstractContextManager[None]:
+        """Return the context in which the model is the reference."""
+        if self.start is None:
+            return switched_off(self.task.model, self.task.losses)
+        return with_values(self.task.trained, self.start)
+
+
+@contextmanager
+def with_values(live: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Iterator[None]:
+    """Compute with other values of live tensors within the context; theirs are back to the bit after it."""
+    kept = {name: tensor.detach().clone() for name, tensor in live.items()}
+
+    def put(values: Mapping[str, Tensor]) -> None:
+        for name, tensor in live.items():
+            tensor.data.copy_(values[name])
+
+    try:
+        put(others)
+        yield
+    finally:
+        put(kept)
 
 
 @contextmanager

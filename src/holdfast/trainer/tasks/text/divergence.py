@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor
 
@@ -11,19 +14,20 @@ from holdfast.run.types import LOGITS_AT_ONCE
 from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.model.portions import in_portions
 from holdfast.trainer.protocol.task import Asked
-from holdfast.trainer.tasks.text.compared import switched_off
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
 from holdfast.trainer.tasks.text.text_model import LabelLoss
 
 _ROWS = 64
 
+Before = Callable[[], AbstractContextManager[None]]
+
 
 def kl_to_reference(
-    model: object, losses: LabelLoss, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
+    before: Before, losses: LabelLoss, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked
 ) -> float | None:
     """Return the mean of KL(tuned || reference) over answer tokens, in nats, on at most 64 rows.
 
-    None where the model hides its output layer. model: with its adapter; the reference is the model without.
+    None where the model hides its output layer. before: the context in which the model that `losses` computes with is the reference.
     """
     if losses.head is None:
         return None
@@ -35,9 +39,9 @@ def kl_to_reference(
     def summed(batch: TextBatch) -> float:
         with torch.inference_mode(), tag_out_of_memory(batch):
             tuned = losses.hidden(batch).index_select(0, batch.label_at)
-            with switched_off(model, losses):
+            with before():
                 base = losses.hidden(batch).index_select(0, batch.label_at)
-            return _sum_divergence(model, losses, tuned, base)
+            return _sum_divergence(before, losses, tuned, base)
 
     for batch, found in in_portions(rows[:_ROWS], settings.micro_batch_tokens, laid_out, summed):
         total, labels = total + found, labels + batch.labels
@@ -45,13 +49,13 @@ def kl_to_reference(
     return total / labels
 
 
-def _sum_divergence(model: object, losses: LabelLoss, tuned: Tensor, base: Tensor) -> float:
+def _sum_divergence(before: Before, losses: LabelLoss, tuned: Tensor, base: Tensor) -> float:
     """Sum the divergence over hidden states [labels, size] of both, a chunk of logits at a time."""
     assert losses.head is not None
     at_once, total = max(1, LOGITS_AT_ONCE // max(parameter.shape[0] for parameter in losses.head.layer.parameters())), 0.0
     for ours, theirs in zip(torch.split(tuned, at_once), torch.split(base, at_once), strict=True):
         p = torch.log_softmax(losses.head.logits(ours), -1)
-        with switched_off(model, losses):
+        with before():
             q = torch.log_softmax(losses.head.logits(theirs), -1)
         total += float((p.exp() * (p - q)).sum(dtype=torch.float64))
     return total

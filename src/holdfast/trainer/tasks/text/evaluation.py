@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from peft import PeftModel
+from peft.utils import set_peft_model_state_dict
+from safetensors.torch import load_file
 from torch import Tensor
 
 from holdfast.base.files import Json
@@ -20,6 +23,8 @@ from holdfast.data.templates.chat_template import pieces
 from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.run.adapter_folder import IS_REFERENCE
+from holdfast.run.artifact import ARTIFACT
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
 from holdfast.trainer.common.decoder import decoder_layers
@@ -53,10 +58,11 @@ class Sides:
 
     def __init__(self, run: RunFolder, config: Config, settings: Settings) -> None:
         refuse_changed(run, config.model)
-        self.config, self.settings = config, settings
+        self.run, self.config, self.settings = run, config, settings
         self.device = prepare_torch(settings)
         self.is_adapter = not config.adapter.kind.own_weights
         self._base: Any = None
+        self.from_start = False  # whether preferences were held against the adapter that the run began from
         self.tuned: Any
         if not self.is_adapter:
             made = config.model_copy(update={"model": str(run.artifact)})
@@ -71,6 +77,8 @@ class Sides:
             use_lean_lora(self.tuned, half, near=layers.near if layers else everywhere)
         if layers:
             layers.settle()
+        begun = run.plan().start_adapter
+        self.from_start = bool(begun and begun.get(IS_REFERENCE))
 
     def _whole(self, config: Config) -> Any:
         """Load a model without an adapter."""
@@ -84,7 +92,7 @@ class Sides:
 
     @contextmanager
     def base(self) -> Iterator[Any]:
-        """Provide the model before training within the context."""
+        """Provide the base model within the context."""
         if self.is_adapter:
             with self.tuned.disable_adapter():
                 yield self.tuned
@@ -92,6 +100,30 @@ class Sides:
         if self._base is None:
             self._base = self._whole(self.config)
         yield self._base
+
+    @contextmanager
+    def before(self) -> Iterator[Any]:
+        """Provide the model before training within the context: the base, or the adapter that preferences were held against."""
+        if not self.from_start:
+            with self.base() as model:
+                yield model
+            return
+        try:
+            set_peft_model_state_dict(self.tuned, load_file(self.run.start_adapter))
+            yield self.tuned
+        finally:
+            set_peft_model_state_dict(self.tuned, load_file(self.run.adapter / ARTIFACT))
+
+    @contextmanager
+    def reference(self, losses: LabelLoss) -> Iterator[None]:
+        """Compute with the model before training, through `losses` of the tuned one, within the context."""
+        kept = losses.prefix
+        with self.before() as model:
+            losses.prefix = _inner(model)[1]
+            try:
+                yield
+            finally:
+                losses.prefix = kept
 
     def give_up_tuned(self) -> None:
         """Release the tuned model, which is not needed again, where the base is a model of its own that takes its place."""
@@ -128,13 +160,14 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
         apart = _divergence(sides, tokens, held_out, lambda _: asked(0))  # no row of those that were announced
         drift = _drift(sides, tokens, held_out, lambda _: asked(0)) if config.train.objective_kind.drift else drift
     sides.give_up_tuned()
-    with sides.base() as model:
+    with sides.before() as model:
         base, said_before = of(model)
     result |= (
         {"eval_base": base, "eval_tuned": tuned}
         if objective is None
         else _held_against(objective, tuned, base, torch.from_numpy(tokens.weights_of(held_out)), drift, apart)
     )
+    result |= {"reference": "start adapter"} if sides.from_start else {}
     return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
 
 
@@ -171,7 +204,7 @@ class Answers(NamedTuple):
 def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> float | None:
     inner, prefix = _inner(sides.tuned)
     losses = LabelLoss(inner, sides.settings.own_head, prefix)
-    return kl_to_reference(sides.tuned, losses, tokens, rows, sides.settings, sides.device, asked)
+    return kl_to_reference(partial(sides.reference, losses), losses, tokens, rows, sides.settings, sides.device, asked)
 
 
 def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Tensor:
@@ -191,7 +224,7 @@ def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Ten
             return torch.tensor([one.logps[0] for one in answer_logps(model, of, numbers, sides.settings, sides.device, asked)])
 
         tuned = logps(sides.tuned)
-        with sides.base() as model:
+        with sides.before() as model:
             found.append((tuned - logps(model)).mean().clamp_min(0.0).expand(len(some)))
     return torch.cat(found)
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.data.token_set.token_set import TokenSet
 from holdfast.trainer.tasks.text.packing import TextBatch
@@ -18,6 +18,7 @@ class Forward(Protocol):
     tokens: TokenSet
     device: torch.device
     model: nn.Module
+    trained: dict[str, Tensor]
     losses: Any
     packing: bool
 

@@ -1,6 +1,6 @@
 """Losses over one batch of sequences, of answers held against each other. Each is a weighted sum that can be differentiated.
 
-The log-probability of a sequence is that of its answer's tokens. `reference`: the same under the model without its adapter.
+The log-probability of a sequence is that of its answer's tokens. `reference`: the same under the model before training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log-probabilities of the rows under the model without its adapter: computed when a step first asks for one, kept in the run folder.
+"""Log-probabilities of the rows under the model before training: computed when a step first asks for one, kept in the run folder.
 
 Each row is computed with those beside it in the first epoch, so its value does not depend on what it is asked for with: a file that is
 lost, or half written, is made again to the same bits.

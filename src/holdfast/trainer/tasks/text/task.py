@@ -14,9 +14,11 @@ from holdfast.config.config import Config
 from holdfast.config.settings import PartialSettings, Settings
 from holdfast.data.token_set.length_bias import length_bias
 from holdfast.data.token_set.token_set import TokenSet, load_tokens
+from holdfast.run.adapter_folder import IS_REFERENCE
 from holdfast.run.folder import RunFolder
 from holdfast.trainer.common.device import prepare_torch
-from holdfast.trainer.common.refuse import SHOWN, Refusal
+from holdfast.trainer.common.images import TensorImage
+from holdfast.trainer.common.refuse import SHOWN, Refusal, put_in
 from holdfast.trainer.model.half_proof import halves_differ
 from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.trainer.protocol.task import Asked, DataSet, Task
@@ -50,6 +52,10 @@ class TextTask(TextModel):
     @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> TextTask:
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
+        begun = run.plan().start_adapter
+        if begun and begun.get(IS_REFERENCE) and task.compared is not None:
+            task.compared.start = {name: tensor.detach().cpu().clone() for name, tensor in task.trained.items()}
+            put_in(TensorImage(task.compared.start), run.start_adapter, begun, task.form.config)
         if task.held:
             refuse_other_weights(run, settings, task.held.sha256)
         return task

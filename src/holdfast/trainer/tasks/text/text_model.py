@@ -16,6 +16,7 @@ from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import TokenSet
 from holdfast.trainer.common.decoder import bring, text_decoder
 from holdfast.trainer.common.on_card import on_card
+from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.model.attention import Kernel, best_kernel, packed_attention
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
 from holdfast.trainer.model.frozen.quantised import QuantisedWeights
@@ -130,8 +131,12 @@ class TextModel:
         group = SequenceGroup(list(samples), budget)
         return [replace(batch, labels=len(batch.numbers), group=group) for batch in found]
 
+    def share_step(self, samples: list[int], laid: Sequence[Sequence[TextBatch]], rank: Rank) -> None:
+        if self.compared is not None and self.compared.kind.drift:
+            self.compared.share_drift(samples, laid, rank)
+
     def prepare_passes(self, batches: Sequence[TextBatch]) -> None:
-        """Compute reference values, for which the adapter is switched off."""
+        """Compute reference values, for which the adapter is switched off, or has other values."""
         if self.compared is not None:
             self.compared.score([number for batch in batches for number in batch.numbers])
 
