@@ -24,8 +24,9 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
 from holdfast.supervision.command.attempts import end
-from holdfast.supervision.command.command_run import CommandRun, row_due
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.signs import Signs
+from holdfast.supervision.command.told_of_running import row_due
 from holdfast.supervision.policy.next_move import next_move
 from holdfast.supervision.supervise import View
 from holdfast.terminal.echo import Echo
