@@ -91,6 +91,18 @@ class CommandRun:
         with contextlib.suppress(OSError):
             outlive(self.attempt, living_pids(self.attempt) if self.attempt.shim is None else {}, lambda: 1, self.command.stop_s)
 
+    def left_running(self) -> str:
+        """Say that the command goes on without us, and how it is taken up again; empty where none lives. Nothing of it raises."""
+        with contextlib.suppress(Exception):  # what failed may fail here
+            attempt, until = self.attempt or adopt(self.run), time.monotonic() + _LONGEST_PAUSE_S
+            while attempt is not None and self._lives() and "trainer" not in living_pids(attempt) and time.monotonic() < until:
+                time.sleep(LOOK_EVERY_S)  # its shim has yet to start it
+            living = living_pids(attempt) if attempt is not None else {}
+            if living:
+                pids = ", ".join(f"{role} {pid}" for role, pid in living.items())
+                return f"your command goes on, unwatched ({pids}): the same holdfast run command adopts it"
+        return ""
+
     def _lives(self) -> bool:
         if self.attempt is None:
             return False

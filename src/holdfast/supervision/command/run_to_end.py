@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, Stop
+from holdfast.base.file_errors import file_error
 from holdfast.base.files import Json, read_json, write_bytes, write_json
 from holdfast.base.signal_names import ended_by
 from holdfast.config.notify import Notify
@@ -101,8 +102,11 @@ def run_command(
             outcome = anchor.going_on(user.to_its_end)
         except FolderGone as gone:
             return _without_folder(run, gone.code, stop.wish() > 0, terminal.tell)
-        except Exception:
-            user.end()
+        except Exception as error:
+            if isinstance(error, Stop) or (isinstance(error, OSError) and file_error(error)):
+                user.end()  # the run folder cannot be read or written
+            elif left := user.left_running():
+                error.add_note(left)  # a bug of ours ends nobody's training
             raise
         finally:
             user.standby.discard()
