@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -18,14 +19,16 @@ from conftest import events, holdfast, start, wait_until
 from holdfast.base.files import write_json
 from holdfast.base.identity import identify
 from holdfast.cli.commands.run import _script_of, known
+from holdfast.cli.main import main
 from holdfast.processes.attempt import Attempt
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
 from holdfast.supervision.command.attempts import end
-from holdfast.supervision.command.command_run import CommandRun, row_due
+from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.signs import Signs
+from holdfast.supervision.command.told_of_running import ToldOfRunning, row_due
 from holdfast.supervision.policy.next_move import next_move
 from holdfast.supervision.supervise import View
 from holdfast.terminal.echo import Echo
@@ -272,6 +275,39 @@ def test_a_command_whose_supervisor_was_killed_is_adopted(tmp_path: Path) -> Non
     ended(child)
     summary = run(tmp_path, words=words)
     assert "adopted the living attempt 1" in summary["told"] and summary["attempts"] == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its process is nobody's to wait for here
+@pytest.mark.parametrize("where", ["told.note", "start"])
+def test_a_bug_of_ours_leaves_the_command_running_and_the_same_command_adopts_it(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training of days was ended where an error of holdfast's own was met while it was watched over."""
+    lines = ["import os, time", "for step in range(1, 7):", "    print(f'step {step}/6', flush=True)"]
+    lines += ["    while step == 3 and not os.path.exists('go'):", "        time.sleep(0.05)"]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    words = [sys.executable, "train.py"]
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patched:
+        fails = lambda *_, **__: {}["of ours"]  # noqa: E731
+        if where == "start":
+            patched.setattr(RunFolder, "event", fails)
+        else:
+            patched.setattr(ToldOfRunning, "note", fails)
+        assert main(["run", "--run", "run", "--json", "--", *words]) == 70
+    out, err = capsys.readouterr()
+    last = err.splitlines()[-2:]
+    assert "KeyError: 'of ours'" in err and "this is a bug in holdfast" in last[0] and "goes on, unwatched" in last[1]
+    assert "the same holdfast run command adopts it" in json.loads(out)["hint"]
+    pid = int(re.findall(r"trainer (\d+)", last[1])[0])
+    assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1] == words[1].encode(), "it lives"
+    child = start("run", "--run", "run", "--", *words, cwd=tmp_path)
+    told = tmp_path / "run/told.jsonl"
+    wait_until(lambda: told.exists() and "adopted the living attempt 1" in told.read_text())
+    (tmp_path / "go").touch()
+    assert ended(child) == 0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["attempts"], summary["steps"]) == ("finished", 1, 6)
 
 
 def test_a_run_is_followed_and_stopped_from_another_terminal(tmp_path: Path) -> None:

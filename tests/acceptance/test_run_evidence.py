@@ -26,10 +26,10 @@ from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command import standard_input
 from holdfast.supervision.command.command_run import CommandRun
-from holdfast.supervision.command.run_to_end import after_words
 from holdfast.supervision.command.saved import _interval, nothing_saved, rerun, wrote_nothing
 from holdfast.supervision.command.signs import Chatter, ProgressSigns, Signs
 from holdfast.supervision.command.states import States
+from holdfast.supervision.command.told_at_end import after_words
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
 from holdfast.supervision.supervise import View
 
@@ -483,7 +483,7 @@ def test_what_follows_the_last_step_of_an_attempt_is_no_time_in_steps(tmp_path: 
     for at, step in [(100.0, 1), (100.5, 2), (101.0, 3), (101.5, 4), (102.0, 5), (3702.0, 5)]:
         monkeypatch.setattr("holdfast.machine.clock.now", lambda at=at: at)
         seen = ProgressSigns(step, 9, "output", at < 3000, False, False, 1, None, None)
-        user._note(attempt, seen, signs, at_once=at > 3000)
+        user.told.note(attempt, seen, signs, at_once=at > 3000)
     assert useful_seconds(list(place.progress()), {1: {"started": 99.0}}) == 2.0
 
 

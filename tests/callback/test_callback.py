@@ -70,7 +70,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     from transformers import TrainingArguments
 
     from holdfast.hf import HoldfastCallback
-    from support.small_trainer import Ours, build
+    from support.small_trainer import Asks, Ours, Rows, build
 
     attempt = tmp_path / "run/attempts/001"
     attempt.mkdir(parents=True)
@@ -79,14 +79,17 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     monkeypatch.setenv("HOLDFAST_SNAPSHOT_SHARE", "1e9")
     monkeypatch.setattr("holdfast.callback.account._SHARE", 1e9)  # each pulse is written, however busy the machine is
 
-    def run(faults: str = "", resume: Path | None = None, callback: bool = True, **changed: Any) -> Any:
+    def run(faults: str = "", resume: Path | None = None, callback: bool = True, two: bool = False, asked: int = 0, **changed: Any) -> Any:
         told: dict[str, Any] = {
             "output_dir": str(tmp_path / "out"), "max_steps": STEPS, "save_steps": 4, "per_device_train_batch_size": 4, "seed": 3,
             "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True,
         }  # fmt: skip
-        trainer = build(TrainingArguments(**told | changed), Ours(faults))
+        held_out = ({"one": Rows(), "two": Rows()} if two else Rows()) if asked or "eval_strategy" in changed else None
+        trainer = build(TrainingArguments(**told | changed), Ours(faults), held_out)
         if callback:
             trainer.add_callback(HoldfastCallback(trainer, drops=3))
+        if asked:
+            trainer.add_callback(Asks(asked))
         with contextlib.suppress(RuntimeError):
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         return trainer
@@ -126,6 +129,41 @@ def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_b
     assert next(row for row in noted(tmp_path)[-6:] if "step" in row) == told[-1], "it begins with the same rows"
     assert "resume_proven" in inside(tmp_path)
     assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=STEPS) == "", "no newer state"
+
+
+CLOCKS = ("runtime", "per_second", "preparation_time")  # ends of the names of what a clock gives
+
+
+def logged(trainer: Any) -> list[dict[str, Any]]:
+    """Rows but for what a clock gives; a mean over several steps is one of those since the newest start."""
+    hidden = (*CLOCKS, "loss") if trainer.args.logging_steps not in (1, 500) else CLOCKS
+    rows = [row for row in trainer.state.log_history if "train_loss" not in row]
+    return [{key: value for key, value in row.items() if not key.endswith(hidden)} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("faults", "each", "at"),
+    [
+        ("raise:8:*", {"logging_steps": 1}, 7),  # a step
+        ("cut:6:1", {"logging_steps": 1, "eval_strategy": "steps", "eval_steps": 3}, 5),  # an evaluation
+        ("raise:7:1", {"logging_steps": 1, "eval_strategy": "steps", "eval_steps": 3}, 6),  # right after one
+        ("cut:6:1", {"logging_strategy": "epoch", "eval_strategy": "epoch", "logging_steps": 6}, 5),  # the evaluation at an epoch's end
+        ("cut:6:1", {"logging_steps": 1, "eval_strategy": "steps", "eval_steps": 6, "two": True}, 5),  # the second of two data sets
+        ("log:6:1", {"logging_steps": 3}, 5),  # while the row is written
+        ("cut:6:1", {"logging_steps": 1, "asked": 6}, 5),  # an evaluation that a later callback asked for
+    ],
+)
+def test_each_row_and_each_evaluation_of_a_killed_training_is_in_its_log_once(
+    faults: str, each: dict[str, Any], at: int, tmp_path: Path, train: Callable[..., Any]
+) -> None:
+    from support.small_trainer import digest
+
+    whole = train(output_dir=str(tmp_path / "whole"), **each)
+    train(faults, **each)
+    assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=4) == f"checkpoint-{at}"
+    again = train(resume=tmp_path / f"out/checkpoint-{at}", **each)
+    assert logged(again) == logged(whole) and digest(again.model) == digest(whole.model)
+    assert any(row["step"] == 6 for row in logged(again))
 
 
 @pytest.mark.parametrize("fate", ["waits", "was killed", "no memory for it"])

@@ -34,8 +34,7 @@ def test_a_grpo_run_that_is_killed_twice_ends_with_the_same_bits(assets: SimpleN
         state = json.loads((tmp_path / place / "out/checkpoint-8/trainer_state.json").read_text())
         rewards.append({row["step"]: row["reward"] for row in state["log_history"] if "reward" in row})
     assert weights[0] == weights[1], held.stderr
-    assert rewards[1].items() <= rewards[0].items() and len(set(rewards[1].values())) > 2, "what it sampled, where it says so"
-    assert rewards[0].keys() - rewards[1].keys() <= {3, 6}, "the row of a step that nobody finished logging"
+    assert rewards[1] == rewards[0] and len(set(rewards[1].values())) > 2, "what it sampled, a row for each step"
     summary = json.loads((tmp_path / "held/run/summary.json").read_text())
     assert (summary["attempts"], summary["steps"], summary["doubt"]) == (3, 8, None)
     assert (summary["steps_computed_twice"], summary["steps_computed_twice_exact"]) == (0, True)

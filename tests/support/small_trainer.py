@@ -49,6 +49,19 @@ class Faulty(Trainer):
                     one.grad.fill_(float("nan"))
         return loss
 
+    def log(self, logs: Any, *more: Any, **keywords: Any) -> None:
+        if due(self.ours, "log", self.state.global_step):
+            raise RuntimeError("cut while a row is written")
+        super().log(logs, *more, **keywords)
+
+    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        found = super().evaluation_loop(*arguments, **keywords)
+        torch.rand(3)  # as the shuffling of a data loader
+        last = not isinstance(self.eval_dataset, dict) or keywords.get("metric_key_prefix") == f"eval_{list(self.eval_dataset)[-1]}"
+        if last and due(self.ours, "cut", self.state.global_step):
+            raise RuntimeError("cut in the evaluation")
+        return found
+
     def _load_from_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
         super()._load_from_checkpoint(*arguments, **keywords)
         if "forget" in self.ours.faults:  # what huggingface/accelerate#4206 does: most of the adapter is back at its start
@@ -73,19 +86,31 @@ class Faults(TrainerCallback):
             os._exit(0)
 
 
+class Asks(TrainerCallback):
+    """Asks for an evaluation after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        control.should_evaluate = state.global_step == self.step
+        return control
+
+
 def due(ours: Ours, kind: str, step: int) -> bool:
     told = [fault.split(":") for fault in ours.faults.split(",") if fault.count(":") == 2]
     return any(what == kind and int(at) == step and which in ("*", str(ours.call)) for what, at, which in told)
 
 
-def build(arguments: TrainingArguments, ours: Ours) -> Trainer:
+def build(arguments: TrainingArguments, ours: Ours, held_out: Any = None) -> Trainer:
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
         max_position_embeddings=64, pad_token_id=0,
     )  # fmt: skip
     lora = LoraConfig(r=4, lora_dropout=0.1, target_modules=TARGETS, task_type="CAUSAL_LM")
-    trainer = Faulty(model=get_peft_model(LlamaForCausalLM(config), lora), args=arguments, train_dataset=Rows(), callbacks=[Faults(ours)])
+    model = get_peft_model(LlamaForCausalLM(config), lora)
+    trainer = Faulty(model=model, args=arguments, train_dataset=Rows(), eval_dataset=held_out, callbacks=[Faults(ours)])
     trainer.ours = ours
     return trainer
 
@@ -105,7 +130,7 @@ def main() -> None:
     with open("calls.txt", "a") as calls:
         calls.write(" ".join(sys.argv[1:]) + "\n")
     ours.call = -(-len(Path("calls.txt").read_text().splitlines()) // int(os.environ.get("WORLD_SIZE", 1)))
-    trainer = build(arguments, ours)
+    trainer = build(arguments, ours, Rows() if arguments.eval_strategy != "no" else None)
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint if ours.obey else None)
     print("weights", digest(trainer.model))
 

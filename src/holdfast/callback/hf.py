@@ -62,7 +62,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.snapshots: CallbackSnapshots | None = None
         self.rows: SamplerRows | None = None
         self.prints: Fingerprints | None = None
-        self.beyond = False
+        self.beyond = self.between = False  # its last step; two steps
+        self.epoch_ends = self.evaluates = False  # what the newest step's state waits for
         self.stopping = False
         self.loss: float | None = None
         with contextlib.suppress(Exception):  # their training goes on without
@@ -171,7 +172,16 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self.resumed = 0
 
     @_guarded
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.epoch_ends = False
+        if control.should_log or control.should_evaluate:
+            self._reopen(state)
+        self._keep_whole(state, control, more)
+
+    @_guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._keep(state, control, more)  # all of the step before has come
+        self.between = False
         self.beyond = 0 < state.max_steps <= state.global_step  # a Trainer that goes on from its last step computes one more
         if self.rows is not None:
             self._note(self.rows.begin, int(state.global_step) + 1)
@@ -211,15 +221,36 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer")))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
         if self.snapshots is not None:
-            try:
-                flos = getattr(self.trainer, "current_flos", 0)  # not yet in the state
-                self.snapshots.step(more.get("optimizer"), more.get("lr_scheduler"), state, self._callbacks(control), flos)
-            except Exception as error:  # noqa: BLE001  (a full /dev/shm, an optimizer of another kind: all else goes on)
-                self.snapshots = None
-                self._tell("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
+            self.snapshots.end_step()
+            self.between, self.evaluates = True, False
+            self.epoch_ends = state.global_step >= state.max_steps or float(state.epoch or 0.5).is_integer()  # on_epoch_end is to come
+            self._keep_whole(state, control, more)
         if self.stopping:
             control.should_save = True
         return control
+
+    def _reopen(self, state: Any) -> None:
+        if self.snapshots is not None and self.between:
+            self.snapshots.reopen(int(state.global_step))
+
+    def _keep_whole(self, state: Any, control: Any, more: dict[str, Any]) -> None:
+        """Keep the state after the newest step, unless a row or an evaluation of it is to come; then the next step's begin keeps it.
+
+        An evaluation decides on the best checkpoint and on stopping behind its last hook.
+        """
+        self.evaluates = self.evaluates or control.should_evaluate
+        if self.between and not (control.should_log or self.evaluates or self.epoch_ends):
+            self._keep(state, control, more)
+
+    def _keep(self, state: Any, control: Any, more: dict[str, Any]) -> None:
+        if self.snapshots is None:
+            return
+        try:
+            flos = getattr(self.trainer, "current_flos", 0)  # not yet in the state
+            self.snapshots.keep(more.get("optimizer"), more.get("lr_scheduler"), state, self._callbacks(control), flos)
+        except Exception as error:  # noqa: BLE001  (a full /dev/shm, an optimizer of another kind: all else goes on)
+            self.snapshots = None
+            self._tell("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
 
     def _callbacks(self, control: Any) -> dict[str, Any]:
         """Return the states of callbacks as a checkpoint holds them."""
@@ -235,10 +266,21 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             elif name == "loss" and isinstance(value, (int, float)):
                 self.loss = float(value)
                 self.account.pulse(loss=self.loss)  # the step's own pulse came before it
+        if "train_runtime" not in (logs or {}):  # of the whole training, behind its last step
+            self._reopen(state)
+            self._keep_whole(state, control, more)
 
     @_guarded
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self.account.pulse(step=int(state.global_step))
+        if self.between and not self.evaluates:
+            self.evaluates = True
+            self._reopen(state)
+
+    @_guarded
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.evaluates = True
+        self._reopen(state)  # with the random states it leaves
 
     @_guarded
     def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -247,6 +289,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.between = False  # what is evaluated from here on is of no step
         kept = self.snapshots.packer if self.snapshots is not None else None
         if kept is not None and kept.taken:
             self.account.pulse(snapshots=kept.taken, snapshot_s=kept.cost_s, step_s=kept.step_s)

@@ -47,13 +47,17 @@ def back(tree: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 class Packer:
-    """Keeps states of one process in a shared file. cost_s, step_s: of a state kept, and of a step, as measured lately."""
+    """Keeps states of one process in a shared file. cost_s, step_s: of a state kept, and of a step, as measured lately.
+
+    step: of the newest state, None where it was taken back.
+    """
 
     def __init__(self, path: Path, run: str) -> None:
         self.path, self.run = path, run
         self.share = float(os.environ.get("HOLDFAST_SNAPSHOT_SHARE", SHARE))
         self.cost_s = self.step_s = 0.0
         self.taken = self._since = 0
+        self.step: int | None = None
         self._shared: SharedState | None = None
         self._layout: list[tuple[int, torch.dtype, tuple[int, ...]]] = []
         self._last: float | None = None
@@ -68,6 +72,10 @@ class Packer:
         self._last = self._began = now
         self._since += 1
         return not self.taken or self._since * self.step_s * self.share >= self.cost_s
+
+    def begin(self) -> None:
+        """Count the cost of keeping a state from here."""
+        self._began = time.perf_counter()
 
     @torch.no_grad()
     def keep(self, tensors: list[torch.Tensor], facts: dict[str, Any]) -> None:
@@ -84,10 +92,19 @@ class Packer:
             begin += _room(entry)
         told = [(size, str(kind).removeprefix("torch."), shape) for size, kind, shape in layout]
         self._shared.seal(at, pickle.dumps(facts | {"layout": told}), int(facts.get("step", 0)))
+        self.step = facts.get("step")
         self._last = time.perf_counter()
         cost = self._last - self._began
         self.cost_s = cost if self.taken < 2 else 0.7 * self.cost_s + 0.3 * cost  # the first one makes the file
         self.taken, self._since = self.taken + 1, 0
+
+    def take_back(self, step: int) -> bool:
+        """Give up the newest state if it is of this step, which has not come to its end: the one before counts. True where it was."""
+        if self._shared is None or self.step != step:
+            return False
+        self._shared.take_back()
+        self.step = None
+        return True
 
 
 def _room(entry: tuple[int, Any, Any]) -> int:

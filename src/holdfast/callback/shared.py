@@ -62,6 +62,10 @@ class SharedState:
         if self.count == 1:
             self._new.replace(self.path)
 
+    def take_back(self) -> None:
+        """Mark the slot that was sealed last as not whole: the one before it is the newest then."""
+        _ENTRY.pack_into(self.memory, _NUMBERS[(self.count - 1) % 2], 0, 0, 0)
+
 
 def newest(path: Path) -> tuple[memoryview, bytes] | None:
     """Return (tensors, facts) of the newest whole slot; None where there is none. Raises OSError, ValueError."""

@@ -1,5 +1,8 @@
 """Keep the trainable state of a Trainer after each step where a death cannot take it (callback/shared.py).
 
+A step is kept when all that belongs to it has come: its row in the log, its evaluation. A death before that goes on from the state
+before the step, so each row is written once, and an evaluation that was cut is done again.
+
 What a checkpoint holds beside it (configuration, tokenizer, arguments) is written once, by the model's own save_pretrained,
 into a folder that serves as the pattern: the weights' file is later written with the very header that save_pretrained gave it.
 """
@@ -40,6 +43,7 @@ class CallbackSnapshots:
     def __init__(self, packer: Packer, pattern: Path) -> None:
         self.packer, self.pattern = packer, pattern
         self.weights: dict[str, torch.Tensor] = {}
+        self.random: dict[str, Any] | None = None  # states that the step to be kept ended with; None: there is none
 
     def begin(self, model: Any, processing: Any, args: Any) -> None:
         """Write the pattern, and be sure that its weights are the live ones. Raises CannotSnapshot."""
@@ -67,20 +71,31 @@ class CallbackSnapshots:
                     raise CannotSnapshot(f"{name} is saved otherwise than it is held")
                 self.weights[name] = live[name].detach()
 
-    def step(self, optimizer: Any, scheduler: Any, state: Any, callbacks: dict[str, Any], flos: float) -> None:
-        """Keep the state after a step, where it is time."""
-        if not self.packer.due():
+    def end_step(self) -> None:
+        """Note that a step is computed; its state is to be kept where it is time."""
+        self.random = random_states() if self.packer.due() else None
+
+    def reopen(self, step: int) -> None:
+        """Note that more of a step is to come, or has come: what was kept of it is not the whole."""
+        if self.random is not None or self.packer.take_back(step):
+            self.random = random_states()
+
+    def keep(self, optimizer: Any, scheduler: Any, state: Any, callbacks: dict[str, Any], flos: float) -> None:
+        """Keep the state of the step that waits for it, if any."""
+        if self.random is None:
             return
+        self.packer.begin()
         tensors = list(self.weights.values())
         facts = {
             "weights": list(self.weights),
             "optimizer": strip(optimizer.state_dict(), tensors),
             "scheduler": strip(scheduler.state_dict() if scheduler is not None else None, tensors),
-            "rng": strip(random_states(), tensors),
+            "rng": strip(self.random, tensors),
             "state": trainer_state(state, callbacks, flos),
             "step": int(state.global_step),
             "pattern": str(self.pattern),
         }
+        self.random = None
         self.packer.keep(tensors, facts)
 
 

@@ -88,7 +88,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         return 0
     except Exception as error:  # noqa: BLE001  (the CLI's edge: a bug of ours is told as one)
-        edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above")
+        notes = vars(error).pop("__notes__", [])  # what goes on all the same
+        edge = Stop(OUR_BUG, "this is a bug in holdfast, not in your run; please report it with the lines above", "; ".join(notes))
         if in_words := _of_the_system(error):
             edge = in_words
         else:

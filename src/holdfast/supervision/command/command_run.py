@@ -6,49 +6,42 @@ What a foreign program does not give is missing: no step that could be run again
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import time
 import uuid
 from dataclasses import replace
 
 from holdfast.base.errors import INTERRUPTED
-from holdfast.base.files import Json, last_line, may_pass, read_json, write_json
+from holdfast.base.files import Json, may_pass, write_json
 from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
-from holdfast.diagnosis.diagnose import diagnose_failure
-from holdfast.diagnosis.logs.file import read_log
-from holdfast.machine import clock
-from holdfast.machine.gpu_memory import gpu_memory
-from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.hang_timeout import FIRST_S, HangTimeout
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.process import LOOK_EVERY_S, adopt, living_pids
-from holdfast.run.attempt import LaunchSpec, closed_attempts, read_launch_spec
+from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport, Verdict
+from holdfast.run.types import Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.environment import environment_of
-from holdfast.supervision.command.good_end import cut_short, of_what_was_left
+from holdfast.supervision.command.good_end import cut_short
 from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
+from holdfast.supervision.command.read_of_end import ReadOfEnd
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
-from holdfast.supervision.command.signs import ProgressSigns, Signs, steps_believed
+from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.standby import CommandStandby
 from holdfast.supervision.command.states import ResumePoint, States
-from holdfast.supervision.evidence import collect, free_bytes
-from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
+from holdfast.supervision.command.told_of_running import ToldOfRunning
+from holdfast.supervision.policy.ledgers import OF_COMMAND
 from holdfast.supervision.policy.moves import Done, Move, Resume, StopRequested, TryRemedy
 from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
 from holdfast.supervision.policy.resuming import added_by, resumed, resumes_by, says_unknown
 from holdfast.supervision.supervise import RunResult, View, supervise
 
-_ROW_EVERY_S = 1.0
 _PAUSES_S = (0.5, 10.0)  # between starts that come to nothing
-_IDLE_S = {True: 10.0, False: 60.0}  # of what is followed in the background, by whether a step was seen before the command returned
 _LONGEST_PAUSE_S = 5.0  # before what failed is tried again: each time it fails at once, the pause is twice as long
 _LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
 
@@ -58,11 +51,11 @@ class CommandRun:
 
     def __init__(self, run: RunFolder, command: Command, view: View[ProgressSigns]) -> None:
         self.run, self.command, self.view = run, command, view
-        self._slow_pattern = False
         self.pauses = Pauses(run, view.tell, between=_PAUSES_S)
         cards: dict[str, LauncherCard] = cards_of("launchers")
         self.card = _without(cards.get(command.launcher or ""), command.unknown_option)
         self.states = States(run, command, self.card, view.tell)
+        self.told = ToldOfRunning(run, command, self.states, view.tell)
         self.remedies = Remedies(run, command, self.card)
         self.standby = CommandStandby(run)
         self.session = uuid.uuid4().hex
@@ -70,9 +63,7 @@ class CommandRun:
         self.seen: ProgressSigns | None = None
         self.after: Json | None = None  # how the command ended behind its last step, where that was no good end
         self.left = ""  # what a command that ended well left running, in words
-        self._row = self._stepped = 0.0  # when the last row was written, and when its step was first seen
-        self._hangs = self._followed = 0
-        self._alive = self._patience_s = 0.0  # when what is followed in the background stepped or computed last, and how long it need not
+        self._hangs = 0
 
     def adopt(self) -> Attempt | None:
         found = adopt(self.run)
@@ -99,6 +90,18 @@ class CommandRun:
         self.view.tell("the command cannot be watched over any more: it is ended")
         with contextlib.suppress(OSError):
             outlive(self.attempt, living_pids(self.attempt) if self.attempt.shim is None else {}, lambda: 1, self.command.stop_s)
+
+    def left_running(self) -> str:
+        """Say that the command goes on without us, and how it is taken up again; empty where none lives. Nothing of it raises."""
+        with contextlib.suppress(Exception):  # what failed may fail here
+            attempt, until = self.attempt or adopt(self.run), time.monotonic() + _LONGEST_PAUSE_S
+            while attempt is not None and self._lives() and "trainer" not in living_pids(attempt) and time.monotonic() < until:
+                time.sleep(LOOK_EVERY_S)  # its shim has yet to start it
+            living = living_pids(attempt) if attempt is not None else {}
+            if living:
+                pids = ", ".join(f"{role} {pid}" for role, pid in living.items())
+                return f"your command goes on, unwatched ({pids}): the same holdfast run command adopts it"
+        return ""
 
     def _lives(self) -> bool:
         if self.attempt is None:
@@ -161,13 +164,14 @@ class CommandRun:
         signs = Signs(self.command, attempt.folder, orders.started or 0.0)
         first_s = 0.0 if self.command.hang_s != Command.hang_s else FIRST_S  # its user's own word counts from the start
         timeout = HangTimeout(self.command.hang_s, first_s, _LONGEST_TIMES, longer=2.0**self._hangs)
-        self.seen, self._row, self._stepped = None, 0.0, 0.0
+        self.seen = None
+        self.told.begin()
 
         def tick(seen: ProgressSigns) -> int:
             self.seen = seen
-            self._tell_slow_pattern(signs)
-            self._tell_followed(attempt, seen)
-            self._note(attempt, seen, signs)
+            self.told.tell_slow_pattern(signs)
+            self.told.tell_followed(attempt, seen)
+            self.told.note(attempt, seen, signs)
             if seen.stepped and seen.source == "callback":
                 self.states.await_death(attempt)
             self.standby.consider(attempt, self.command, seen)
@@ -182,7 +186,7 @@ class CommandRun:
                 raise
             ending = self._outlive(attempt, living)
         self.seen = signs.last()
-        self._note(attempt, self.seen, signs, at_once=True)
+        self.told.note(attempt, self.seen, signs, at_once=True)
         self._hangs = self._hangs + 1 if ending.kind == "hang" else 0
         self.command = self.states.learn(attempt)
         self.remedies.settle(attempt, self.states.stands_at())
@@ -200,74 +204,18 @@ class CommandRun:
         write_json(attempt.folder / "ending.json", seen)
         return attempts.ending_of(seen, {"left": [], "left_printed": False})
 
-    def _tell_slow_pattern(self, signs: Signs) -> None:
-        """Say once that the user's expression for steps is not used any more."""
-        if signs.too_slow and not self._slow_pattern:
-            self._slow_pattern = True
-            self.run.event("progress_pattern_slow", pattern=self.command.progress)
-            text = f"--progress {self.command.progress!r} took too long on what the command printed: it is not used in this attempt"
-            self.view.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
-
-    def _tell_followed(self, attempt: Attempt, seen: ProgressSigns) -> None:
-        """Say once of an attempt that its command returned, and what of it goes on.
-
-        What goes on behind the last step is no training, nor what prints for a while and neither steps nor computes.
-        """
-        if not (name := attempts.followed(attempt)):
-            return
-        if attempt.number != self._followed:
-            self._followed, self._alive, self._patience_s = attempt.number, time.monotonic(), _IDLE_S[seen.step is not None]
-            if seen.step is not None and seen.total is not None and seen.step >= seen.total:
-                attempts.leave_followed(attempt)
-            else:
-                self.view.tell(f"the command returned and left {name!r} running in the background: it is followed to its end")
-        if seen.stepped or seen.worked:
-            self._alive = time.monotonic()
-        elif time.monotonic() - self._alive > self._patience_s:
-            attempts.leave_followed(attempt)
-
-    def _note(self, attempt: Attempt, seen: ProgressSigns, signs: Signs, at_once: bool = False) -> None:
-        """Write a row to progress.jsonl where there is a new step, at most one a second. Its time is when that step was first seen."""
-        now = clock.now()
-        self._stepped = now if seen.stepped else self._stepped
-        if seen.step is None or not (at_once or (seen.stepped and row_due(now, self._row, signs.since))):
-            return
-        if not self._row and seen.source == "output":
-            self._recount(attempt, seen.total)
-        self._row = now
-        pulse = signs.pulse() or {}
-        row: Json = {
-            "time": round(self._stepped or now, 3),
-            "attempt": attempt.number,
-            "step": seen.step,
-            "total": seen.total,
-            "source": seen.source,
-        }
-        row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
-        row |= {"stages": True} if seen.has_stages else {}
-        self.run.append(self.run.progress_file, row, durable=not self.states.has_stepped)  # the first says whose checkpoints are there
-        self.states.reached(seen.step)
-
-    def _recount(self, newest: Attempt, total: int | None) -> None:
-        """Write a row for each earlier attempt that ended before its numbers were believed: this one has shown that they count steps."""
-        told = {row["attempt"] for row in self.run.progress()}
-        for number in sorted(set(range(1, newest.number)) - told):
-            if found := steps_believed(self.run.attempt(number), total):
-                at = (read_json(self.run.attempt(number) / "ending.json") or {}).get("ended") or clock.now()
-                row: Json = {"time": round(at, 3), "attempt": number, "step": found.step, "total": total, "source": "output"}
-                self.run.append(self.run.progress_file, row | {"loss": None, "first": found.first, "wrote": None}, durable=False)
-
     def is_over(self, ending: Ending) -> bool:
         return False  # a good end is collected, too: it may be none
 
     def collect(self, attempt: Attempt, ending: Ending, earlier: bool) -> Known:
         """Return all that is known of the attempt. A state held in the callback's memory is first made a checkpoint."""
-        account = read_json(attempt.folder / "account.json") or {}
-        failure_report = self._wreck(attempt, ending, account)
-        diagnosis, full = self._diagnosis(attempt, failure_report, account), self._full_disk(failure_report)
+        end = ReadOfEnd(self.run, self.command, self.card, self.states, self.seen, attempt, ending)
+        account, failure_report = end.account, end.wreck()
+        diagnosis, full = end.diagnosis(failure_report), end.full_disk(failure_report)
         asked = ending.code == INTERRUPTED or account.get("phase") == "stopped"
-        no_end, background = cut_short(attempt, ending), self._in_background(attempt, ending)
-        self.after = None if asked else self._after_training(attempt, ending, diagnosis)
+        no_end, background = cut_short(attempt, ending), end.in_background()
+        self.left = end.left or self.left
+        self.after = None if asked else end.after_training(diagnosis)
         over = (ending.kind == "finished" and not no_end and not background) or self.after is not None
         if over:
             self.states.snapshot.unlink(missing_ok=True)
@@ -281,7 +229,7 @@ class CommandRun:
         return Known(
             failure_report,
             diagnosis,
-            self._history(failure_report, diagnosis, ending.from_outside or asked),
+            end.history(failure_report, diagnosis, ending.from_outside or asked),
             rules=replace(OF_COMMAND, retries=self.command.retries),
             over=over,
             final=final,
@@ -289,62 +237,6 @@ class CommandRun:
             remedy_left=self.command.tries and self.remedies.left(diagnosis.cause),
             earlier=earlier,
         )
-
-    def _wreck(self, attempt: Attempt, ending: Ending, account: Json) -> FailureReport:
-        """Return the evidence, with what the callback has written down."""
-        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
-        began, step = int(orders.facts.get("resumed_step") or 0), self.seen.step if self.seen else None
-        if self.seen and self.seen.first and self.seen.first < began:
-            began = 0  # it did not do as it was told
-        flight = last_line(attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
-        return replace(
-            collect(attempt, self.run, ending),
-            step=flight.get("step", step),
-            samples=tuple(flight.get("samples") or ()),
-            committed_before=began,
-            committed_after=max(began, step or 0),
-            phase=account.get("phase"),
-            gpu_memory=None if ending.kind == "finished" else gpu_memory(Place()),
-        )
-
-    def _diagnosis(self, attempt: Attempt, failure_report: FailureReport, account: Json) -> Diagnosis:
-        """Diagnose the attempt from the callback's account, the evidence and the output."""
-        if failure_report.ending.kind == "finished":
-            return Diagnosis("unknown", 0.0)
-        if account.get("cause"):
-            reason = str(account.get("reason", ""))
-            return replace(Diagnosis.plain(str(account["cause"]), 0.95, reason), explanation=reason)
-        log = attempt.folder / "output.log"  # missing where the disk failed before the command was started
-        with log.open("rb") if log.exists() else io.BytesIO() as stream:
-            found = diagnose_failure(failure_report, cards_of("failures"), read_log(stream))
-        if (full := self._full_disk(failure_report)) and failure_report.ending.kind in ("error", "killed"):
-            return Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
-        return found
-
-    def _after_training(self, attempt: Attempt, ending: Ending, diagnosis: Diagnosis) -> Json | None:
-        """Return what failed or hung after training was complete: {result, ending, cause, evidence}; None where it is to be started again.
-
-        One that was killed from outside may have had work left: it goes on from its last checkpoint once, where it can be told to.
-        """
-        if ending.kind not in ("error", "killed", "hang", "vanished") or (state := self.states.complete(self.seen)) is None:
-            return None
-        orders = read_launch_spec(attempt.folder) or LaunchSpec({})
-        again = self.command.callback or resumes_by(self.command.argv, self.card) is not None
-        if ending.from_outside and again and int(orders.facts.get("resumed_step") or 0) < (state.step or 0):
-            return None
-        why = [str(ending.facts["reason"])] if ending.kind == "hang" and ending.facts.get("reason") else diagnosis.words()
-        after = {"result": state.name, "ending": ending.words(), "cause": diagnosis.cause, "evidence": "; ".join(why) or None}
-        self.run.event("ended_after_training", attempt=attempt.number, step=state.step, **after)
-        return after
-
-    def _in_background(self, attempt: Attempt, ending: Ending) -> str:
-        """Return why an end that left something running does not count as one; empty where it does."""
-        names = ending.facts.get("left") or [] if ending.kind == "finished" else []
-        if not names:
-            return ""
-        self.run.event("left_running", names=names)
-        why, self.left = of_what_was_left(ending, names, self.seen, attempts.is_left(attempt))
-        return why
 
     def try_out(self, known: Known) -> Verdict | None:
         return None  # a step of it cannot be run again
@@ -387,42 +279,10 @@ class CommandRun:
         write_command(self.run, self.command)
         self.run.event("option_unknown", attempt=attempt, option=option)
 
-    def _full_disk(self, failure_report: FailureReport) -> str:
-        """Return the disk that takes no more; empty where each does."""
-        if failure_report.disk_is_full:
-            return f"the disk of {self.run.path}"
-        place = self.command.place
-        if place is not None and place.is_dir() and os.access(place, os.W_OK) and free_bytes(place) < FULL_DISK_BYTES:
-            return f"the disk of {place}"
-        return ""
-
-    def _history(self, failure_report: FailureReport, diagnosis: Diagnosis, from_outside: bool) -> list[PastAttempt]:
-        """Return the attempts that ended since the run was last given up or stopped, this one last."""
-        found: list[tuple[LaunchSpec, str, str, bool]] = []
-        ours = {event["attempt"] for event in self.run.events() if event["event"] == "option_unknown"}  # our doing, nobody else's
-        for number, end in closed_attempts(self.run):
-            if not end.goes_on:
-                found.clear()
-            elif number not in ours:
-                orders = read_launch_spec(self.run.attempt(number)) or LaunchSpec({})
-                found.append((orders, end.cause, end.ending.words(), end.ending.from_outside))
-        orders = read_launch_spec(self.run.attempt(failure_report.attempt)) or LaunchSpec({})
-        found.append((orders, diagnosis.cause, failure_report.ending.words(), from_outside))
-        stood = [*(int(orders.facts.get("stands_at") or 0) for orders, *_ in found), self.states.stands_at()]
-        return [
-            PastAttempt(None, cause, words, str(orders.facts.get("remedy") or ""), stood[at + 1] > stood[at], from_outside=outside)
-            for at, (orders, cause, words, outside) in enumerate(found)
-        ]
-
 
 def _without(card: LauncherCard | None, option: str) -> LauncherCard | None:
     """Return the card without its way to resume where the command does not know this `option`, else as it is."""
     return card.model_copy(update={"resume": ()}) if card is not None and option else card
-
-
-def row_due(now: float, last: float, began: float) -> bool:
-    """True if another row is due: one a second, more in a short run. A clock that was put back delays none."""
-    return not 0 <= now - last < min(_ROW_EVERY_S, (now - began) / 100)
 
 
 def _terminal_size() -> list[int] | None:
