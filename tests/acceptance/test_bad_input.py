@@ -610,4 +610,4 @@ def test_a_log_is_read_as_it_was_put_away(tmp_path: Path, kind: str) -> None:
 
 def test_a_reason_of_a_row_is_a_card_as_it_is_written() -> None:
     done = holdfast("explain", "answer_equals_prompt")
-    assert done.returncode == 0 and "## answer-equals-prompt" in done.stdout, done.stderr
+    assert done.returncode == 0 and "(answer-equals-prompt" in done.stdout, done.stderr

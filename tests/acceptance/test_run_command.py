@@ -268,7 +268,7 @@ def test_stopped_by_its_user_it_is_resumed_by_the_same_command(tmp_path: Path) -
 
 
 def test_a_command_whose_supervisor_was_killed_is_adopted(tmp_path: Path) -> None:
-    words = trainer("", "--step_s", "0.3", "--max_steps", "6")
+    words = trainer("", "--step_s", "0.3", "--max_steps", "30")
     child = start("run", "--run", tmp_path / "run", "--", *words, cwd=tmp_path)
     wait_until(lambda: (tmp_path / "out/checkpoint-2").exists())
     child.kill()

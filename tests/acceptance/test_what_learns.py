@@ -37,7 +37,7 @@ def test_what_learns_is_said_before_step_one_in_the_plan_and_in_the_summary(
     assert done.returncode == 0, done.stderr
     before = (done.stdout + done.stderr).partition("step 1")[0]
     assert "what learns: attention " in before and "as it was stays: router" in before
-    assert "vLLM and SGLang ignore an adapter's part in stacked experts" in before
+    assert "do not serve an adapter's part in this model's stacked experts" in before
     plan, summary = json.loads((run / "plan.json").read_text()), json.loads((run / "summary.json").read_text())
     learns = {kind: one["parameters"] for kind, one in plan["learns"].items()}
     assert summary["learns"] == plan["learns"] and [*learns] == ["attention", "mlp", "experts", "router", "embeddings", "towers", "other"]
