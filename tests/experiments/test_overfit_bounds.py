@@ -12,6 +12,7 @@ from holdfast.base.files import Json
 from holdfast.config.config import Config
 from holdfast.experiments.check import overfit as item
 from holdfast.experiments.check.bench import Bench
+from holdfast.experiments.check.everything import _DOES, _MINUTES, ITEMS, announced
 from holdfast.trainer.jobs.laboratory.rows import _best_said
 
 
@@ -48,7 +49,16 @@ def test_a_slow_machine_gets_an_unknown_in_minutes_and_no_accusation(seconds: fl
     found = item.overfit(bench_of(machine))
     whole = "no single cause was found" in found.why  # there was time for each course, and it moved the loss a little
     assert found.verdict == "unknown" and (whole or "no answer within" in found.why) and "a.yaml" in found.next
+    assert "train.lr" not in found.next, "time was short; nothing speaks against the rate"
     assert machine.now <= 241 + 3 * seconds
+
+
+def test_how_long_all_items_may_take_is_said_before_the_first() -> None:
+    told = announced([*ITEMS])
+    assert told.startswith(f"{len(ITEMS)} items are tried: ") and all(name in told for name in ITEMS)
+    assert "first, overfit, speed together 6 minutes at most" in told
+    assert announced(["overfit"]) == "1 item is tried: overfit 4 minutes at most"
+    assert _MINUTES.keys() == {name for name, does in _DOES.items() if "minute" in does}
 
 
 def test_what_does_not_move_the_loss_in_whole_courses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,12 +186,15 @@ def family(arch: str) -> str:
     return "gfx11" if arch.startswith("gfx11") else arch[:-1]
 
 
+_OURS = "in holdfast's checkout, pip install . transformers peft"
+
+
 def torch_for(cards: Sequence[Gpu]) -> str:
     """Say what to install on a machine with these GPUs, none of which has a usable torch."""
     gpu = next((gpu for gpu in cards if gpu.arch), None)
     if gpu is None:
-        return f"pip install torch --index-url {WHEELS}/cpu (no GPU), or the wheel for your GPU; then, in holdfast's checkout, pip install . transformers peft"
-    keep = "; then, in holdfast's checkout, pip install . transformers peft, which leaves it alone" if gpu.vendor == "amd" else ""
+        return f"pip install torch --index-url {WHEELS}/cpu (no GPU), or the wheel for your GPU; then, {_OURS}"
+    keep = f"; then, {_OURS}, which leaves it alone" if gpu.vendor == "amd" else ""
     return f"for {gpu.words()} install {wheel_advice(gpu.arch or '')}{keep}"
 
 

@@ -18,7 +18,7 @@ from holdfast.cli.laboratory import laboratory_of
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench, Item
-from holdfast.experiments.check.everything import ITEMS, items
+from holdfast.experiments.check.everything import ITEMS, announced, items
 from holdfast.planning.duration import work_of
 from holdfast.report.check_page import check_page
 from holdfast.report.pages import write_page
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     signals = StopSignals()  # SIGTERM ends the experiments, as Ctrl-C does
     signals.standing = "nothing was trained"
     found: list[Item] = []
+    terminal.say(announced(only))
     with tempfile.TemporaryDirectory(prefix="holdfast-check-", ignore_cleanup_errors=True) as place:
         begun = _checked(arguments, config, Path(place).resolve() / "run", only, found, terminal)
     answer: Json = {"items": [item.as_json() for item in found], "start": begun}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.base.tasks import kind_of
+from holdfast.base.units import counted
 from holdfast.base.wait import doing
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.bits import order, resume
@@ -32,7 +33,20 @@ _DOES = {
     "resume": "one step in a fresh process",
     "speed": "the fullest step, a minute at most",
 }
+_MINUTES = {"first": 1, "overfit": 4, "speed": 1}  # at most; the other items are a few steps each
 _OF_TEXT = ("precision",)  # a network on tables computes in fp32 alone
+
+
+def announced(only: Sequence[str]) -> str:
+    """Say how many items are tried, and how long that may take in all."""
+    bounded, others = ([name for name in only if (name in _MINUTES) is held] for held in (True, False))
+    told = []
+    if bounded:
+        minutes = counted(sum(_MINUTES[name] for name in bounded), "minute")
+        told.append(f"{', '.join(bounded)}{' together' if len(bounded) > 1 else ''} {minutes} at most")
+    if others:
+        told.append(f"{', '.join(others)} some steps each, as long as this model takes for them")
+    return f"{counted(len(only), 'item')} {'is' if len(only) == 1 else 'are'} tried: {'; '.join(told)}"
 
 
 def items(bench: Bench, only: Sequence[str]) -> Iterator[Item]:

@@ -79,8 +79,15 @@ def _too_slow(bench: Bench, own: Try, numbers: Json) -> Item:
     seconds = sum(row["seconds"] for row in own.outcome["rows"])
     course = f"loss {own.first:.3f} to {own.last:.3f} in {own.steps} steps ({seconds:.0f} s) at {own.rate:g}, the run's own rate"
     tried = f"; {len(numbers['tried'])} rates were tried" if "tried" in numbers else ""
-    told = f"no answer within {_ALL_S:.0f} s on this machine: {course}{tried}"
-    return Item("overfit", "unknown", numbers, told, bench.command("check", f"train.lr={2 * own.rate:g}", "--only overfit"))
+    told = f"no answer within {_ALL_S:.0f} s on this machine: {course}{tried}; that says nothing of the rate"
+    shorter = bench.command("check", "train.max_tokens=LESS", "--only overfit")
+    return Item(
+        "overfit",
+        "unknown",
+        numbers,
+        told,
+        f"shorter rows take less time a step: {shorter}; or leave it open, and watch the run's first losses",
+    )
 
 
 def _course(bench: Bench, rate: float, changes: Json) -> Json:
