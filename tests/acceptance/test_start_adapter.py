@@ -20,7 +20,10 @@ from safetensors.torch import load_file, save_file
 from conftest import holdfast, lines, settings_with, write_rows
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
+from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.text.reference import StoredValues
+from holdfast.trainer.tasks.text.task import TextTask
 from support.rounding import but_for_rounding
 
 Write = Callable[..., Path]
@@ -143,6 +146,13 @@ def test_preferences_are_held_against_the_adapter_the_run_begins_from(config_of:
     assert evaluation["eval_tuned"] == but_for_rounding(wanted, 10_000) == lines(tmp_path / "run/evaluations.jsonl")[-1]["loss"]
     assert evaluation["eval_base"] == but_for_rounding(math.log(2), 10_000)
     assert evaluation["metrics"]["kl_to_reference"] == but_for_rounding(float(torch.cat(apart).mean()), 10_000, condition=100)
+
+    plan = json.loads((tmp_path / "run/plan.json").read_text())
+    assert plan["start_adapter"].pop("is_reference")
+    (tmp_path / "run/plan.json").write_text(json.dumps(plan))
+    run = RunFolder(tmp_path / "run")
+    older: Any = TextTask.build(run, run.config(), settings_of_process(read_timeline(run.timeline_file)), torch.device("cpu"))
+    assert older.compared.start is None, "a run that began with the base as its reference goes on with it"
 
 
 def plain(adapter: Path, first: Path) -> Any:

@@ -105,7 +105,7 @@ class Task(Protocol[OneBatch]):
         ...
 
     def share_step(self, samples: list[int], laid: Sequence[Sequence[OneBatch]], rank: Rank) -> None:
-        """Settle between ranks what belongs to a step as a whole and not to its parts. laid: this rank's parts. Raises as Rank.agreed."""
+        """Give all ranks what belongs to a step as a whole and not to its parts. laid: this rank's parts. Raises as Rank.agreed."""
         ...
 
     def prepare_passes(self, batches: Sequence[OneBatch]) -> None:
