@@ -222,7 +222,9 @@ class Command:
             if half := [name for name, sum_ in outputs.items() if sum_ != self.files[name]]:
                 short.append(f"half written: {half}")
         again = place.run(self.words)
-        done_before = ("is there", "nothing is overwritten", "give another --out") if done.returncode == self.code else ()  # it was done
+        done_before = (
+            ("is there", "nothing is overwritten", "give another --out", "steps already") if done.returncode == self.code else ()
+        )  # it was done
         if again.returncode != self.code and not any(words in again.stderr for words in done_before):
             short.append(f"again: {again.returncode} {again.stderr[-600:]}")
         elif again.returncode == self.code:
