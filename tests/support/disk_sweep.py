@@ -36,6 +36,7 @@ _WORDS = {  # of an error: what a hint names, one of these
     errno.EFBIG: ("ulimit -f", "too large", "large"),
 }
 _SCRIPT = "import time\nfor step in range(1, 6):\n    print(f'step {step}/5', flush=True)\n    time.sleep(0.05)\n"
+_GOES_ON = f"import os\nbegun = os.path.exists('begun')\nopen('begun', 'w').close()\n{_SCRIPT}    if step == 3 and not begun:\n        os._exit(9)\n"
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", "new.yaml", "--run", "new"],
     "resume": ["train", "half.yaml", "--run", "half", "--extend"],
@@ -61,8 +62,9 @@ COMMANDS: dict[str, list[str]] = {
     "doctor": ["doctor", "new.yaml", "--no-probe", "--save-env", "env.sh"],
     "trial": ["trial", "done", "--step", "5"],
     "run": ["run", "--run", "command", "--", "python", "train.py"],
+    "rerun": ["run", "--run", "begun-run", "--", "python", "goes-on.py"],
 }
-TRAINS = ("train", "resume", "run", "move")
+TRAINS = ("train", "resume", "run", "rerun", "move")
 _UNCOUNTED = "is unknown: its rows cannot be counted"
 _TIMES = {"seconds", "speed", "wall_seconds", "goodput", "tokens_per_second", "disk_free_bytes"}  # keys of an answer
 WITHOUT_RUNS = {"check", "clean", "show", "split", "sample", "diff", "make", "init", "plan", "doctor", "train", "run"}
@@ -127,6 +129,9 @@ class Place:
         assert (self.work / "half/steps.jsonl").exists(), ended.stderr
         ended = self.run(["export", "done", "--to", "adapter", "--out", "shipped"])
         assert ended.returncode == 0, ended.stderr
+        (self.work / "goes-on.py").write_text(_GOES_ON)
+        ended = self.run(["run", "--retries", "0", *COMMANDS["rerun"][1:]])
+        assert ended.returncode == 3, ended.stderr
 
     def renew(self) -> None:
         for _ in range(3):
@@ -184,7 +189,7 @@ class Command:
 
     def __init__(self, name: str, place: Place) -> None:
         self.name, self.place = name, place
-        self.words = [*COMMANDS[name], "--json"] if name != "run" else ["run", "--json", *COMMANDS[name][1:]]
+        self.words = [*COMMANDS[name], "--json"] if COMMANDS[name][0] != "run" else ["run", "--json", *COMMANDS[name][1:]]
         seen = []
         for _ in range(3):
             place.renew()
