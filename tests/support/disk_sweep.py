@@ -36,7 +36,8 @@ _WORDS = {  # of an error: what a hint names, one of these
     errno.EFBIG: ("ulimit -f", "too large", "large"),
 }
 _SCRIPT = "import time\nfor step in range(1, 6):\n    print(f'step {step}/5', flush=True)\n    time.sleep(0.05)\n"
-_GOES_ON = f"import os\nbegun = os.path.exists('begun')\nopen('begun', 'w').close()\n{_SCRIPT}    if step == 3 and not begun:\n        os._exit(9)\n"
+_GOES_ON = f"import os\nbegun = os.path.exists('begun')\nopen('begun', 'w').close()\n{_SCRIPT}"
+_GOES_ON += "    if step == 3 and not begun:\n        os._exit(9)\n"
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", "new.yaml", "--run", "new"],
     "resume": ["train", "half.yaml", "--run", "half", "--extend"],
