@@ -285,6 +285,9 @@ class Command:
             other = {key: values for key, values in other.items() if key not in (".folder", ".recomputed", ".state")}
             kept = {name: value for name, value in kept.items() if "/trials/" not in name}
             may_have_left = True
+        if self.name == "verify" and ".overlap" in answer and answer[".overlap"] is None:  # "not looked at", as the verdict says
+            other = {key: values for key, values in other.items() if not key.startswith(".overlap.")}
+            kept = {name: value for name, value in kept.items() if name != "verdict.html"}
         if self.name == "bundle":  # it holds what the machine is like now; what is not in it, it says
             unread = any("cannot be read: " in str(value) for key, value in answer.items() if key.endswith(".note"))
             names = {value for key, value in answer.items() if key.endswith(".name")}
