@@ -255,7 +255,8 @@ class Command:
             told += "".join(f" -> {value}" for key, value in _answer(done).items() if key.startswith(".findings."))
         if done.returncode not in (0, 1, 2, 3):
             yield f"exit {done.returncode}"
-        if "Traceback" in told or "this is a bug" in told or "please report" in told:
+        own = 'goes-on.py", line' in told or 'train.py", line' in told  # the command's own, which could not print
+        if ("Traceback" in told and not own) or "this is a bug" in told or "please report" in told:
             yield "traceback"
         if done.returncode in (0, self.code) and "error" not in done.stdout[:200]:
             yield from self._differences(done)
