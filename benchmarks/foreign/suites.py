@@ -38,7 +38,7 @@ def outcomes(words: list[str], checkout: Path, place: Path, callback: bool) -> d
     """By test: passed, failed, error or skipped."""
     sys.path.insert(0, str(ROOT / "src"))
     from holdfast.run.command import Command
-    from holdfast.supervision.command.environment import environment_of
+    from holdfast.supervision.command.attempts import environment_of
 
     attempt = place / "attempts/001"
     attempt.mkdir(parents=True)

@@ -564,6 +564,22 @@ def test_numbers_of_another_length_than_the_steps_are_not_learned_from_a_later_a
     assert (summary["steps"], summary["steps_computed_twice"], summary["incidents"][0]["lost_steps"]) == (5, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("again", "says"),
+    [
+        ("for n in 1 2 3 4; do echo step $n/6; sleep 0.2; done", "its newest start ended after 4 of the 6 steps it spoke of"),
+        ("sleep 0", "no step of its newest start was seen"),
+        ("for n in 1 2 3 4 5 6; do echo step $n/6; done", None),
+    ],
+)
+def test_an_end_before_the_last_step_names_the_start_that_ended_there(tmp_path: Path, again: str, says: str | None) -> None:
+    """It said that it ended after 6 of the 6 steps it spoke of, because another start had come that far."""
+    words = f"[ -e begun ] && {{ {again}; exit 0; }}; touch begun; for n in 1 2 3 4 5 6; do echo step $n/6; done; exit 9"
+    summary = run(tmp_path, words=["sh", "-c", words])
+    assert "6 of the 6" not in summary["told"] + str(summary["doubt"])
+    assert summary["incomplete"] is (says is not None) and (says is None or says in summary["told"])
+
+
 def test_a_folder_of_checkpoints_that_another_run_saves_to_is_doubted(tmp_path: Path) -> None:
     command, said = Command(("true",), str(tmp_path), checkpoints="out"), list[str]()
     first, second = (States(RunFolder(tmp_path / name), command, None, said.append) for name in ("first", "second"))

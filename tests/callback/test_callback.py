@@ -131,14 +131,18 @@ def test_a_trainer_that_dies_goes_on_from_its_last_step_and_ends_with_the_same_b
     assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=STEPS) == "", "no newer state"
 
 
+PLATEAU = {
+    "lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "eval_loss",
+    "lr_scheduler_kwargs": {"patience": 0, "threshold": 1.0},
+}  # fmt: skip
 CLOCKS = ("runtime", "per_second", "preparation_time")  # ends of the names of what a clock gives
 
 
 def logged(trainer: Any) -> list[dict[str, Any]]:
     """Rows but for what a clock gives; a mean over several steps is one of those since the newest start."""
-    hidden = (*CLOCKS, "loss") if trainer.args.logging_steps not in (1, 500) else CLOCKS
+    means = trainer.args.logging_steps not in (1, 500)
     rows = [row for row in trainer.state.log_history if "train_loss" not in row]
-    return [{key: value for key, value in row.items() if not key.endswith(hidden)} for row in rows]
+    return [{key: value for key, value in row.items() if not key.endswith(CLOCKS) and not (means and key == "loss")} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +154,8 @@ def logged(trainer: Any) -> list[dict[str, Any]]:
         ("cut:6:1", {"logging_strategy": "epoch", "eval_strategy": "epoch", "logging_steps": 6}, 5),  # the evaluation at an epoch's end
         ("cut:6:1", {"logging_steps": 1, "eval_strategy": "steps", "eval_steps": 6, "two": True}, 5),  # the second of two data sets
         ("log:6:1", {"logging_steps": 3}, 5),  # while the row is written
+        ("raise:7:1", {"logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **PLATEAU}, 6),  # a rate that evaluations lower
+        ("cut:6:1", {"logging_strategy": "epoch", "eval_strategy": "epoch", "logging_steps": 6, "gradient_accumulation_steps": 2}, 5),
         ("cut:6:1", {"logging_steps": 1, "asked": 6}, 5),  # an evaluation that a later callback asked for
     ],
 )
@@ -163,6 +169,7 @@ def test_each_row_and_each_evaluation_of_a_killed_training_is_in_its_log_once(
     assert make_checkpoint(sys.executable, tmp_path / "snapshot", tmp_path / "out", newer_than=4) == f"checkpoint-{at}"
     again = train(resume=tmp_path / f"out/checkpoint-{at}", **each)
     assert logged(again) == logged(whole) and digest(again.model) == digest(whole.model)
+    assert again.state.best_metric == whole.state.best_metric
     assert any(row["step"] == 6 for row in logged(again))
 
 
@@ -188,7 +195,7 @@ def test_a_helper_that_waits_for_the_death_makes_the_checkpoint(
         started[0].kill()
         started[0].wait()
     states.keep(attempt)
-    assert said == ["checkpoint-7 was made of the state in memory after the last step"]
+    assert said == ["checkpoint-7 was made of the newest whole state in memory"]
     prove(tmp_path / "out/checkpoint-7", "trainer", tmp_path / "out/checkpoint-4")
     assert len(started) == (2 if fate == "was killed" else 1) and started[-1].returncode == 0
     (tmp_path / "snapshot").touch()
@@ -436,7 +443,7 @@ def test_a_state_that_a_full_disk_takes_no_checkpoint_of_stays_in_memory_until_t
     state = states.to_go_on_from()
     assert state is not None and state.step == 7
     states.keep_what_stayed()
-    assert told[-1] == "checkpoint-7 was made of the state in memory after the last step"
+    assert told[-1] == "checkpoint-7 was made of the newest whole state in memory"
 
 
 def test_the_last_of_many_short_steps_is_known_though_the_pulse_is_published_seldomer(

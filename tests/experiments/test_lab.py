@@ -19,7 +19,7 @@ from conftest import events, fill, holdfast, lines, run_with_timeline_of, settin
 from holdfast.base.files import write_json
 from holdfast.book import cards_of
 from holdfast.experiments.hosts import Host, Hosts
-from holdfast.experiments.investigate import in_order
+from holdfast.experiments.investigate import in_order, investigate
 from holdfast.experiments.replay import TrialChange, TrialsSpent
 from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
 from holdfast.experiments.trials import Lab, concluded
@@ -222,6 +222,25 @@ def test_experiments_begin_at_the_second_death_in_a_step_and_not_at_the_first() 
     assert not wants_experiments(failure_report_of(), [past(True, step=4), past(False)]), "another step"
     assert wants_experiments(failure_report_of(), [past(True), past(True)]), "the second one committed the row of the step before only"
     assert wants_experiments(failure_report_of(), [past(True), past(False, step=None), past(False)]), "a start that failed between them"
+
+
+@pytest.mark.parametrize(("most", "exact"), [(3, False), (4, True), (30, False), (30, True)])
+def test_a_step_that_fails_each_time_in_another_way_is_told_as_that_and_nothing_is_accused(most: int, exact: bool, tmp_path: Path) -> None:
+    endings = ["killed by SIGSEGV", "no progress for 60 s", "RuntimeError: an error of its own"]
+    asked: list[str] = []
+
+    def replay(change: TrialChange) -> dict[str, Any]:
+        asked.append(endings[len(asked) % 3])
+        samples = list(change.samples)
+        told = {"samples": samples, "lengths": [9] * len(samples), "sources": [f"rows:{at}" for at in samples]}
+        return told | {"ending": asked[-1], "finite": False, "begun": True, "loss": None, "process": len(asked)}
+
+    lab = Lab(RunFolder(tmp_path), 7, settings_with(deterministic=exact), replay, most)
+    found = investigate(lab, [3, 5, 8, 9], 2, [])
+    assert (found.kind, found.rows) == ("uncertain", ()) and len(asked) <= most
+    times = 1 if exact else 3
+    said = f"as it is, the step failed in {times} of {times} trials; its trials failed in 3 ways: {'; '.join(endings)}"
+    assert found.evidence.endswith(said), found.evidence
 
 
 def test_a_remedy_starts_the_count_anew() -> None:

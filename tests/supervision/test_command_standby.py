@@ -24,8 +24,8 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command import standby as standby_module
+from holdfast.supervision.command.attempts import environment_of
 from holdfast.supervision.command.command_run import CommandRun
-from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.command.standby import CommandStandby
 from holdfast.supervision.supervise import View, supervise

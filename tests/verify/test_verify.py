@@ -139,7 +139,7 @@ def test_rows_of_one_prompt_are_one_cluster_and_none_is_called_independent(made:
     assert (answer["rows"], answer["loss"]["clusters"], answer["grouped_by"], answer["overlap"]) == (18, 6, ["line", "prompt"], None)
     told = dict(verdict.lines(answer))
     assert told["rows"] == "18 rows of the file, in 6 groups by line and prompt"
-    assert told["in training"] == "not looked at: the rows of its run are not here"
+    assert told["in training"] == "not looked at: the rows of its run are not here, or cannot be read"
 
 
 def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: SimpleNamespace, tmp_path: Path) -> None:

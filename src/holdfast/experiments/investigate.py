@@ -110,7 +110,8 @@ def _loss(lab: Lab, change: TrialChange) -> list[tuple[int, float]]:
 
 def _told(lab: Lab) -> str:
     odds = lab.odds()
-    return f"; as it is, the step failed in {odds[0]} of {odds[1]} trials" if odds else ""
+    ways = f"; its trials failed in {len(lab.ways)} ways: {'; '.join(lab.ways[:_CULPRITS])}" if len(lab.ways) > 1 else ""
+    return f"; as it is, the step failed in {odds[0]} of {odds[1]} trials{ways}" if odds else ways
 
 
 def _passes(lab: Lab, suspects: list[int], change: TrialChange) -> int:

@@ -43,6 +43,7 @@ class Lab:
         self.trials, self.most_trials, self.goes_back = 0, most_trials, goes_back
         self.processes = 0  # that were started for the trials
         self.unchanged: list[bool] = []  # whether the step failed, each time it was tried as it was
+        self.ways: list[str] = []  # in which the step failed where nothing but its samples was changed, each once
         self.began = time.monotonic()
         self.known: dict[str, Json] = {}
 
@@ -110,6 +111,8 @@ class Lab:
         self.began += result.get("waited_s", 0.0)  # for room on the disk: no part of the budget
         if result["ending"] == DEVICE_GONE or not (result["begun"] or change.settings or change.env):
             raise NoAnswer(f"a trial could not be begun: {failure(result)}")
+        if not (result["finite"] or change.settings or change.env or change.since or (way := failure(result)) in self.ways):
+            self.ways.append(way)
         return result
 
     def sources(self, samples: Sequence[int]) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def _overlap(answer: Json) -> str:
 
 def _counted_overlap(found: Json | None) -> str:
     if found is None:
-        return "not looked at: the rows of its run are not here"
+        return "not looked at: the rows of its run are not here, or cannot be read"
     return f"{found['same']:,} of {found['rows']:,} word for word, {found['same_prompt']:,} with their prompt"
 
 

@@ -39,6 +39,7 @@ from holdfast.supervision.command.standby import CommandStandby
 
 ATTEMPT = "HOLDFAST_ATTEMPT"  # in a command's environment: the folder of the attempt that it belongs to
 _PY_SPY_S = 10.0
+_SITE = Path(__file__).parents[2] / "callback" / "site"
 
 
 def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json, standby: CommandStandby) -> Attempt:
@@ -206,3 +207,16 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
 def ending_of(seen: Json, left: Json) -> Ending:
     """Return the end that was seen; left: what the command left running."""
     return Ending("finished", 0, lived_s(seen), left) if seen.get("code") == 0 else plain_ending(seen, left)
+
+
+def environment_of(command: Command, checkpoint: Path | None, snapshot: Path) -> dict[str, str | None]:
+    """Return the callback's variables: where to resume from and keep its state; with --callback, a PYTHONPATH that registers it."""
+    found: dict[str, str | None] = {
+        "HOLDFAST_RESUME": str(checkpoint.resolve()) if checkpoint is not None else None,
+        "HOLDFAST_SNAPSHOT": str(snapshot),
+    }
+    if "PYTHONUNBUFFERED" not in os.environ:
+        found["PYTHONUNBUFFERED"] = "1"  # so that a killed program's last words are there
+    if command.callback:
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH")]))
+    return found

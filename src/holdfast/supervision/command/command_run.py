@@ -25,7 +25,6 @@ from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
-from holdfast.supervision.command.environment import environment_of
 from holdfast.supervision.command.good_end import cut_short
 from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
 from holdfast.supervision.command.read_of_end import ReadOfEnd
@@ -126,7 +125,7 @@ class CommandRun:
         state = found if self.command.callback or not self.command.unknown_option else None
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
-        environment = environment_of(self.command, state.path if state else None, self.states.snapshot)
+        environment = attempts.environment_of(self.command, state.path if state else None, self.states.snapshot)
         orders = {
             "session": self.session,
             "resumed_from": state.name if state else None,

@@ -194,7 +194,7 @@ class States:
         self.snapshot.unlink(missing_ok=True)
         if told.startswith("checkpoint-"):
             self.run.event("state_kept", step=int(told.rpartition("-")[2]), state=told)
-            self.tell(f"{told} was made of the state in memory after the last step")
+            self.tell(f"{told} was made of the newest whole state in memory")
         elif told:
             self.run.event("state_not_kept", reason=told)
             self.tell(f"the state in memory could not be made a checkpoint: {told}")

@@ -83,7 +83,7 @@ def write_summary(
     doubts = [after_words(after)] if after else []
     doubts += [f"its newest checkpoint is not whole: {doubt}"] if doubt else []
     if status == "finished":
-        short = f"it ended after {known['steps']:,} of the {known['total_steps']:,} steps it spoke of" if known["incomplete"] else ""
+        short = _short(known) if known["incomplete"] else ""
         epochs = "" if over or after else _epochs_missing(user, known)
         known["incomplete"] = True if epochs else known["incomplete"]
         log = newest / "output.log" if newest else None
@@ -100,6 +100,17 @@ def write_summary(
     run.flush_all(status)
     write_json(run.summary_file, summary)
     return summary
+
+
+def _short(known: Json) -> str:
+    """Say after which of its steps a command ended that did not come to its last one; where an earlier start had, the newest's."""
+    total, newest = known["total_steps"], max(known["reached"], default=0)
+    if known["steps"] < total:
+        return f"it ended after {known['steps']:,} of the {total:,} steps it spoke of"
+    stands = max(known["reached"].get(newest, 0), known["began"].get(newest) or 0)
+    return (
+        f"its newest start ended after {stands:,} of the {total:,} steps it spoke of" if stands else "no step of its newest start was seen"
+    )
 
 
 def _rival(user: CommandRun) -> str:
