@@ -11,8 +11,9 @@ _HEAD = """# Rounds of learning
 Written by `benchmarks/learn/stream.py`: a model of three layers that has read every question with answers drawn at random; six domains of
 ten facts each; 180 messages of a real Redis stream a round, each fact asked for in three new wordings. The gate has six other wordings of
 each fact. Margin 0.1 nats a token, 120 steps, `replay.general` 0.5, otherwise the defaults of
-[`holdfast learn`](../../docs/how-to/learn.md). Differences are in nats a token, below 0 is better, with their 95 % intervals. Once all facts are
-known a good round has nothing to bring, and is not promoted.
+[`holdfast learn`](../../docs/how-to/learn.md). Differences are in nats a token, below 0 is better, with their 95 % intervals. Once all
+facts are known a good round has nothing
+to bring, and is not promoted.
 
 **What an earlier stream showed (2026-11-28).** Eight rounds of 120 messages and 80 steps, of which the model learned little: of 3 poisoned
 rounds **1 promoted**, of 5 good ones 1. A round of wrong answers was refused as "cannot tell", so its rows were carried on until good ones
