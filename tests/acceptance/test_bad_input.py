@@ -396,7 +396,7 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
         (["export", "runs/a", "--to", "guf", "--out", "x"], "--to guf: no such value\n  -> did you mean gguf?"),
         (["serve", "runs/a", "--engine", "vlm"], "--engine vlm: no such value"),
         (["trian", "c.yaml"], "there is no command 'trian'\n  -> did you mean train?"),
-        (["train"], "required: CONFIG\n  -> `holdfast train --help`"),
+        (["train"], "required: CONFIG\n  -> for example: holdfast train examples/quickstart.yaml"),
         (["train", "c.yaml", "--extnd"], "unrecognized arguments: --extnd\n  -> did you mean --extend?"),
         (["train", "c.yaml", "--set", "train.lr=1"], "settings are given without dashes, as in train.lr=1e-4; `holdfast train --help`"),
         (["train", "c.yaml", "--learning_rate", "1"], "settings are given without dashes, as in train.lr=1; "),

@@ -53,4 +53,4 @@ def test_what_learns_is_said_before_step_one_in_the_plan_and_in_the_summary(
     card = (tmp_path / "adapter" / "README.md").read_text()
     done = holdfast("export", run, "--to", "merged", "--out", tmp_path / "merged")
     assert "--to merged" in card and done.returncode == 0, done.stderr
-    assert "vllm serve" not in card and "ignore an adapter's part in stacked experts" in card
+    assert "vllm serve" not in card and "do not serve an adapter's part in this model's stacked experts" in card

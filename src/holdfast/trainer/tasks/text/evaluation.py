@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from peft import PeftModel
-from peft.utils import set_peft_model_state_dict
+from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
