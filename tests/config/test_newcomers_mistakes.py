@@ -155,7 +155,7 @@ def test_every_everyday_word_leads_to_cards_that_are_there() -> None:
         ),
         (["report", "runs/firts"], "-> did you mean runs/first? runs in runs/: first, other; `holdfast status` says how each is\n"),
         (["bundle", "runs/firts"], "-> did you mean runs/first? runs in runs/: first, other; `holdfast status` says how each is\n"),
-        (["stop", "first"], "-> did you mean runs/first? runs in runs/: first, other; "),
+        (["stop", "first"], "-> do you mean runs/first? runs in runs/: first, other; "),
         (
             ["serve", "runs/nope"],
             "(there is no such folder)\n  -> runs in runs/: first, other; `holdfast status` says how each is; a folder that PEFT",

@@ -373,7 +373,8 @@ def which_runs(place: Path) -> str:
             near = [place.name] if place.name in names else difflib.get_close_matches(place.name, names, 1, 0.6)
             here = _short(folder)
             told = ", ".join(names[:_TOLD]) + (f" and {len(names) - _TOLD} more" if len(names) > _TOLD else "")
-            meant = f"did you mean {here / near[0]}? " if near else ""
+            ask = "do" if place.name in names else "did"  # a name that is there, in another folder; or one that is spelled otherwise
+            meant = f"{ask} you mean {here / near[0]}? " if near else ""
             return f"{meant}runs in {here}/: {told}; `holdfast status` says how each is"
     return _NONE
 
