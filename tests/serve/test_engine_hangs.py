@@ -91,6 +91,19 @@ def test_one_that_nobody_asks_is_told_and_replaced(
     assert ask(child) == b"hello\n"
 
 
+def test_one_is_replaced_where_nobody_can_be_told(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal that serve was started in is gone: what watches over the engine ended with its first word."""
+
+    class Gone:
+        def write(self, _: str) -> int:
+            raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    child.process.kill()
+    wait_until(lambda: child.restarts or not child._watching.is_alive())
+    assert ask(child) == b"hello\n" and child.restarts == 1 and child._watching.is_alive()
+
+
 @pytest.mark.parametrize(
     ("start", "why"),
     [

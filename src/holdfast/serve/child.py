@@ -72,12 +72,13 @@ class Child:
             self._again_at = time.monotonic() + self._pause_s
             self._tell(f"{why}; it is started again in {self._pause_s:.0f} s")
             raise RuntimeError(self._trouble) from None
-        self._trouble, self._pause_s, self.restarts = "", _LOOK_S, self.restarts + 1
-        print("holdfast: the model's process was started again, and answers", file=sys.stderr, flush=True)
+        self._trouble, self._pause_s = "", _LOOK_S
+        _say("the model's process was started again, and answers")
+        self.restarts += 1
 
     def _tell(self, trouble: str) -> None:
         self._trouble = trouble
-        print(f"holdfast: {trouble}", file=sys.stderr, flush=True)
+        _say(trouble)
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Callable[[], None]]:
@@ -157,6 +158,12 @@ def _why_ended(log: str) -> tuple[str, str]:
     at = max((at for at, line in enumerate(lines) if line.startswith("holdfast: ")), default=-1)
     hint = next((line for line in lines[at:] if at >= 0 and line.startswith("  -> ")), "try the other --engine")
     return lines[at].removeprefix("holdfast: "), hint.removeprefix("  -> ")
+
+
+def _say(text: str) -> None:
+    """Tell the terminal, where there is one: without it the engine is watched all the same."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 def _end(child: subprocess.Popen[bytes], log: object) -> None:
