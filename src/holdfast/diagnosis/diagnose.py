@@ -180,8 +180,10 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
 def _outlived(found: Diagnosis, evidence: Evidence) -> Diagnosis:
     """Return the verdict on what training went on after, to its closing words: less sure, with what stands below it."""
     last = max((clue.line or 0 for clue in found.clues), default=0)
+    if not last or found.cause == "healthy":
+        return found
     below = [number for number in _finite_losses(evidence.lines) if number > last]
-    if not last or found.cause == "healthy" or len(below) < LIVED or not closed_since(evidence.lines, below[-1]):
+    if len(below) < LIVED or not closed_since(evidence.lines, below[-1]):
         return found
     told = f"{len(below)} losses and the training's closing words stand below this: it was lived through, or those lines were printed late"
     return replace(found, confidence=round(found.confidence * OUTLIVED, 3), clues=(*found.clues[: CLUES - 1], Clue(None, told)))

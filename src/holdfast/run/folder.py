@@ -361,7 +361,21 @@ def flat(tree: Json, prefix: str = "") -> Json:
     return found
 
 
-_OF_A_RUN = ("run.json", "steps.jsonl")
+def is_run(place: Path) -> bool:
+    """True if a folder holds a run, be it half prepared or damaged."""
+    run = RunFolder(place)
+    try:
+        return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
+    except OSError:  # another user's
+        return False
+
+
+def runs_in(place: Path) -> list[RunFolder]:
+    """Return the run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
+    readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
+    return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
+
+
 _TOLD = 5  # runs
 _NONE = "run folders lie under runs/; `holdfast status` lists them"
 
@@ -369,7 +383,7 @@ _NONE = "run folders lie under runs/; `holdfast status` lists them"
 def which_runs(place: Path) -> str:
     """Return the hint for a place that is no run: the run whose name is nearest, and the runs that are there."""
     for folder in dict.fromkeys((place.resolve().parent, Path("runs").resolve())):
-        if names := _runs_in(folder):
+        if names := [one.path.name for one in runs_in(folder)]:
             near = [place.name] if place.name in names else difflib.get_close_matches(place.name, names, 1, 0.6)
             here = _short(folder)
             told = ", ".join(names[:_TOLD]) + (f" and {len(names) - _TOLD} more" if len(names) > _TOLD else "")
@@ -377,13 +391,6 @@ def which_runs(place: Path) -> str:
             meant = f"{ask} you mean {here / near[0]}? " if near else ""
             return f"{meant}runs in {here}/: {told}; `holdfast status` says how each is"
     return _NONE
-
-
-def _runs_in(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir() if any((entry / name).exists() for name in _OF_A_RUN))
-    except OSError:  # no such folder, or another user's
-        return []
 
 
 def _short(folder: Path) -> Path:

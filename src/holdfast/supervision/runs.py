@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +14,7 @@ from holdfast.machine.readings.signs import signs
 from holdfast.planning.duration import remaining
 from holdfast.report.summarise import incidents, second_place
 from holdfast.run.attempt import closed, read_launch_spec
-from holdfast.run.folder import RunFolder, which_runs
+from holdfast.run.folder import RunFolder, is_run, which_runs
 from holdfast.run.plan import Seconds
 from holdfast.supervision.standing import RunStanding
 
@@ -38,21 +37,6 @@ def no_run(place: Path) -> Stop:
         why = f": {error.strerror}"
     text = f"{place} is not a run folder{why}"
     return Stop(USAGE, text, which_runs(place))
-
-
-def is_run(place: Path) -> bool:
-    """True if a folder holds a run, be it half prepared or damaged."""
-    run = RunFolder(place)
-    try:
-        return run.begun() or run.steps_file.exists() or (run.config_file.exists() and run.timeline_file.exists())
-    except OSError:  # another user's
-        return False
-
-
-def runs_in(place: Path) -> list[RunFolder]:
-    """Return the run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
-    readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
-    return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
 def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | None] | None = None) -> Json:

@@ -17,8 +17,8 @@ from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.summarise import incidents
 from holdfast.report.words import unhealthy
 from holdfast.run.attempt import closed_attempts, read_launch_spec
-from holdfast.run.folder import RunFolder
-from holdfast.supervision.runs import entry, is_run, no_run, runs_in
+from holdfast.run.folder import RunFolder, is_run, runs_in
+from holdfast.supervision.runs import entry, no_run
 from holdfast.supervision.standing import RunStanding, look
 from holdfast.watch import detail
 from holdfast.watch.curve import Curves, Point, speed

@@ -12,8 +12,8 @@ from holdfast.base.files import Json
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import LOOK_EVERY_S
 from holdfast.report.words import shown
-from holdfast.run.folder import RunFolder
-from holdfast.supervision.runs import RUNS, chosen, entry, runs_in
+from holdfast.run.folder import RunFolder, runs_in
+from holdfast.supervision.runs import RUNS, chosen, entry
 from holdfast.supervision.standing import RunStanding, lives, look
 from holdfast.terminal.echo import Echo
 from holdfast.terminal.run_view import Terminal

@@ -28,11 +28,10 @@ from holdfast.diagnosis.on_machine import on_this_machine
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted, program_of
 from holdfast.run.attempt import closed
 from holdfast.run.command import read_command
-from holdfast.run.folder import RunFolder
+from holdfast.run.folder import RunFolder, is_run
 from holdfast.run.types import Diagnosis
 from holdfast.supervision.command.saved import nothing_saved, rerun
 from holdfast.supervision.diagnose_run import diagnose_run, read_lines_of
-from holdfast.supervision.runs import is_run
 
 _WORTH_TELLING = 0.02  # of another cause
 EXAMPLE = "python train.py 2>&1 | tee train.log; holdfast diagnose train.log --exit-code ${PIPESTATUS[0]}"

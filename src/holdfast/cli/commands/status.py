@@ -16,10 +16,10 @@ from holdfast.learn.rounds import learned_in, standing_of
 from holdfast.machine.readings.words import told
 from holdfast.report.summarise import place_in_words
 from holdfast.report.words import between, shown
-from holdfast.run.folder import RunFolder
+from holdfast.run.folder import RunFolder, is_run, runs_in
 from holdfast.run.plan import Seconds
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, abandoned
-from holdfast.supervision.runs import RUNS, entry, is_run, no_run, runs_in
+from holdfast.supervision.runs import RUNS, entry, no_run
 from holdfast.supervision.standing import look
 
 EXAMPLE = "holdfast status runs/quickstart"
