@@ -26,7 +26,7 @@ from holdfast.learn.forget import _keys, _remove, price
 from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner, _held_out
 from holdfast.learn.policy import Policy, load_policy
-from holdfast.learn.rounds import Round, rounds_of, withdraw_person
+from holdfast.learn.rounds import Round, disliked_by, rounds_of, withdraw_person
 from holdfast.learn.sources import _judged, arrived, without_unknown_ratings
 from holdfast.learn.usable import refuse_unusable
 
@@ -58,8 +58,8 @@ def reasons(policy: Policy, rows: list[Row], seen: set[int] | None = None) -> li
 
 
 def test_each_row_is_kept_or_has_a_reason(policy_of: Callable[..., Policy]) -> None:
-    good = make_rows(4)
-    rows = [*good, good[0], {"what": "is this"}, make_rows(60)[55], good[1] | {"consent": False}, good[2] | {"rating": "down"}]
+    *good, bad = make_rows(5)
+    rows = [*good, good[0], {"what": "is this"}, make_rows(60)[55], good[1] | {"consent": False}, bad | {"rating": "down"}]
     assert reasons(policy_of(), rows) == ["", "", "", "", "duplicate", "missing_field", "in_held_out", "no_consent", "rated_bad"]
 
 
@@ -197,6 +197,43 @@ def test_an_answer_is_learned_only_where_its_rating_says_that_it_is_good(
     came, waits = without_unknown_ratings(policy, list(arrived(policy, frozenset())))
     assert [one.reason.removeprefix("rated_") for one in came] == fates
     assert waits == {"rows": len(said) - len(fates), "ratings": wait}
+
+
+def test_an_answer_that_another_entry_calls_bad_is_not_learned_the_later_rating_counts(
+    policy_of: Callable[..., Policy],
+) -> None:
+    """A log has the answer first, and a line with its rating later; people change their minds."""
+    logged, liked, regretted, mended, other = make_rows(5)
+    rows = [logged, liked | {"rating": "down"}, liked | {"rating": "up"}, regretted | {"rating": "up"}, mended, other]
+    rows += [logged | {"rating": 0}, regretted | {"rating": "down"}, mended | {"rating": {"value": 0, "correction": "thus"}}]
+    assert reasons(policy_of(), rows) == ["rated_bad", "rated_bad", "", "rated_bad", "rated_bad", "", "rated_bad", "rated_bad", ""]
+
+
+def test_an_answer_that_was_found_bad_in_an_earlier_round_is_not_learned_when_it_comes_again(
+    policy_of: Callable[..., Policy], tmp_path: Path
+) -> None:
+    policy, [bad, good] = policy_of(), make_rows(2)
+    write_rows(tmp_path / "inbox" / "rows.jsonl", [bad, good, bad | {"rating": "up"}])
+    came = list(arrived(policy, frozenset()))
+    assert judge_rows(policy, came, set(), frozenset({row_key(bad)})).reasons == ["rated_bad", "", ""]
+
+
+def test_what_people_found_bad_since_is_not_replayed_and_told(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    """The first round has learned four rows; then people say of one that it is bad, and correct another."""
+    old, said = make_rows(4), []
+    learner = Learner(policy_of(replay={"old": 0.9, "general": 0.0}), said.append)
+    first, second = (Round(learner.folder / "rounds" / f"000{number}") for number in (1, 2))
+    for one, rows in ((first, old), (second, [old[0] | {"rating": "down"}, old[1] | {"rating": {"value": 0, "correction": "thus"}}])):
+        one.path.mkdir(parents=True)
+        write_rows(tmp_path / "inbox" / "rows.jsonl", rows)
+        write_rows(one.arrived, [each.as_json() for each in arrived(learner.policy, frozenset())])
+        one.done("collected", {})
+    write_rows(first.rows, old)
+    first.done("trained", {"start_run": None})
+    bad = disliked_by([first, second])
+    assert sorted(map(row_key, learner._replayed(second, [first], str(first.run), 40, bad)[0])) == sorted(map(row_key, old[2:]))
+    assert learner._disliked_since([first], bad) == {"rows": 2, "rounds": [1]}
+    assert said == ["! 2 answers that round 1 learned were found bad since: not replayed any more; `holdfast models rollback` goes back"]
 
 
 @pytest.mark.parametrize("field", ["data", "payload"])

@@ -160,7 +160,7 @@ def _forget_tokens(learner: Learner) -> None:
         shutil.rmtree(cache, ignore_errors=True)
 
 
-_NOTHING: Json = {"row": None, "reason": WITHDRAWN, "detail": "", "person": ""}
+_NOTHING: Json = {"row": None, "reason": WITHDRAWN, "detail": "", "person": "", "disliked": None}
 
 
 def _strip(one: Round, keys: set[int]) -> None:

@@ -26,7 +26,7 @@ from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.data.workers.workers import Copies
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
-from holdfast.learn.sources import ArrivedRecord
+from holdfast.learn.sources import RATED_BAD, ArrivedRecord
 
 _LEAST_OF_A_PERSON = 3
 ONE_PERSON = "one_person"  # what is left of theirs is their share: others' rows are trained on
@@ -34,6 +34,7 @@ OLD_REASONS = ("seen_before", "withdrawn")  # a source that tells everything aga
 DETAILS = {
     "seen_before": "a round has had this row",
     ONE_PERSON: "more rows of one person than keep.per_person allows",
+    RATED_BAD: "another entry says that its people found this answer bad",
 }
 
 
@@ -72,13 +73,19 @@ def seen_keys(rounds: list[Round]) -> set[int]:
     return {row_key(row) for each in rounds for file in (each.rows, each.new) for row in read_lines(file)}
 
 
-def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int]) -> JudgedRows:
-    """Judge which rows are kept, in their order. The same rows after the same rounds give the same answer. Raises Stop, OSError."""
+def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int], disliked: frozenset[int] = frozenset()) -> JudgedRows:
+    """Judge which rows are kept, in their order. The same rows after the same rounds give the same answer. Raises Stop, OSError.
+
+    disliked: answers that earlier rounds heard were found bad. Of two ratings of one answer the later one counts.
+    """
     reasons = [one.reason for one in came]
+    last = {one.disliked: number for number, one in enumerate(came) if one.disliked is not None}
     known = set(seen)
     for number, one in enumerate(came):
         if one.row is not None and (key := row_key(one.row)) in seen:
             reasons[number] = "seen_before"
+        elif one.row is not None and (last.get(key, -1) > number or (one.row.get("rating") is None and (key in disliked or key in last))):
+            reasons[number] = RATED_BAD
         elif one.row is not None:
             if "duplicate" in policy.keep.drop and key in known:
                 reasons[number] = "duplicate"

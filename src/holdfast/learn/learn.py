@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
 from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, related, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import PHASES, Round, carried_from, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
+from holdfast.learn.rounds import PHASES, Round, carried_from, disliked_by, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
 from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, without_unknown_ratings
 from holdfast.learn.training import train
 
@@ -51,7 +51,7 @@ class Learner:
         gone = withdrawn_people(self.folder)
         came = [one.nobodys() if hash_of(one.person) in gone else one for one in arrived(self.policy, taken_by(rounds))]
         came, unrated = without_unknown_ratings(self.policy, self._without_lost(came))
-        judged = judge_rows(self.policy, came, seen_keys(rounds))
+        judged = judge_rows(self.policy, came, seen_keys(rounds), disliked_by(rounds))
         waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows, "unrated": unrated}
         if not self._begins(judged, rounds):
             return None, waiting
@@ -138,7 +138,7 @@ class Learner:
         """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""
         came = [ArrivedRecord(**entry) for entry in read_lines(one.arrived)]
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
-        judged = judge_rows(self.policy, came, seen_keys(before))
+        judged = judge_rows(self.policy, came, seen_keys(before), disliked_by(before))
         held = _held_out(judged.kept, judged.together, self.policy.gate.new)
         fates = []
         for number, entry in enumerate(came):
@@ -151,19 +151,21 @@ class Learner:
         rows = [row for number, row in judged.kept.items() if number not in held]
         new = [judged.kept[number] for number in sorted(held)]
         carried = carried_from(before) if self.policy.replay.carried else None
-        tried = self._apart_from(new, [*read_lines(carried.rows)] if carried else [], "carried")
-        new += self._apart_from(rows, [*read_lines(carried.new)] if carried else [], "carried held-out")
+        bad = disliked_by([*before, one])
+        tried = self._apart_from(new, _liked(carried.rows, bad) if carried else [], "carried")
+        new += self._apart_from(rows, _liked(carried.new, bad) if carried else [], "carried held-out")
         rows += tried
         write_bytes(one.rows, b"".join(map(json_line, rows)))
         write_bytes(one.new, b"".join(map(json_line, new)))
         start = self._promoted_run()
-        old, general = self._replayed(one, before, start, len(rows))
+        old, general = self._replayed(one, before, start, len(rows), bad)
         old = self._apart_from(new, old, "replayed")
         write_bytes(one.train, b"".join(map(json_line, rows + old)) + b"".join(line.encode() + b"\n" for line in general))
         counts = {"in": len(came), "kept": len(judged.kept), "rejected": judged.rejected, "replayed": len(old) + len(general) + len(tried)}
         replayed = {"old": len(old), "general": len(general), "carried": len(tried)}
         facts: Json = {"rows": counts, "held_out": len(held), "replayed": replayed, "start_run": start}
         facts |= {"carried": carried.number if carried else None}
+        facts |= {"disliked_since": self._disliked_since(learned_by(before, start), disliked_by([one]))}
         facts |= {"by_reason": judged.by_reason, "data_sha256": sha256(one.train), "refused": None}
         if self._poisoned(judged):
             worst, count = next(iter((reason, n) for reason, n in judged.by_reason.items() if reason != "seen_before"))
@@ -178,11 +180,24 @@ class Learner:
             self.say(f"{counted(len(out), f'{what} row')} left out: of one conversation, prompt or likeness across training and the gate")
         return [row for number, row in enumerate(rows) if number not in out]
 
-    def _replayed(self, one: Round, before: list[Round], start: str | None, new: int) -> tuple[list[Json], list[str]]:
-        """Draw old rows of the promoted version, and general ones, in their shares of all rows; by a hash, so again the same."""
+    def _disliked_since(self, learned: Iterable[Round], bad: frozenset[int]) -> Json | None:
+        """Count the rows that the version in place has learned and that people have found bad since; say so, None where there are none."""
+        found = {each.number: count for each in learned if (count := sum(row_key(row) in bad for row in read_lines(each.rows)))}
+        if not found:
+            return None
+        count, numbers = sum(found.values()), sorted(found)
+        what = f"! {counted(count, 'answer')} that round{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} learned"
+        self.say(f"{what} {'were' if count > 1 else 'was'} found bad since: not replayed any more; `holdfast models rollback` goes back")
+        return {"rows": count, "rounds": numbers}
+
+    def _replayed(self, one: Round, before: list[Round], start: str | None, new: int, bad: frozenset[int]) -> tuple[list[Json], list[str]]:
+        """Draw old rows of the promoted version, and general ones, in their shares of all rows; by a hash, so again the same.
+
+        bad: the keys of answers that people have found bad since; none of those.
+        """
         shares = self.policy.replay
         total = new / (1 - shares.old - shares.general)
-        pool = [row for each in learned_by(before, start) for row in read_lines(each.rows)]
+        pool = [row for each in learned_by(before, start) for row in _liked(each.rows, bad)]
         old = sorted(pool, key=lambda row: _draw(one.number, str(row_key(row))))[: round(shares.old * total)]
         lines = own_general(self.policy)[0]
         general = sorted(lines, key=lambda line: _draw(one.number, line))[: round(shares.general * total)]
@@ -287,6 +302,11 @@ def _held_out(kept: dict[int, Json], together: dict[int, int], share: float) -> 
         if len(held) < count and len(held) + len(group) <= most:
             held.update(group)
     return held
+
+
+def _liked(file: Path, bad: frozenset[int]) -> list[Json]:
+    """Return the rows of a file whose answers nobody has found bad."""
+    return [row for row in read_lines(file) if row_key(row) not in bad]
 
 
 def _draw(number: int, text: str) -> str:

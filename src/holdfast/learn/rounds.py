@@ -100,6 +100,7 @@ class Round:
             "domains": gate.get("groups"),
             "general": gate.get("general"),
             "carried": judged.get("carried"),
+            "disliked_since": judged.get("disliked_since"),
             "unmeasured": gate.get("unmeasured"),
             "folder": str(self.path),
         }
@@ -160,6 +161,11 @@ def hash_of(person: str) -> str:
 def taken_by(rounds: list[Round]) -> frozenset[tuple[str, str]]:
     """Return (place, hash) of every record that a round has taken."""
     return frozenset((one["place"], one["sha256"]) for each in rounds for one in read_lines(each.arrived))
+
+
+def disliked_by(rounds: list[Round]) -> frozenset[int]:
+    """Return the `row_key` of every answer that people found bad or corrected, as the rounds heard it."""
+    return frozenset(key for each in rounds for one in read_lines(each.arrived) if (key := one.get("disliked")) is not None)
 
 
 def carried_from(before: list[Round]) -> Round | None:

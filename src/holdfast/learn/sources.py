@@ -18,6 +18,7 @@ from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
 from holdfast.data.collect.files import batches_of, kind_of
 from holdfast.data.collect.gather import cleared
+from holdfast.data.collect.outfile import row_key
 from holdfast.data.collect.record import Record, Unusable
 from holdfast.data.collect.redisstream import ONE_FIELD, StreamReader, StreamSource
 from holdfast.learn.policy import Origin, Policy
@@ -27,7 +28,7 @@ _BAD = {"bad", "down", "dislike", "disliked", "thumbs_down", "negative", "no", "
 _GOOD = {"good", "up", "like", "liked", "thumbs_up", "positive", "yes", "true", "right", "correct", "👍"}
 _MOST_TOLD, _LONGEST = 8, 40  # ratings, and characters of one
 _THUMBS = (-1.0, 0.0, 1.0)
-UNKNOWN_RATING = "unknown_rating"
+UNKNOWN_RATING, RATED_BAD = "unknown_rating", "rated_bad"
 LOST = "gone"  # of an entry of a stream
 _CORRECTIONS = ("correction", "corrected", "preferred")
 Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all that rounds have taken
@@ -36,7 +37,7 @@ Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all t
 @dataclass(frozen=True)
 class ArrivedRecord:
     """A record that has come. row: cleared of secrets, or None and why; entry: its name in the stream that is source number `source`;
-    rated: the number that people gave it."""
+    rated: the number that people gave it; disliked: the `row_key` of an answer that they found bad or corrected."""
 
     place: str
     sha256: str
@@ -48,13 +49,14 @@ class ArrivedRecord:
     domain: str
     person: str
     rated: float | None = None
+    disliked: int | None = None
 
     def as_json(self) -> Json:
         return dict(self.__dict__)
 
     def nobodys(self) -> ArrivedRecord:
         """Return the arrival without its content and its person."""
-        return replace(self, row=None, reason=WITHDRAWN, detail="", person="")
+        return replace(self, row=None, reason=WITHDRAWN, detail="", person="", disliked=None)
 
 
 def arrived(policy: Policy, taken: Taken) -> Iterator[ArrivedRecord]:
@@ -125,18 +127,26 @@ def _unfinished(file: str) -> str:
 
 def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin, policy: Policy) -> ArrivedRecord:
     fields = _fields(record.raw, bool(origin.redis))
-    rated = None
+    rated = disliked = None
     if isinstance(record, Record):
-        rated = _number(_rating(record))
-        record = _as_people_said(record, fields, policy.keep.good)
+        rated, answered = _number(_rating(record)), record
+        record = _as_people_said(answered, fields, policy.keep.good)
+        if record is not answered and (isinstance(record, Record) or record.reason == RATED_BAD):
+            disliked = _key_of(answered, policy)
     row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
     domain, person = (_named(fields, field) for field in (policy.gate.domains, policy.keep.person))
     entry = _entry(record) if origin.redis else None
     if isinstance(row, Unusable):
-        return ArrivedRecord(record.place, digest, number, entry, None, row.reason, row.detail, domain, person, rated)
+        return ArrivedRecord(record.place, digest, number, entry, None, row.reason, row.detail, domain, person, rated, disliked)
     if policy.gate.domains and domain:
         row[policy.gate.domains] = domain
-    return ArrivedRecord(record.place, digest, number, entry, row, "", "", domain, person, rated)
+    return ArrivedRecord(record.place, digest, number, entry, row, "", "", domain, person, rated, disliked)
+
+
+def _key_of(record: Record, policy: Policy) -> int | None:
+    """Return the `row_key` of a record as it was answered; None where nothing of it would be kept."""
+    row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
+    return None if isinstance(row, Unusable) else row_key(row)
 
 
 def _entry(record: Record | Unusable) -> str:
@@ -149,7 +159,7 @@ def without_unknown_ratings(policy: Policy, came: list[ArrivedRecord]) -> tuple[
     Where a number is beyond -1, 0 and 1 nobody knows whether 1 is the best or the worst: all rows with a number above 0 wait.
     """
     scale = policy.keep.good is None and any(one.rated is not None and one.rated not in _THUMBS for one in came)
-    waits = [one.reason == UNKNOWN_RATING or (scale and one.reason in ("", "rated_bad") and (one.rated or 0) > 0) for one in came]
+    waits = [one.reason == UNKNOWN_RATING or (scale and one.reason in ("", RATED_BAD) and (one.rated or 0) > 0) for one in came]
     ratings = {f"{one.rated:g}" if one.rated is not None else one.detail for one, wait in zip(came, waits, strict=True) if wait}
     return [one for one, wait in zip(came, waits, strict=True) if not wait], {"rows": sum(waits), "ratings": sorted(ratings)[:_MOST_TOLD]}
 
@@ -191,7 +201,7 @@ def _as_people_said(record: Record, fields: Json, good: float | list[str] | None
         return record
     if found is None:
         return Unusable(record.place, "", UNKNOWN_RATING, str(value)[:_LONGEST])
-    return Unusable(record.place, "", "rated_bad", f"its people said {value!r}, and gave no correction")
+    return Unusable(record.place, "", RATED_BAD, f"its people said {value!r}, and gave no correction")
 
 
 def _with_answer(row: Json, text: str) -> Json:
