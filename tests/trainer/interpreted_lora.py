@@ -176,7 +176,7 @@ def model(name: str) -> None:
                     assert_equal_in_16_bits(found, wanted)
                 else:
                     assert_equal(found, wanted)
-            assert all(group._made is None for group in task.fused.groups)
+            assert all(not group.waiting for group in task.fused.groups)
             if name in ("llama", "qwen2"):
                 assert [len(group.layers) for group in task.fused.groups] == [3, 2, 3, 2, 1, 1, 1, 1]
 

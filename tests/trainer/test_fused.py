@@ -169,7 +169,7 @@ def test_layers_together_learn_what_they_learn_alone(name: str, mixed: bool) -> 
             assert_equal_in_16_bits(found, wanted)
         else:
             assert_equal(found, wanted)
-    assert all(group._made is None for group in task.fused.groups)
+    assert all(not group.waiting for group in task.fused.groups)
 
 
 @pytest.mark.usefixtures("_stand_ins")
@@ -267,7 +267,7 @@ def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(monkeypatch:
     monkeypatch.setattr(group.layers[1], "forward", lambda x: full(1, x))
     with pytest.raises(torch.cuda.OutOfMemoryError):
         task.loss_sum(task.batches(ROWS, 64)[0], 1)
-    assert group._made is None
+    assert not group.waiting
 
 
 @pytest.mark.usefixtures("_stand_ins")

@@ -23,8 +23,9 @@ from holdfast.run.timeline import Entry, add_entry, read_timeline
 from holdfast.trainer.common.job import Job
 from holdfast.trainer.distributed.rank import ALONE
 from holdfast.trainer.loop.loop import _settle
-from holdfast.trainer.model.layers import mixed
+from holdfast.trainer.model.layers import lora, mixed
 from holdfast.trainer.model.layers.lora import use_lean_lora
+from holdfast.trainer.model.layers.mixed import JoinedLinear, JoinedMatrix
 from holdfast.trainer.tasks.text import proof
 from support.architectures import (
     ARCHITECTURES,
@@ -52,6 +53,38 @@ def test_losses_and_gradients_are_near_those_of_fp32_one_by_one(name: str) -> No
     assert all(grad.dtype == torch.float32 for grad in found[1].values())
 
 
+@pytest.mark.parametrize("name", ["qwen2", "llama", "gemma3"])
+def test_layers_with_one_input_are_one_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without dropout q, k and v are one product, biases included, and gate and up are; the gradients are those of each by itself."""
+    made = []
+    monkeypatch.setattr(lora, "JoinedMatrix", lambda layers, *more: made.append(len(layers)) or mixed.JoinedMatrix(layers, *more))
+    config = ARCHITECTURES[name]()
+    task = task_of(config, mixed=True)
+    assert made == [3, 2, 3, 2, 1, 1, 1, 1], "two layers: q k v, gate up, then what is alone"
+    assert_equal_in_16_bits(gradients(task, task.batches(list(range(len(LENGTHS))), 64)), one_by_one(config))
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_a_backward_pass_takes_the_adapter_of_its_forward_pass(half: torch.dtype) -> None:
+    """Between the two the adapter of a reference may have been put in, as KTO does, or another thread's."""
+    layer, x = layer_of(0.05, half)
+    (a,), (b,) = layer.lora_A.values(), layer.lora_B.values()
+    own = [tensor.detach().clone().requires_grad_() for tensor in (a.weight, b.weight)]
+    joined = JoinedMatrix([layer], half)
+    given = x.clone().requires_grad_()
+
+    def passed(between: Callable[[], object]) -> list[Tensor]:
+        (out,) = JoinedLinear.apply(given, joined, 2.0, None, *own)  # type: ignore[no-untyped-call]
+        between()
+        return [*torch.autograd.grad(out, [given, *own], torch.ones_like(out))]
+
+    def other() -> None:
+        JoinedLinear.apply(x, joined, 2.0, None, *[torch.full_like(tensor, 7.0) for tensor in own])  # type: ignore[no-untyped-call]
+
+    for one, two in zip(passed(lambda: None), passed(other), strict=True):
+        assert torch.equal(one, two)
+
+
 def test_no_gradient_depends_on_what_lay_in_the_memory_before(monkeypatch: pytest.MonkeyPatch) -> None:
     made = torch.Tensor.new_empty
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *given, **named: made(*given, **named).fill_(float("nan")))
@@ -67,7 +100,7 @@ def test_a_rank_that_is_no_multiple_of_eight_is_filled_up_with_zeros_on_a_card(m
     monkeypatch.setattr(mixed, "on_card", lambda _: True)
     task = task_of(config, dropout=dropout, mixed=True)
     weight = task.base.model.layers[0].mlp.up_proj.base_layer.weight
-    assert weight.stride(0) == 32 + 8 and task.artifact[next(iter(task.artifact))].shape[0] == 4
+    assert weight.stride(0) == 32 + (8 if dropout else 2 * 8) and task.artifact[next(iter(task.artifact))].shape[0] == 4
     assert_equal_in_16_bits(gradients(task, task.batches(rows, 64)), wanted)
 
 
@@ -90,18 +123,18 @@ def _frozen_matrix(name: str, task: Any) -> bool:
     return "lora_" not in name and any(parameter.ndim > 1 for parameter in beside)
 
 
-def layer_of(b: float) -> tuple[Any, Tensor]:
+def layer_of(b: float, half: torch.dtype = torch.bfloat16) -> tuple[Any, Tensor]:
     """A LoRA layer in mixed precision whose B holds +-b, and an input."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    base = nn.Sequential(nn.Linear(256, 512, bias=False)).bfloat16()
+    base = nn.Sequential(nn.Linear(256, 512, bias=False)).to(half)
     model: Any = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules=["0"]))
     layer = model.base_model.model[0]
     nn.init.normal_(layer.lora_A["default"].weight, std=0.05)
     layer.lora_B["default"].weight.data = b * torch.randn(512, 8).sign()
-    use_lean_lora(model, torch.bfloat16)
-    return layer, torch.randn(4096, 256).bfloat16()
+    use_lean_lora(model, half)
+    return layer, torch.randn(4096, 256).to(half)
 
 
 def test_what_a_young_adapter_says_is_heard() -> None:
@@ -134,6 +167,7 @@ def test_zero_rows_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     ours = passed()
     assert len(mixed.padded(x)) % 32 == 0 and not mixed.padded(x)[rows:].any()
     monkeypatch.setattr(mixed, "padded", lambda tensor, columns=0: nn.functional.pad(tensor, (0, columns)))
+    monkeypatch.setattr(mixed, "padded_together", lambda parts, columns: nn.functional.pad(torch.cat([*parts], 1), (0, columns)))
     for one, other in zip(ours, passed(), strict=True):
         assert_equal_but_for_rounding(one.float(), other.float(), 4, torch.bfloat16)  # products with A, B and the weight, and their sum
 

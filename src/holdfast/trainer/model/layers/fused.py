@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +20,7 @@ from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.lora import plain_layers
 from holdfast.trainer.model.layers.mixed import HALF, as_rows
-
-_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
+from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, groups_of, same_shapes
 
 
 class MaskSource(NamedTuple):
@@ -43,18 +41,13 @@ class FusedLayers:
         layers = plain_layers(model)
         context.keep_keys(next(iter(layers[0].lora_A.values())).weight.device if layers else torch.device("cpu"))  # where it computes
         comes_and_goes = near is not everywhere
-        left = {id(layer): layer for layer in layers if not _shares_bytes(layer.base_layer)}
-        for parent in model.modules():
-            for names in _SIBLINGS:
-                found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
-                if len(found) > 1 and _alike(found):
-                    with near(*found):
-                        group = FusedGroup([left.pop(id(layer)) for layer in found], mixed, comes_and_goes)
-                    parent.register_forward_hook(group.forget, always_call=True)
-                    self.groups.append(group)
-        for layer in left.values():
-            with near(layer):
-                self.groups.append(FusedGroup([layer], mixed, comes_and_goes))
+        whole = [layer for layer in layers if not _shares_bytes(layer.base_layer)]
+        for parent, found in groups_of(model, whole, _alike):
+            with near(*found):
+                group = FusedGroup(found, mixed, comes_and_goes)
+            if parent is not None:
+                parent.register_forward_hook(group.forget, always_call=True)
+            self.groups.append(group)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -73,15 +66,14 @@ def _shares_bytes(base: Any) -> bool:
 
 def _alike(layers: list[Any]) -> bool:
     """Return whether layers can form one group: the same shape of A, the same factors, dropout modules in a row."""
-    shapes = {(layer.lora_A[key].weight.shape, layer.scaling[key]) for layer in layers for key in layer.lora_A}
-    dropouts = [layer.lora_dropout[key] for layer in layers for key in layer.lora_A]
-    if not isinstance(dropouts[0], StatelessDropout):
-        return len(shapes) == 1 and not any(isinstance(one, StatelessDropout) for one in dropouts)
+    dropouts = dropouts_of(layers)
+    if dropouts[0] is None:
+        return same_shapes(layers) and not any(dropouts)
     in_a_row = [getattr(one, "number", None) for one in dropouts] == [dropouts[0].number + at for at in range(len(layers))]
-    return len(shapes) == 1 and in_a_row and len({one.p for one in dropouts}) == 1
+    return same_shapes(layers) and in_a_row and len({one.p for one in dropouts}) == 1
 
 
-class FusedGroup:
+class FusedGroup(SiblingGroup):
     """LoRA layers with one input x: y = x W' + b + s ((x keep) A') B' of each.
 
     x and all s h lie side by side in one matrix that meets [W, B], unless that copy of x is larger than what it saves:
@@ -90,7 +82,8 @@ class FusedGroup:
     """
 
     def __init__(self, layers: list[Any], mixed: bool, comes_and_goes: bool = False) -> None:
-        self.layers, self.alone = layers, False
+        super().__init__(layers)
+        self.alone = False
         self.comes_and_goes = comes_and_goes  # the frozen weights, and with them what lies beside them, between forward and backward
         self.kind = HALF if mixed else torch.float32
         (name,) = layers[0].lora_A
@@ -109,9 +102,6 @@ class FusedGroup:
         self.weights = [layer.base_layer.weight for layer in layers]
         self.bias = torch.cat(biases) if self.joined and biases[0] is not None else None
         self.matrices, self.ups = self._laid_out()
-        self._made: tuple[Tensor, list[Tensor | None]] | None = None
-        for at, layer in enumerate(layers):
-            layer.forward = partial(self.forward, at)
 
     def _laid_out(self) -> tuple[list[Tensor], list[Tensor]]:
         """Lay out matrices [W, B] whose views replace the frozen weights; return them, and each B as matmuls take it.
@@ -136,29 +126,17 @@ class FusedGroup:
         return matrices, [part[:, start : start + padded] for part, start in zip(parts, starts, strict=True)]
 
     def forward(self, at: int, x: Tensor) -> Tensor:
-        """Return the output of one layer. The first layer that is asked computes those of all."""
+        """Return the output of one layer; with `alone` as the reference has it."""
         layer = self.layers[at]
-        if layer.disable_adapters or layer.merged:
-            return held_linear(layer.base_layer, x)
-        if self.alone:
-            dropout = layer.lora_dropout[next(iter(layer.lora_A))]
-            return self.reference(at, x, *self._trained(at), dropout.mask(x) if isinstance(dropout, StatelessDropout) else None)
-        if self._made is None or self._made[0] is not x or self._made[1][at] is None:
-            self._made = (x, [*self.computed(x, [self._trained(at) for at in range(len(self.layers))], self._drawn(x))])
-        outs = self._made[1]
-        out, outs[at] = outs[at], None
-        if not any(other is not None for other in outs):
-            self._made = None
-        assert out is not None
-        return out
+        if not self.alone or layer.disable_adapters or layer.merged:
+            return super().forward(at, x)
+        dropout = layer.lora_dropout[next(iter(layer.lora_A))]
+        return self.reference(at, x, *self.trained(at), dropout.mask(x) if isinstance(dropout, StatelessDropout) else None)
 
-    def forget(self, *_: Any) -> None:
-        """Keep no output that nobody asked for; called when the parent's forward pass ends or fails."""
-        self._made = None
-
-    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: MaskSource) -> tuple[Tensor, ...]:
-        """Compute the outputs of all layers, given A and B of each."""
+    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]], drawn: MaskSource | None = None) -> tuple[Tensor, ...]:
+        """Compute the outputs of all layers, given A and B of each. drawn: other masks than those of the micro-batch."""
         a, b = zip(*trained, strict=True)
+        drawn = drawn or self._drawn(x)
         scale = self.scale / (1.0 if drawn.rows is None else self.dropout.share)
         outs: tuple[Tensor, ...] = _Together.apply(x.to(self.kind), self, drawn, scale, *a, *b)  # type: ignore[no-untyped-call]
         return outs
@@ -171,11 +149,6 @@ class FusedGroup:
         with torch.autocast(x.device.type, enabled=False):
             out = held_linear(base, x)  # nothing of a wide weight is kept for backward, of no layer
             return (out + F.linear(F.linear(kept, a), b) * scale).to(self.kind)
-
-    def _trained(self, at: int) -> tuple[Tensor, Tensor]:
-        layer = self.layers[at]
-        (name,) = layer.lora_A
-        return layer.lora_A[name].weight, layer.lora_B[name].weight
 
     def _drawn(self, x: Tensor) -> MaskSource:
         rows = self.dropout.rows(x) if isinstance(self.dropout, StatelessDropout) else None

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.layers.dropout import StatelessDropout
-from holdfast.trainer.model.layers.mixed import Joined, JoinedLinear, as_rows, joined
+from holdfast.trainer.model.layers.mixed import JoinedLinear, JoinedMatrix, as_rows
+from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, groups_of, same_shapes
 
 
 def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False, near: Near = everywhere) -> int:
@@ -27,10 +28,42 @@ def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool =
     near: inside, those of a module are where it computes.
     """
     plain = plain_layers(model)
-    for module in plain:
-        with near(module):
-            module.forward = partial(_forward, module, joined(module, half, cut) if half else None, half)
+    if half is None:
+        for module in plain:
+            module.forward = partial(_forward, module)
+        return len(plain)
+    apart = cut or near is not everywhere
+    for parent, layers in groups_of(model, plain, lambda layers: not apart and _alike(layers, half)):
+        with near(*layers):
+            group = _HalfGroup(layers, half, cut)
+        if parent is not None:
+            parent.register_forward_hook(group.forget, always_call=True)
     return len(plain)
+
+
+class _HalfGroup(SiblingGroup):
+    """LoRA layers with one input whose products are in 16 bits."""
+
+    def __init__(self, layers: list[Any], half: torch.dtype, cut: bool) -> None:
+        super().__init__(layers)
+        self.joined = JoinedMatrix(layers, half, cut)
+        (self.dropout,) = dropouts_of(layers[:1])
+        (self.scale,) = layers[0].scaling.values()
+
+    def computed(self, x: Tensor, trained: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        """Compute the outputs of all layers, given A and B of each."""
+        keep = self.dropout.mask(x) if self.dropout else None
+        scale = self.scale / (1.0 if keep is None else self.dropout.share)
+        a, b = zip(*trained, strict=True)
+        outs: tuple[Tensor, ...] = JoinedLinear.apply(x.to(self.joined.half), self.joined, scale, keep, *a, *b)  # type: ignore[no-untyped-call]
+        return outs
+
+
+def _alike(layers: list[Any], half: torch.dtype) -> bool:
+    """Return whether layers can be one product: the same shape of A and factor, no dropout, all in 16 bits, all with a bias or none."""
+    bases = [layer.base_layer for layer in layers]
+    whole = all(base.weight.dtype == half for base in bases) and len({base.bias is None for base in bases}) == 1
+    return whole and same_shapes(layers) and not any(one is not None and one.p for one in dropouts_of(layers))
 
 
 def plain_layers(model: nn.Module) -> list[Any]:
@@ -51,7 +84,7 @@ def _is_plain(module: Any) -> bool:
     )
 
 
-def _forward(module: Any, matrix: Joined | None, half: torch.dtype | None, x: Tensor) -> Tensor:
+def _forward(module: Any, x: Tensor) -> Tensor:
     base = module.base_layer
     if module.disable_adapters or module.merged:
         return held_linear(base, x)
@@ -60,9 +93,6 @@ def _forward(module: Any, matrix: Joined | None, half: torch.dtype | None, x: Te
     keep = dropout.mask(x) if isinstance(dropout, StatelessDropout) else None
     scale = module.scaling[name] / (1.0 if keep is None else dropout.share)
     weights = (module.lora_A[name].weight, module.lora_B[name].weight)
-    if matrix is not None:
-        once: Tensor = JoinedLinear.apply(x.to(half), matrix, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
-        return once
     out: Tensor = _LoraLinear.apply(x, base.weight, base.bias, *weights, scale, keep)  # type: ignore[no-untyped-call]
     return out
 

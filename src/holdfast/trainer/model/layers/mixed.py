@@ -6,9 +6,9 @@ loss scaled (`trainer/optim/loss_scale.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,74 +61,99 @@ def _cast_to_half(half: torch.dtype, _module: nn.Module, _inputs: Any, out: Tens
     return out.to(half)
 
 
-Joined: TypeAlias = Callable[[], Tensor]
+class JoinedMatrix:
+    """[[W, B], [A, 0]] of LoRA layers with one input, in one matrix [out + ranks, in + ranks], whose A and B are filled in.
 
-
-def joined(module: Any, half: torch.dtype, cut: bool = False) -> Joined:
-    """Build [[W, B], [A, 0]] of a LoRA layer in one matrix [out + r, in + r], whose A and B are to be filled in.
-
-    On a GPU r is filled up with zeros to what its fast products ask of a row's length.
-    Its first block is the frozen weight from now on; one that is held in fewer bits, or cut, is put into another matrix each time.
+    W of each stands below that of the one before, B on a diagonal of blocks. On a GPU r is filled up with zeros to what its fast products
+    ask of a row's length. Its blocks are the frozen weights from now on; one that is held in fewer bits, or cut, is put into another
+    matrix each time, and stays alone.
     """
-    weight, (a,), (b,) = module.base_layer.weight, module.lora_A.values(), module.lora_B.values()
-    features, out, rank = a.weight.shape[1], b.weight.shape[0], a.weight.shape[0]
-    rank = padded_rank(rank) if on_card(a.weight) else rank
-    if cut or weight.dtype != half:
-        return partial(_fresh, module.base_layer, half, out, features, rank)
-    matrix: Tensor = weight.new_zeros(out + rank, features + rank)
-    matrix[:out, :features] = weight
-    weight.data = matrix[:out, :features]
-    return lambda: matrix
 
+    def __init__(self, layers: list[Any], half: torch.dtype, cut: bool = False) -> None:
+        self.layers, self.half = layers, half
+        (first,) = layers[0].lora_A.values()
+        self.rank, self.features = first.weight.shape
+        self.padded = padded_rank(self.rank) if on_card(first.weight) else self.rank
+        self.columns = self.padded * len(layers)
+        self.sizes = [layer.base_layer.out_features for layer in layers]
+        self.out = sum(self.sizes)
+        biases = [layer.base_layer.bias for layer in layers]
+        self.bias: Tensor | None = biases[0] if len(biases) == 1 or biases[0] is None else torch.cat(biases)
+        self.times = 0  # that it was filled
+        weights = [layer.base_layer.weight for layer in layers]
+        self._kept: Tensor | None = None
+        if not cut and weights[0].dtype == half:
+            self._kept = weights[0].new_zeros(self.out + self.columns, self.features + self.columns)
+            for place, weight in zip(torch.split(self._kept[: self.out], self.sizes), weights, strict=True):
+                place[:, : self.features] = weight
+                weight.data = place[:, : self.features]
 
-def _fresh(base: Any, half: torch.dtype, out: int, features: int, rank: int) -> Tensor:
-    matrix = torch.zeros(out + rank, features + rank, dtype=half, device=base.weight.device)
-    matrix[:out, :features] = widened(base.weight, half)
-    return matrix
+    def fill(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Put A [rank, in] and B [out, rank] of each layer in, and return the matrix."""
+        matrix, row = self._kept, 0
+        if matrix is None:
+            base: Any = self.layers[0].base_layer
+            matrix = torch.zeros(self.out + self.columns, self.features + self.columns, dtype=self.half, device=base.weight.device)
+            matrix[: self.out, : self.features] = widened(base.weight, self.half)
+        for at, (down, up, size) in enumerate(zip(a, b, self.sizes, strict=True)):
+            start = at * self.padded
+            matrix[self.out + start : self.out + start + self.rank, : self.features] = down
+            matrix[row : row + size, self.features + start : self.features + start + self.rank] = up
+            row += size
+        self.times += 1
+        return matrix
+
+    def filled(self, times: int, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Return the matrix with these A and B in it; times: what `times` was when they were last put in."""
+        return self._kept if self._kept is not None and self.times == times else self.fill(a, b)
 
 
 class JoinedLinear(torch.autograd.Function):
-    """y = x W' + b + s ((x keep) A') B' as in lora.py, each element rounded to 16 bits once. whole: what `joined` made.
+    """y = x W' + b + s ((x keep) A') B' of layers with one input, as in lora.py, each element rounded to 16 bits once.
 
     Were the adapter's part added to a product that was rounded before, what a young adapter says would be lost: it is below half a unit of
-    bf16's last place. So [x, s h] meets [W, B] in one product, and on the way back [dy, s dh] meets [W; A].
+    bf16's last place. So [x, s h] meets [W, B] in one product, and on the way back [dy, s dh] meets [W; A]. keep: of a single layer alone.
+    `trained`: A of each layer, then B of each.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, whole: Joined, bias: Tensor | None, a: Tensor, b: Tensor, scale: float, keep: Tensor | None) -> Tensor:
-        (rank, features), out = a.shape, b.shape[0]
-        matrix = whole()
-        matrix[out : out + rank, :features] = a
-        matrix[:out, features : features + rank] = b
+    def forward(ctx: Any, x: Tensor, joined: JoinedMatrix, scale: float, keep: Tensor | None, *trained: Tensor) -> tuple[Tensor, ...]:
+        a, b = trained[: len(trained) // 2], trained[len(trained) // 2 :]
+        matrix, features, out = joined.fill(a, b), joined.features, joined.out
         flat = x.reshape(-1, features)
-        wide = padded(flat, matrix.shape[1] - features)
+        wide = padded(flat, joined.columns)
         h = wide[:, features:]
         torch.mul(F.linear(_apply_mask(wide[:, :features], keep, len(flat)), matrix[out:, :features]), scale, out=h)
-        ctx.save_for_backward(x, h.clone(), keep, a, b)
-        ctx.whole, ctx.scale = whole, scale
-        return as_rows(F.linear(wide, matrix[:out], bias)[: len(flat)], x)
+        ctx.save_for_backward(*((wide, None, None) if keep is None else (x, h.clone(), keep)), *trained)
+        ctx.joined, ctx.scale, ctx.times, ctx.shape = joined, scale, joined.times, x.shape
+        y = F.linear(wide, matrix[:out], joined.bias)[: len(flat)]
+        return tuple(as_rows(part, x) for part in torch.split(y, joined.sizes, dim=1))
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> Any:
-        x, h, keep, a, b = ctx.saved_tensors
-        (rank, features), out, matrix = a.shape, b.shape[0], ctx.whole()
-        matrix[out : out + rank, :features] = a
-        matrix[:out, features : features + rank] = b
-        flat = x.reshape(-1, features)
-        wide = padded(outer.reshape(-1, out), h.shape[1])
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        x, h, keep, *trained = ctx.saved_tensors
+        joined: JoinedMatrix = ctx.joined
+        count, rank, features, out = len(outer), joined.rank, joined.features, joined.out
+        matrix = joined.filled(ctx.times, trained[:count], trained[count:])
+        rows = ctx.shape[:-1].numel()
+        x, h = (x[:, :features], x[:, features:]) if keep is None else (padded(x.reshape(-1, features)), h)
+        wide = padded_together([dy.reshape(rows, -1) for dy in outer], joined.columns)
         dy, dh = wide[:, :out], wide[:, out:]
-        db = (h[:, :rank].t() @ dy).t().float()
+        columns = torch.split((h.t() @ dy).t().float(), joined.sizes)
         torch.mul(dy @ matrix[:out, features:], ctx.scale, out=dh)
-        da = (dh[:, :rank].t() @ _apply_mask(padded(flat), keep, len(flat))).float()
+        lines = (dh.t() @ _apply_mask(x, keep, rows)).float()
+        starts = [at * joined.padded for at in range(count)]
+        da = [lines[start : start + rank] for start in starts]
+        db = [part[:, start : start + rank] for part, start in zip(columns, starts, strict=True)]
         dx = None
         if ctx.needs_input_grad[0]:
             if keep is None:
                 dx = wide @ matrix[:, :features]
             else:
                 dx = dy @ matrix[:out, :features]
-                dx += _apply_mask(dh @ matrix[out:, :features], keep, len(flat))
-            dx = dx[: len(flat)].view(x.shape)
-        return dx, None, None, da, db, None, None
+                dx += _apply_mask(dh @ matrix[out:, :features], keep, rows)
+            dx = dx[:rows].view(ctx.shape)
+        return dx, None, None, None, *da, *db
 
 
 def as_rows(out: Tensor, x: Tensor) -> Tensor:
@@ -144,18 +169,24 @@ def padded(x: Tensor, columns: int = 0) -> Tensor:
     from 512 rows on. Where a product takes fewer columns than a row has, it reads some of those to the right, too, and multiplies them by
     zero: what lay in that memory must not be a NaN (`tests/trainer/test_mixed_precision.py`).
     """
-    rows = len(x)
-    card = on_card(x)
-    if card and not columns:
-        return x
+    return x if on_card(x) and not columns else padded_together([x], columns)
+
+
+def padded_together(parts: Sequence[Tensor], columns: int) -> Tensor:
+    """Return `parts` [rows, sizes], one beside the other, with the room of `padded`."""
+    rows, size, card = len(parts[0]), sum(part.shape[1] for part in parts), on_card(parts[0])
+    below = 0
     if not card:
         grain = 1 << max(5, rows.bit_length() - 5)
-        rows = -(-rows // grain) * grain
-    wide = x.new_empty(rows, x.shape[1] + columns)
-    wide[: len(x), : x.shape[1]] = x
-    wide[len(x) :] = 0.0
+        below = -rows % grain
+    wide = parts[0].new_empty(rows + below, size + columns)
+    start = 0
+    for part in parts:
+        wide[:rows, start : start + part.shape[1]] = part
+        start += part.shape[1]
+    wide[rows:] = 0.0
     if not card:
-        wide[:, x.shape[1] :] = 0.0
+        wide[:, size:] = 0.0
     return wide
 
 
