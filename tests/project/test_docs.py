@@ -99,7 +99,7 @@ def test_the_long_commands_work(tmp_path: Path) -> None:
 
 
 def work_through(block: Block, place: Path) -> None:
-    """Run a block's commands in `place`. holdfast itself is started directly, which is a fork in tests: `> FILE` is all of a shell it needs."""
+    """Run a block's commands in `place`. holdfast itself is started directly, also for `> FILE`: a fork in tests."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HOLDFAST_MODELS": str(place / "models.jsonl")}
     for command in commands(block.text):

@@ -69,7 +69,19 @@ _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATE
 # the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
 _READ_AGAIN = ("HF_ENDPOINT", "HF_HOME", "HF_TOKEN")  # in the fork, where a test has a hub of its own
-_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer")  # and what starts somebody else's command
+_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer", "holdfast.machine.readings.keep")  # and what starts somebody else's command
+_VERBS = (
+    "models",
+    "status",
+    "diagnose",
+    "explain",
+    "schema",
+    "completion",
+    "report",
+    "stop",
+    "--version",
+    "--help",
+)  # and commands
 
 _libc = ctypes.CDLL(None)
 _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; where it has another name, all is an exec
@@ -232,7 +244,8 @@ def _serve(channel: socket.socket, born_with: dict[str, str], library: str) -> N
 def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str], library: str) -> None:
     """Be the process that is ordered, to its end."""
     module, *arguments = _module(order["args"])
-    stem = None if module in _CHILDLESS or "--command" in arguments[:1] else _another(channel, files, born_with, library)
+    alone = module in _CHILDLESS or "--command" in arguments[:1] or (module == "holdfast" and not set(_VERBS).isdisjoint(arguments[:1]))
+    stem = None if alone else _another(channel, files, born_with, library)
     if order["new_session"]:
         os.setsid()
     _name(order["args"])
