@@ -39,8 +39,8 @@ def choose_part(cells: Sequence[tuple[Hashable, ...]], heavy: Collection[int] = 
     heavy: the places of cells that are taken only where no other has their values; share: a part is about so much of them. Of a single
     axis it is so much of those that are not heavy.
     """
-    if cells and len(cells[0]) == 1 and len(set(heavy)) < len(cells):
-        light = [at for at in range(len(cells)) if at not in heavy][::share]
+    if cells and len(cells[0]) == 1:
+        light = ([at for at in range(len(cells)) if at not in heavy] or [*range(len(cells))])[::share]
         return [at in light for at in range(len(cells))]
     places: list[dict[Hashable, int]] = [{} for _ in cells[0]] if cells else []
     for cell in cells:
@@ -48,12 +48,11 @@ def choose_part(cells: Sequence[tuple[Hashable, ...]], heavy: Collection[int] = 
             axis.setdefault(value, len(axis))
     kept = [sum(axis[value] for axis, value in zip(places, cell, strict=True)) % share == 0 for cell in cells]
     kept = [keep and at not in heavy for at, keep in enumerate(kept)]
-    if len(places) > 1:
-        covered = {entry for cell, keep in zip(cells, kept, strict=True) if keep for entry in enumerate(cell)}
-        for at, cell in sorted(enumerate(cells), key=lambda entry: entry[0] in heavy):
-            if not set(enumerate(cell)) <= covered:
-                kept[at] = True
-                covered |= set(enumerate(cell))
+    covered = {entry for cell, keep in zip(cells, kept, strict=True) if keep for entry in enumerate(cell)}
+    for at, cell in sorted(enumerate(cells), key=lambda entry: entry[0] in heavy):
+        if not set(enumerate(cell)) <= covered:
+            kept[at] = True
+            covered |= set(enumerate(cell))
     return kept
 
 
