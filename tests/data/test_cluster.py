@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,6 +50,26 @@ def _started(command: list[str], env: dict[str, str], log: Path, said: str, star
             return found
         assert TOO_LATE in log.read_text(), log.read_text()[-3000:]
     pytest.skip(f"this machine is too busy for Ray: {TRIES} times a node {TOO_LATE}, which Ray bounds by 30 s")
+
+
+@pytest.mark.parametrize(
+    ("script", "tries", "raised"),
+    [
+        (f"echo >> tries; test $(wc -l < tries) = 3 && echo Ray runtime started || echo {TOO_LATE}", 3, None),
+        (f"echo {TOO_LATE}", TRIES, pytest.skip.Exception),
+        ("echo no such option", 1, AssertionError),
+    ],
+)
+def test_a_node_that_was_too_slow_for_itself_begins_again(
+    tmp_path: Path, script: str, tries: int, raised: type[BaseException] | None
+) -> None:
+    """By a script in place of Ray: one that always is too slow skips the tests, another ending fails them."""
+    started: list[subprocess.Popen[bytes]] = []
+    with pytest.raises(raised) if raised else nullcontext():
+        _started(["sh", "-c", script], dict(os.environ), tmp_path / "node.log", "Ray runtime started", started)
+    assert len(started) == tries
+    for node in started:
+        node.wait()
 
 
 @contextmanager
