@@ -522,6 +522,12 @@ def test_a_folder_that_is_no_run_folder_is_left_alone(config_of: Write, tmp_path
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
+def removed(folder: Path) -> bool:
+    """Remove a folder that is being written into; whether it is gone: what was written meanwhile leaves one that is not empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
 @pytest.mark.parametrize("how", ["at one instant", "once it was followed", "file by file"])
 def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_of: Write, tmp_path: Path, how: str) -> None:
     config, run = config_of(train={"steps": 5000}), tmp_path / "run"
@@ -534,7 +540,7 @@ def test_a_run_folder_that_is_removed_in_the_middle_ends_the_run_clearly(config_
         run.rename(tmp_path / "gone")
         if how == "once it was followed":
             wait_until(run.is_symlink)
-        shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+        wait_until(lambda: removed(tmp_path / "gone"))
     output, _ = child.communicate()
     assert child.returncode == 1, output
     assert f"{run} was removed while the run was going" in output and "Traceback" not in output

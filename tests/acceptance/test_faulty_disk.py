@@ -134,9 +134,13 @@ def _swept(library: Path, folder: Path, *more: str) -> None:
     assert not short, "\n".join(short)
 
 
-def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path) -> None:
-    """No bug of ours, no wrong hint, nothing wrong that is called done, nothing half written, and the same command again does it."""
-    _swept(disk, tmp_path, "--commands", "check,clean,split,init", "--every", "11", "--most", "4")
+@pytest.mark.parametrize("most", [2, pytest.param(12, marks=pytest.mark.long)])
+def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path, most: int) -> None:
+    """No bug of ours, no wrong hint, nothing wrong that is called done, nothing half written, and the same command again does it.
+
+    most: so many calls of each command fail, one after the other.
+    """
+    _swept(disk, tmp_path, "--commands", "check,clean,split,init", "--every", "11", "--most", str(most))
 
 
 @pytest.mark.long

@@ -130,10 +130,11 @@ def test_a_command_is_held_against_an_earlier_run_of_it(tmp_path: Path) -> None:
 
     options = {"output_dir": "out", "max_steps": "6", "save_steps": "2", "report_to": "none", "use_cpu": "true"}
     words = ["--", sys.executable, script, *(word for name, value in options.items() for word in (f"--{name}", value))]
-    done = holdfast("run", "--callback", "--run", "a", "--json", *words, cwd=tmp_path)
+    ours = ("run", "--callback", "--no-standby", "--json")
+    done = holdfast(*ours, "--run", "a", *words, cwd=tmp_path)
     assert done.returncode == 0 and "compared" not in json.loads(done.stdout), done.stderr
     words[words.index("out")] = "other"
-    done = holdfast("run", "--callback", "--run", "b", "--compare", "a", "--json", *words, "--learning_rate", "0.001", cwd=tmp_path)
+    done = holdfast(*ours, "--run", "b", "--compare", "a", *words, "--learning_rate", "0.001", cwd=tmp_path)
     compared = json.loads(done.stdout)["compared"]
     assert compared["departs"]["what"] == "lr" and compared["says"] in done.stderr
     refused = holdfast("run", "--callback", "--run", "c", "--compare", "nowhere", *words, cwd=tmp_path)

@@ -26,6 +26,7 @@ from holdfast.planning.memory.trained_size import trainable_parameters
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.optim.choose import OPTIMIZERS as UPDATES
 from holdfast.trainer.tasks.text.objective import LOSSES
+from support import forked
 from support.plans import LLAMA
 from support.selection import part_of
 from support.stand import Stand, model_folder
@@ -97,7 +98,7 @@ def test_a_step_of_every_kind_and_objective_is_traced() -> None:
     cases += [{"adapter": {"modules_to_save": ["lm_head"]}, "settings": step}]
     command = [sys.executable, str(ROOT / "benchmarks" / "plan" / "accuracy.py"), "--role", "trace"]
     asked = "".join(json.dumps(draw | case) + "\n" for case in cases)
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=os.environ)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=os.environ | {forked.FORK: ""})
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(found) == len(cases), done.stderr[-2000:]
     assert all(one["peak"] > 0 and one["params"]["trainable"] > 0 for one in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from holdfast.base.files import Json
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.judge.rules import checks
 from holdfast.data.survey.second_look import FEWEST, look_at
+from support import forked
 from support.rounding import but_for_rounding
 
 Call = Callable[..., Json]
@@ -51,7 +53,9 @@ def test_losses_are_those_of_plain_transformers(call: Call, tmp_path: Path) -> N
     file = rows_in(tmp_path)
     answer = call("check", file, "--second-look", "tiny", "--html", tmp_path / "page.html")
     look = answer["second_look"]
-    done = subprocess.run([sys.executable, "-c", PLAIN, str(TINY), str(file)], capture_output=True, text=True, check=True)
+    (script := tmp_path / "plain.py").write_text(PLAIN)
+    command, env = [sys.executable, str(script), str(TINY), str(file)], os.environ | {forked.FORK: ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     plain = json.loads(done.stdout)
     assert (look["rows"], look["model"]) == (40, "tiny")
     assert look["median"] == but_for_rounding(float(np.median(plain)), 100_000)  # the width and mlp of layers, some tokens

@@ -12,11 +12,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from simulated import card
+from support import forked
+
 FOLDER = Path(__file__).parent
 
 
 def run(file: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a Python file that imports `faked.card` before torch; its output is text."""
     paths = os.pathsep.join([str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    told = {"PYTHONPATH": paths, forked.FORK: str(card.library())}
     command = [sys.executable, str(file), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": paths})
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | told)

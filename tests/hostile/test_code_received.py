@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from conftest import make_rows, write_rows
+from holdfast.base import child
+from holdfast.base.child import module_command
 from holdfast.base_model.folder import EMBEDDED
 
 NAMES = (
@@ -67,6 +70,18 @@ def test_no_command_imports_what_lies_in_the_current_folder(folder: Path, comman
         assert not (folder / "imported").exists(), (arguments, (folder / "imported").read_text(), done.stderr)
         assert done.returncode in (0, 1) and "Traceback" not in done.stderr, (arguments, done.stderr)
     assert commands != "of a run" or (folder / "runs" / "run" / "adapter" / "adapter_model.safetensors").exists()
+
+
+def test_every_child_of_ours_is_started_by_the_one_way_that_leaves_the_current_folder_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All jobs of the trainer, shim, writer and standby: what the commands above show of some of them."""
+    monkeypatch.chdir(tmp_path)
+    assert module_command("holdfast.trainer", "train")[1] in ("-P", "-c")
+    source = Path(child.__file__).parents[1]
+    texts = {file.relative_to(source): file.read_text(encoding="utf-8") for file in source.rglob("*.py")}
+    ways = {str(name) for name, text in texts.items() if re.search(r"sys\.executable[^\n]*\"-m\"", text)}
+    assert ways == {"base/child.py"}
 
 
 def test_code_of_a_model_folder_is_not_run_whoever_answers_yes(folder: Path) -> None:

@@ -99,13 +99,16 @@ def test_the_long_commands_work(tmp_path: Path) -> None:
 
 
 def work_through(block: Block, place: Path) -> None:
-    """Run a block's commands in `place`. holdfast itself is started directly where no shell is needed, which is a fork in tests."""
+    """Run a block's commands in `place`. holdfast itself is started directly, also for `> FILE`: a fork in tests."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HOLDFAST_MODELS": str(place / "models.jsonl")}
     for command in commands(block.text):
-        direct = command.startswith("holdfast ") and not FOR_A_SHELL.intersection(command)
-        words = [sys.executable, "-m", *shlex.split(command, comments=True)] if direct else ["bash", "-euc", command]
+        plain, _, file = command.partition(" > ")
+        direct = plain.startswith("holdfast ") and not FOR_A_SHELL.intersection(plain + file)
+        words = [sys.executable, "-m", *shlex.split(plain, comments=True)] if direct else ["bash", "-euc", command]
         done = subprocess.run(words, cwd=place, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, env=environment)
+        if direct and file:
+            (place / file.strip()).write_text(done.stdout)
         assert done.returncode == 0, f"{block.page}: {command}\n{done.stdout}\n{done.stderr}"
 
 

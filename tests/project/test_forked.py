@@ -64,3 +64,15 @@ def test_what_python_reads_at_its_start_makes_it_an_exec(change: dict[str, str])
     assert stem.suits([sys.executable, "-m", "holdfast.trainer", "train"], dict(os.environ))
     assert not stem.suits([sys.executable, "-m", "holdfast.trainer", "train"], os.environ | change)
     assert not stem.suits([sys.executable, "-c", "import holdfast"], dict(os.environ))
+
+
+def test_a_test_may_ask_for_forks_of_python_files_and_with_another_path() -> None:
+    stem = forked.Stem(None, os.environ | forked.LOADED_WITH, "", 0)  # type: ignore[arg-type]
+    script, trainer = [sys.executable, "/tests/script.py", "x"], [sys.executable, "-P", "-m", "holdfast.trainer", "train"]
+    elsewhere = os.environ | {"PYTHONPATH": "/elsewhere"}
+    for command in (script, trainer):
+        assert stem.suits(command, elsewhere | {forked.FORK: ""}) and not stem.suits(command, elsewhere)
+        assert not stem.suits(command, elsewhere | {forked.FORK: "", forked.EXEC: "1"})
+        assert not stem.suits(command, elsewhere | {forked.FORK: "a card's library, of another stem"})
+    assert stem.suits(trainer, os.environ | {"HF_ENDPOINT": "http://127.0.0.1:1"}), "read again in the fork"
+    assert not stem.suits([sys.executable, "holdfast.py"], dict(os.environ))

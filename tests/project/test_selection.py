@@ -29,6 +29,17 @@ def test_of_one_axis_a_third_is_taken() -> None:
     assert choose_part([("nvidia",), ("amd",)]) == [True, False] and choose_part([("alone",)]) == [True]
 
 
+def test_heavy_cells_are_taken_only_where_no_other_has_their_values() -> None:
+    cells = list(product(range(3), range(3)))
+    assert choose_part(cells)[0] and not choose_part(cells, heavy=[0])[0]
+    for heavy in ([0], [0, 1], [0, 1, 2]):
+        taken = [cell for cell, keep in zip(cells, choose_part(cells, heavy), strict=True) if keep]
+        assert all({cell[axis] for cell in taken} == {0, 1, 2} for axis in (0, 1))
+    assert sum(choose_part(cells, heavy=[0, 1, 2])[:3]) == 1, "one of a row that is heavy as a whole"
+    assert choose_part([(name,) for name in "abcdefgh"], heavy=[0, 3]) == [name in "bf" for name in "abcdefgh"]
+    assert choose_part([("alone",)], heavy=[0]) == [True]
+
+
 def test_what_is_left_out_is_still_there_and_no_file_is_left_out_whole() -> None:
     names = heavy_tests()
     assert names and len(set(names)) == len(names)

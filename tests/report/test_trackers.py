@@ -15,6 +15,7 @@ import yaml
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
 from holdfast.report.track import TRACKERS, Tracker, follow, numbers
 from holdfast.run.folder import RunFolder
+from support import forked
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
 
@@ -36,15 +37,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def track(run: Path, name: str, env: dict[str, str]) -> None:
     """Follow the run in a process of its own, as `train` does."""
-    (run / "tracked.json").unlink(missing_ok=True)
-    program = (
-        "import sys; from pathlib import Path; from holdfast.run.folder import RunFolder; from holdfast.report.track import follow\n"
-        "follow(RunFolder(Path(sys.argv[1])), [sys.argv[2]], lambda: True)"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", program, str(run), name]
+    told = run / f"tracked-{name}.json"
+    told.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "holdfast.report.track", str(run), name]
     done = subprocess.run(command, env=os.environ | OFFLINE | env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads((run / "tracked.json").read_text()) == {"step": 5, "incident": 2.0, "incidents": 1}
+    assert json.loads(told.read_text()) == {"step": 5, "incident": 2.0, "incidents": 1}
 
 
 def test_what_is_tracked_of_a_step(run: Path) -> None:
@@ -171,7 +169,7 @@ def test_a_tracker_that_fails_is_told_at_once_and_the_others_go_on(config_of: Ca
     run = tmp_path / "run"
     config = config_of(run={"track": ["wandb", "tensorboard"], "standby": False})
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    child = start("train", config, "--run", run, "--faults", tmp_path / "f.yaml", env={"PYTHONPATH": path})
+    child = start("train", config, "--run", run, "--faults", tmp_path / "f.yaml", env={"PYTHONPATH": path, forked.FORK: ""})
     wait_until(lambda: (run / "events.jsonl").exists() and events(run, "tracking_failed"))
     wait_until(lambda: (run / "steps.jsonl").exists() and len(lines(run / "steps.jsonl")) == 2)
     kill(processes_of(run)["trainer"])

@@ -34,7 +34,7 @@ def _jsonl(first: int, count: int) -> str:
 
 
 @pytest.fixture
-def hub(exec_only: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DataHub]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DataHub]:
     """A hub, with a cache of its own and no token; for this process and its children."""
     with data_hub() as made:
         cache = tmp_path / "hf" / "hub"

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from support import forked
+
 _HERE = Path(__file__).parent
 _SOURCE = _HERE / "card.cpp"
 _COMPILER = shutil.which("g++") or shutil.which("c++")
@@ -84,4 +86,5 @@ def run(file: Path | str, *arguments: object, **options: Any) -> subprocess.Comp
     given = environment(everywhere=True, **options)
     given["PYTHONPATH"] = os.pathsep.join([given["PYTHONPATH"], str(_HERE.parent), str(_HERE)])
     command = [sys.executable, str(file), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | given, stdin=subprocess.DEVNULL, check=False)
+    env = os.environ | given | {forked.FORK: ""}
+    return subprocess.run(command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)

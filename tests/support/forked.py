@@ -7,6 +7,9 @@ command line that an exec gives. A process that itself starts others brings a st
 Where the simulated card's folder is on PYTHONPATH, what it does at a start is done in the fork, torch being there already. Such
 processes have a stem of their own, which loads the card's library before torch: what torch found then, it finds for ever.
 
+Where a test asks for it (`HOLDFAST_TESTS_FORK` in the environment: a simulated card's library, or nothing), a Python file is a fork,
+too, and so is what has another PYTHONPATH: modules are looked for there unless they are imported already.
+
 What differs from an exec: torch is in `sys.modules` of a process that never asks for it, and what the loader or glibc read at a start
 (LD_PRELOAD, MALLOC_*) is the stem's. So anything that changes what Python or torch read at their start is still an exec, and so is
 everything with HOLDFAST_TESTS_EXEC in its environment.
@@ -42,10 +45,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-EXEC = "HOLDFAST_TESTS_EXEC"
+EXEC, FORK = "HOLDFAST_TESTS_EXEC", "HOLDFAST_TESTS_FORK"
 _CARD, _CARD_SITE = "SIMULATED_CARD", str(Path(__file__).parents[1] / "simulated" / "site")
 _ROOM = 16384  # bytes for a command line, kept free in the stem's own
 _HIGH = 512  # descriptors from here on are ours
+_HUGE, _COLLAPSE = 2 << 20, 25  # a huge page's bytes; madvise: make them now. Kernels before 6.1 know no such thing, and nothing changes
 _SUBREAPER = 36  # prctl: a process whose parent died becomes the child of the nearest ancestor that asked for it
 # as trainers have them: what is read when torch and what lies below it are loaded
 LOADED_WITH = {
@@ -64,7 +68,20 @@ _READ_BY_RANKS = ("TORCH_NCCL_", "TORCH_FR_")  # when the first group of them is
 _READ_BY_TORCH = ("HF_", "TRANSFORMERS_", "TORCH", "PYTORCH", "KMP", "MKL", "ATEN", "DNNL", "ONEDNN", "GOMP")
 # the second is set by an import; the last two, like all that a card's own libraries read, are read when a card is first asked for
 _TOLD_LATER = ("PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK")
-_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer")  # and what starts somebody else's command
+_READ_AGAIN = ("HF_ENDPOINT", "HF_HOME", "HF_TOKEN")  # in the fork, where a test has a hub of its own
+_CHILDLESS = ("holdfast.trainer", "holdfast.processes.writer", "holdfast.machine.readings.keep")  # and what starts somebody else's command
+_VERBS = (
+    "models",
+    "status",
+    "diagnose",
+    "explain",
+    "schema",
+    "completion",
+    "report",
+    "stop",
+    "--version",
+    "--help",
+)  # and commands
 
 _libc = ctypes.CDLL(None)
 _exec = getattr(subprocess, "_fork_exec", None)  # not part of its interface; where it has another name, all is an exec
@@ -90,12 +107,12 @@ class Stem:
         if (card.get("library") or "") != self.library or (module == "holdfast.trainer" and "gone_after" in card):
             return False
         environment = _without_card(environment)
-        if args[:1] != [sys.executable] or module.partition(".")[0] != "holdfast" or EXEC in environment:
+        forks = FORK in environment if module.endswith(".py") else module.partition(".")[0] == "holdfast"
+        if args[:1] != [sys.executable] or EXEC in environment or not forks:
             return False
-        if module != "holdfast.trainer":
-            return _of(environment, _READ_BY_PYTHON) == _of(self.born_with, _READ_BY_PYTHON)
-        read = _READ_BY_PYTHON + _READ_BY_TORCH
-        return _of(LOADED_WITH | environment, read) == _of(self.born_with, read)
+        read = _READ_BY_PYTHON + (_READ_BY_TORCH if module == "holdfast.trainer" else ())
+        told, born = _of((LOADED_WITH if module == "holdfast.trainer" else {}) | environment, read), _of(self.born_with, read)
+        return (told | {"PYTHONPATH": ""} == born | {"PYTHONPATH": ""}) if FORK in environment else told == born
 
     def spawn(self, order: dict[str, Any], descriptors: list[int]) -> int:
         """A new child of this process; its pid."""
@@ -115,13 +132,15 @@ class Stem:
 def _card_of(environment: dict[str, str]) -> dict[str, Any]:
     """The simulated card that a fork can be given: any but a Radeon, which torch has to see when it is loaded."""
     first = environment.get("PYTHONPATH", "").partition(os.pathsep)[0]
-    card: dict[str, Any] = json.loads(environment.get(_CARD, "{}")) if first == _CARD_SITE else {}
+    if first != _CARD_SITE:
+        return {"library": environment.get(FORK, "")}
+    card: dict[str, Any] = json.loads(environment.get(_CARD, "{}"))
     return {} if "hip" in card else card
 
 
 def _without_card(environment: dict[str, str]) -> dict[str, str]:
     """The same without a simulated card that a fork can be given."""
-    if not _card_of(environment):
+    if not _card_of(environment) or not environment.get("PYTHONPATH", "").startswith(_CARD_SITE):
         return environment
     rest = environment["PYTHONPATH"].partition(os.pathsep)[2]
     kept = {name: value for name, value in environment.items() if name not in (_CARD, "PYTHONPATH")}
@@ -129,13 +148,15 @@ def _without_card(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _module(args: list[str]) -> list[str]:
-    """The module and its arguments of `python -m ...` or `python -P -m ...`; nothing of another command."""
+    """The module, or Python file, and its arguments of `python [-P] -m ...` or `python FILE`; nothing of another command."""
+    if args[1:] and args[1].endswith(".py"):
+        return args[1:]
     rest = args[2:] if args[1:2] == ["-P"] else args[1:]
     return rest[1:] if rest[:1] == ["-m"] else []
 
 
 def _of(environment: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
-    later = {name for name in environment if name in _TOLD_LATER or name.startswith(_READ_BY_RANKS)}
+    later = {name for name in environment if name in (*_TOLD_LATER, *_READ_AGAIN) or name.startswith(_READ_BY_RANKS)}
     return {name: value for name, value in environment.items() if name.startswith(beginnings) and name not in later}
 
 
@@ -223,7 +244,8 @@ def _serve(channel: socket.socket, born_with: dict[str, str], library: str) -> N
 def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_with: dict[str, str], library: str) -> None:
     """Be the process that is ordered, to its end."""
     module, *arguments = _module(order["args"])
-    stem = None if module in _CHILDLESS or "--command" in arguments[:1] else _another(channel, files, born_with, library)
+    alone = module in _CHILDLESS or "--command" in arguments[:1] or (module == "holdfast" and not set(_VERBS).isdisjoint(arguments[:1]))
+    stem = None if alone else _another(channel, files, born_with, library)
     if order["new_session"]:
         os.setsid()
     _name(order["args"])
@@ -236,6 +258,8 @@ def _be(order: dict[str, Any], files: list[int], channel: socket.socket, born_wi
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    if "HF_ENDPOINT" in os.environ:
+        importlib.reload(sys.modules["huggingface_hub.constants"])  # whose names are asked for when they are needed
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
@@ -299,19 +323,25 @@ def _name(args: list[str]) -> None:
 
 def _run(module: str, arguments: list[str], safely: bool) -> int:
     """`python -m module`, or `python -P -m module`; its exit code."""
+    script = module.endswith(".py")
     if safely:
         del sys.path[0]
     else:
-        sys.path[0] = str(Path.cwd())
-    sys.argv = ["-m", *arguments]
-    sys.orig_argv = [sys.executable, *(["-P"] if safely else []), "-m", module, *arguments]
+        sys.path[0] = str(Path(module).parent if script else Path.cwd())
+    if FORK in os.environ:
+        sys.path[1 - safely : 1 - safely] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv = [module if script else "-m", *arguments]
+    sys.orig_argv = [sys.executable, *(["-P"] if safely else []), *([] if script else ["-m"]), module, *arguments]
     if _CARD in os.environ:
         sys.path.insert(1 - safely, _CARD_SITE)
         runpy.run_path(str(Path(_CARD_SITE, "sitecustomize.py")))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            if script:
+                runpy.run_path(module, run_name="__main__")
+            else:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
         code: Any = 0
     except SystemExit as end:
         code = end.code
@@ -363,6 +393,18 @@ def _load(library: str) -> None:
     libraries._read_models_once = lambda: None
     _forget_exits()
     gc.freeze()
+    _use_huge_pages()
+
+
+def _use_huge_pages() -> None:
+    """Have what is in memory in pages of 2 MiB where the kernel makes them: a fork then copies a list of hundreds, not of 90,000."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        places, rights, _, _, _, *named = line.split()
+        if rights == "rw-p" and named in ([], ["[heap]"]):
+            begin, end = (int(place, 16) for place in places.split("-"))
+            begin, end = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
+            if begin < end:
+                _libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _COLLAPSE)
 
 
 def _forget_exits() -> None:
@@ -379,6 +421,7 @@ if __name__ == "__main__":
     end = socket.socket(fileno=int(sys.argv[1]))
     environment, library = dict(os.environ), sys.argv[2]
     sys.modules["support"] = types.ModuleType("support")
+    sys.modules["support"].__path__ = [str(Path(__file__).parent)]
     sys.modules["support.forked"] = sys.modules["__main__"]  # for `before`
     _load(library)
     _serve(end, environment, library)

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,28 +33,35 @@ def takes_part() -> bool:
     return bool(os.environ.get(_PART))
 
 
-def choose_part(cells: Sequence[tuple[Hashable, ...]]) -> list[bool]:
-    """Return of each cell whether it is in the part: those along a diagonal, and one for each value that none of these has."""
+def choose_part(cells: Sequence[tuple[Hashable, ...]], heavy: Collection[int] = (), share: int = _SHARE) -> list[bool]:
+    """Return of each cell whether it is in the part: those along a diagonal, and one for each value that none of these has.
+
+    heavy: the places of cells that are taken only where no other has their values; share: a part is about so much of them. Of a single
+    axis it is so much of those that are not heavy.
+    """
+    if cells and len(cells[0]) == 1:
+        light = ([at for at in range(len(cells)) if at not in heavy] or [*range(len(cells))])[::share]
+        return [at in light for at in range(len(cells))]
     places: list[dict[Hashable, int]] = [{} for _ in cells[0]] if cells else []
     for cell in cells:
         for axis, value in zip(places, cell, strict=True):
             axis.setdefault(value, len(axis))
-    kept = [sum(axis[value] for axis, value in zip(places, cell, strict=True)) % _SHARE == 0 for cell in cells]
-    if len(places) > 1:
-        covered = {entry for cell, keep in zip(cells, kept, strict=True) if keep for entry in enumerate(cell)}
-        for at, cell in enumerate(cells):
-            if not set(enumerate(cell)) <= covered:
-                kept[at] = True
-                covered |= set(enumerate(cell))
+    kept = [sum(axis[value] for axis, value in zip(places, cell, strict=True)) % share == 0 for cell in cells]
+    kept = [keep and at not in heavy for at, keep in enumerate(kept)]
+    covered = {entry for cell, keep in zip(cells, kept, strict=True) if keep for entry in enumerate(cell)}
+    for at, cell in sorted(enumerate(cells), key=lambda entry: entry[0] in heavy):
+        if not set(enumerate(cell)) <= covered:
+            kept[at] = True
+            covered |= set(enumerate(cell))
     return kept
 
 
-def part_of(cells: Iterable[Cell]) -> list[Cell]:
-    """Return those of the cells, tuples of an axis's value each or values of a single axis, that this run takes."""
+def part_of(cells: Iterable[Cell], share: int = _SHARE) -> list[Cell]:
+    """Return those of the cells, tuples of an axis's value each or values of a single axis, that this run takes: about one of `share`."""
     found = list(cells)
     if not takes_part():
         return found
-    kept = choose_part([cell if isinstance(cell, tuple) else (cell,) for cell in found])
+    kept = choose_part([cell if isinstance(cell, tuple) else (cell,) for cell in found], share=share)
     return [cell for cell, keep in zip(found, kept, strict=True) if keep]
 
 
@@ -114,7 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             columns = {
                 tuple(cell.callspec.indices[name] for cell in cells) for name in cells[0].callspec.params
             }  # one for each `parametrize`
-            kept = choose_part(list(zip(*sorted(columns), strict=True)))
+            kept = choose_part(list(zip(*sorted(columns), strict=True)), [at for at, cell in enumerate(cells) if cell.nodeid in heavy])
             left_out |= {cell for cell, keep in zip(cells, kept, strict=True) if not keep}
         if left_out:
             config.hook.pytest_deselected(items=list(left_out))

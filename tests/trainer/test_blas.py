@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from support import forked
 
 _CHILD = """
 import os
@@ -23,7 +26,8 @@ for value in ("0", "1", None):
 """
 
 
-def test_hipblaslt_is_switched_off_by_the_variable_whatever_torch_reads() -> None:
-    environment = {name: text for name, text in os.environ.items() if name != "TORCH_BLAS_PREFER_HIPBLASLT"}
-    child = subprocess.run([sys.executable, "-c", _CHILD], env=environment, capture_output=True, text=True, check=True)
+def test_hipblaslt_is_switched_off_by_the_variable_whatever_torch_reads(tmp_path: Path) -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "TORCH_BLAS_PREFER_HIPBLASLT"} | {forked.FORK: ""}
+    (script := tmp_path / "child.py").write_text(_CHILD)
+    child = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
     assert child.stdout.splitlines() == ["0 cublas", "1", "None"]
