@@ -167,7 +167,7 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     failed = lab.outcome(TrialChange(tuple(rows)))
     first = _traced(lab, rows, failed).get("first_nonfinite")
     rest = "the step goes through without it" if left else "it is all the step has"
-    text = f"{seen}, {rest}{_where(first)}; {failure(failed)}"
+    text = f"{seen}, {rest}{_where(first)}; {failure(failed)}{_in_fp32(lab, rows, failed)}"
     cause = first["cause"] if first else None
     return lab.verdict("rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
 
@@ -190,6 +190,20 @@ def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
 def _traced(lab: Lab, samples: list[int], failed: Json) -> Json:
     """Run a trial that looks for the first operation whose result is not finite; empty where these samples failed otherwise."""
     return lab.outcome(TrialChange(tuple(samples), trace=True)) if failed["ending"] == "finished" else {}
+
+
+def _in_fp32(lab: Lab, rows: list[int], failed: Json) -> str:
+    """Say so where accused rows are finite in fp32: they may be right, and it is the number format that cannot hold them."""
+    if failed["ending"] != "finished" or lab.settings.dtype == "fp32":
+        return ""
+    try:
+        if lab.fails(TrialChange(tuple(rows), {"dtype": "fp32"})):
+            return ""
+    except TrialsSpent:
+        return ""
+    return (
+        f"; in fp32 the same goes through: {lab.settings.dtype} is what fails there, and train.precision: fp32 would keep what is left out"
+    )
 
 
 def _where(first: Json | None) -> str:
