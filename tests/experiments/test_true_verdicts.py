@@ -14,7 +14,7 @@ from holdfast.config.config import Config
 from holdfast.experiments.check import precision as precision_item
 from holdfast.experiments.check.bench import Bench
 from holdfast.experiments.check.bits import order
-from holdfast.experiments.check.precision import SHAPES, precision
+from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
 from holdfast.experiments.compare import compare
 from holdfast.run.sampling.step_table import StepTable
@@ -115,6 +115,23 @@ def test_precision_ends_in_time_and_passes_only_what_it_computed(monkeypatch: py
     assert found.verdict == ("passed" if whole else "unknown"), found
     assert whole or ("no answer within 240 s" in found.why and "max_tokens" in found.next)
     assert not whole or found.numbers["shapes"] == len(SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "labels", "loss", "holds"),
+    [
+        ("bf16", 20, 2.0 * 1.0054, True),  # SmolLM2's shortest row; its other numbers are those of a healthy bf16 run
+        ("bf16", 20, 2.0 * 1.05, False),
+        ("bf16", 2, 2.0 * 1.05, False),
+        ("bf16", 2000, 2.0 * 1.0054, False),
+        ("fp32", 20, 2.0 * 1.0054, False),
+    ],
+)
+def test_sixteen_bits_are_not_accused_of_rounding_a_few_labels(dtype: str, labels: int, loss: float, holds: bool) -> None:
+    row = {"step": 1, "finite": True, "loss": 2.0, "labels": labels}
+    mine = row | {"loss": loss, "gradient_gap": 0.0, "scale": 1.0, "layers": [], "worst": "lora_B"}
+    found = apart(dtype, {"rows": [row]}, {"ending": "finished", "rows": [mine]})
+    assert found["holds"] is holds, found
 
 
 class Fullest:

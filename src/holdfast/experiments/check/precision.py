@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from holdfast.experiments.laboratory import finished, how
 SHAPES = ("shortest", "longest", "fullest", "awkward")
 _ALL_S = 240.0  # after which nothing is begun, and what is under way is ended
 _LATE = f"no end within {_ALL_S:.0f} s"
+_LABELS, _WIDEST = 256, 4.0  # of a shape that the tolerances of 16 bits are for; times as wide at the most, where it has fewer
 _WARM = 3  # steps before the state they all begin from: a fresh adapter has half of its gradients 0
 
 
@@ -54,7 +56,7 @@ def apart(dtype: str, reference: Json, outcome: Json) -> Json:
     """Measure how far a course is from the reference, step by step: {holds, ...}; holds: None where it could not be computed here."""
     if not finished(outcome):
         return {"holds": None, "why": how(outcome)}
-    limits, worst = TOLERANCES[dtype], {"loss": 0.0, "gradient": 0.0, "scale": 0.0}
+    worst = {"loss": 0.0, "gradient": 0.0, "scale": 0.0}
     facts: Json = {"holds": True, "why": ""}
     for number, (theirs, mine) in enumerate(zip(reference["rows"], outcome["rows"], strict=False)):
         shape = SHAPES[number] if number < len(SHAPES) else f"step {number + 1}"
@@ -63,6 +65,7 @@ def apart(dtype: str, reference: Json, outcome: Json) -> Json:
             where = f"first in {layer}" if layer else "in no layer's output, so in the loss or the backward pass"
             return facts | {"holds": False, "why": f"not finite at the {shape} shape, {where}", "first_layer": layer, "shape": shape}
         gaps = _gaps(theirs, mine)
+        limits = allowed(dtype, theirs.get("labels"))
         worst = {name: max(worst[name], gaps[name]) for name in worst}
         if facts["holds"] and (over := [name for name in worst if gaps[name] > limits[name]]):
             layer = first_apart(mine["layers"], limits["layer"])
@@ -75,6 +78,15 @@ def apart(dtype: str, reference: Json, outcome: Json) -> Json:
     facts |= {"shapes": min(len(reference["rows"]), len(outcome["rows"]))}
     facts |= {"loss_gap": worst["loss"], "gradient_gap": worst["gradient"], "scale_gap": worst["scale"]}
     return facts | {"most_apart": most and most["layer"], "layer_gap": most and most["gap"]}
+
+
+def allowed(dtype: str, labels: int | None) -> dict[str, float]:
+    """Return how far a shape may be off. Each label's loss is rounded by itself in 16 bits: the fewer there are, the less averages out."""
+    limits = TOLERANCES[dtype]
+    if dtype == "fp32" or not labels:
+        return limits
+    wider = min(_WIDEST, max(1.0, math.sqrt(_LABELS / labels)))
+    return limits | {name: wider * limits[name] for name in ("loss", "scale")}
 
 
 def _gaps(theirs: Json, mine: Json) -> dict[str, float]:
