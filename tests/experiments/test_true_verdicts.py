@@ -11,9 +11,11 @@ import torch
 
 from holdfast.base.files import Json
 from holdfast.config.config import Config
+from holdfast.diagnosis.health_signs import first_word
 from holdfast.experiments.check import precision as precision_item
 from holdfast.experiments.check.bench import Bench
 from holdfast.experiments.check.bits import order
+from holdfast.experiments.check.first import first
 from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
 from holdfast.experiments.compare import compare
@@ -149,6 +151,30 @@ def test_a_run_of_another_config_accuses_no_machine_of_being_slow(alike: bool, v
     found = speed(bench_of(Fullest(), last_run=last, work=1e10))
     assert found.verdict == verdict and ("of another config" in found.why) is not alike
     assert "10% of what this device multiplies at its best" in found.why
+
+
+OF_RATE_30 = (
+    [5.97, 5.949, 5.891, 5.973, 5.957, 5.961, 5.972, 5.941, 5.955, 5.983],
+    [0.28, 1.6, 13.7, 3.6, 21.3, 36.7, 94.1, 77.2, 83.6, 181.6],
+)
+COURSES: dict[str, tuple[list[float], list[float], bool]] = {
+    "a rate of 30": (*OF_RATE_30, False),
+    "the same norms, and it learns": ([5.97 - 0.1 * at for at in range(10)], OF_RATE_30[1], True),
+    "one odd row, whose gradient is clipped": (OF_RATE_30[0], [0.28] * 9 + [20.0], True),
+    "a hard batch now and then": ([2.0, 2.6, 1.9, 2.0, 2.7, 2.0, 1.9, 2.1, 2.0, 2.0], [1.0, 1.2] * 5, True),
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_rate_that_makes_gradients_swell_is_not_healthy(name: str) -> None:
+    losses, norms, healthy = COURSES[name]
+    rows = [
+        {"step": at + 1, "loss": loss, "grad_norm": norm, "finite": True} for at, (loss, norm) in enumerate(zip(losses, norms, strict=True))
+    ]
+    lab: Any = SimpleNamespace(ask=lambda *_, **__: {"ending": "finished", "rows": rows})
+    found = first(bench_of(lab, facts={"steps": 10, "rows": {"vocabulary": 400}}))
+    assert (found.verdict == "passed") is healthy and found.why.startswith("healthy") is healthy, found
+    assert first_word(rows, {}).startswith("healthy") is healthy
 
 
 # ---- tune

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import time
@@ -88,6 +90,8 @@ def forget_peak() -> bool:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats()
     try:
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)  # what was freed and is kept for later would count as in use
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False
