@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,7 @@ from holdfast.experiments.check.first import first
 from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
 from holdfast.experiments.compare import compare
+from holdfast.experiments.tune.climb import Climb, Rung
 from holdfast.run.sampling.step_table import StepTable
 from holdfast.trainer.common.device import forget_peak, peak_since
 from holdfast.trainer.jobs.laboratory import rows as rows_of_laboratory
@@ -191,6 +194,23 @@ def test_the_peak_of_an_experiment_is_not_that_of_the_one_before() -> None:
     assert peak_since(cpu, False) is None
     if forgotten:
         assert first is not None and second is not None and first - second > 128 << 20
+
+
+@pytest.mark.parametrize(("gain", "kept", "least"), [(1.0, 20, 0), (1.8, 400, 380)])
+def test_a_rung_is_kept_by_its_speed_and_not_by_other_work(monkeypatch: pytest.MonkeyPatch, gain: float, kept: int, least: int) -> None:
+    """Four hundred races on a machine where speeds scatter by a fifth: of equals at most one in twenty is called faster."""
+    chance = random.Random(3)
+
+    def speed_of(_: Climb, settings: Json, __: Json) -> tuple[float, int]:
+        return 100.0 * settings.get("gain", 1.0) * math.exp(chance.gauss(0, 0.14)), 1
+
+    monkeypatch.setattr(Climb, "_speed", speed_of)
+    verdicts = []
+    for _ in range(400):
+        rung = Rung("sdpa")
+        Climb(bench_of(None), {}, lambda _: None)._race(rung, {"gain": gain}, {})
+        verdicts.append(rung.verdict)
+    assert least <= verdicts.count("kept") <= kept
 
 
 # ---- compare
