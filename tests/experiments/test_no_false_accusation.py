@@ -137,7 +137,21 @@ def at_random(chance: random.Random, _lengths: list[int]) -> Fault:
     return Fault(lambda seen: seen.chance.random() < odds)
 
 
-@pytest.mark.parametrize(("cases", "fault_of"), [(2000, random_fault), (1000, at_random)], ids=["all kinds", "purely random"])
+def in_a_large_micro_batch(chance: random.Random, lengths: list[int]) -> Fault:
+    """It fails with one row where its micro-batch has so many tokens: whoever is long enough beside it is innocent."""
+    one = chance.randrange(len(lengths))
+    low = lengths[one] + chance.randint(5, 60)
+    remedies = {"smaller-micro-batch", "no-packing"}
+    return Fault(
+        lambda seen: any(one in batch and low <= sum_ for batch, sum_ in zip(seen.batches, seen.tokens, strict=True)), {one}, remedies
+    )
+
+
+@pytest.mark.parametrize(
+    ("cases", "fault_of"),
+    [(2000, random_fault), (1000, at_random), (300, in_a_large_micro_batch)],
+    ids=["all kinds", "purely random", "one row in a large micro-batch"],
+)
 def test_random_faults_accuse_nobody(cases: int, fault_of: Callable[[random.Random, list[int]], Fault]) -> None:
     """At most one false accusation of rows or settings in a hundred investigations."""
     wrong = false_ones(cases, 6, fault_of)

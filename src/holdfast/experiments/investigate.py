@@ -9,7 +9,7 @@ from holdfast.base.files import Json
 from holdfast.book.kinds.remedy import RemedyCard
 from holdfast.diagnosis.divergence import left_level
 from holdfast.experiments.replay import TrialChange, TrialsSpent, failure
-from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
+from holdfast.experiments.search import guilty, same_size_sets, smallest_failing, swapped_by_length
 from holdfast.experiments.state import blame_the_rate, blame_the_state
 from holdfast.experiments.trials import Lab, NoAnswer
 from holdfast.run.types import Verdict
@@ -150,8 +150,9 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
         if len(smallest) > 2:
             return None  # so many that fail together only are a shape
         others = sorted(_company(lab, [one for one in left if one not in smallest]), key=lambda one: _length(lab, one))
-        alike = same_size_sets(smallest, others, {one: _length(lab, one) for one in left})
-        rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike)
+        lengths = {one: _length(lab, one) for one in left}
+        alike, as_long = same_size_sets(smallest, others, lengths), swapped_by_length(smallest, others, lengths)
+        rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike, as_long)
         if not rows:
             return None
         blamed.append(rows)
