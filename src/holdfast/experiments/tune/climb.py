@@ -133,7 +133,9 @@ class Climb:
 
         Faster or slower is what was so in each alternation: in one alone, other work may have made it so.
         """
-        below, above, peaks = [], [], []
+        below: list[float] = []
+        above: list[float] = []
+        peaks: list[int] = []
         for number in range(_ROUNDS + _AGAIN):
             if number == _ROUNDS and _told_in_each(below, above) == "no difference told":
                 break
