@@ -137,7 +137,21 @@ def at_random(chance: random.Random, _lengths: list[int]) -> Fault:
     return Fault(lambda seen: seen.chance.random() < odds)
 
 
-@pytest.mark.parametrize(("cases", "fault_of"), [(2000, random_fault), (1000, at_random)], ids=["all kinds", "purely random"])
+def in_a_large_micro_batch(chance: random.Random, lengths: list[int]) -> Fault:
+    """It fails with one row where its micro-batch has so many tokens: whoever is long enough beside it is innocent."""
+    one = chance.randrange(len(lengths))
+    low = lengths[one] + chance.randint(5, 60)
+    remedies = {"smaller-micro-batch", "no-packing"}
+    return Fault(
+        lambda seen: any(one in batch and low <= sum_ for batch, sum_ in zip(seen.batches, seen.tokens, strict=True)), {one}, remedies
+    )
+
+
+@pytest.mark.parametrize(
+    ("cases", "fault_of"),
+    [(2000, random_fault), (1000, at_random), (300, in_a_large_micro_batch)],
+    ids=["all kinds", "purely random", "one row in a large micro-batch"],
+)
 def test_random_faults_accuse_nobody(cases: int, fault_of: Callable[[random.Random, list[int]], Fault]) -> None:
     """At most one false accusation of rows or settings in a hundred investigations."""
     wrong = false_ones(cases, 6, fault_of)
@@ -211,3 +225,20 @@ def test_all_investigations_of_a_step_share_its_trials(tmp_path: Path) -> None:
 
 def test_changes_that_ask_for_other_kernels_are_not_the_same() -> None:
     assert TrialChange((1,)).key() == TrialChange((1,)).key() != TrialChange((1,), deterministic=True).key()
+
+
+@pytest.mark.parametrize(("dtype", "only_there", "told"), [("bf16", True, True), ("bf16", False, False), ("fp32", False, False)])
+def test_a_row_that_only_the_number_format_cannot_hold_is_told_from_one_that_is_wrong(dtype: str, only_there: bool, told: bool) -> None:
+    bad = Fault(lambda seen: any(3 in batch for batch in seen.batches) and (seen.settings.dtype != "fp32" or not only_there), {3})
+
+    def verdict(most: int) -> Verdict:
+        lab = lab_of(bad, [20 + one for one in range(8)], random.Random(1), dtype=dtype, deterministic=True)
+        plays, lab.most_trials = lab.replay, most
+        lab.replay = lambda change: plays(change) | {"ending": "finished", "loss": 5.0, "grad_norm": None}
+        return investigate(lab, (), 2, CARDS)
+
+    found = verdict(60)
+    assert (found.kind, found.rows) == ("rows", (3,)), found
+    assert ("in fp32 the same goes through: bf16 is what fails there" in found.evidence) is told
+    without = verdict(found.trials - told)
+    assert (without.kind, without.rows) == ("rows", (3,)), "the last trial is no condition of the verdict"

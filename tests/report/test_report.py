@@ -172,9 +172,9 @@ def test_the_report_counts_what_is_noted_of_rows_that_are_trained_on() -> None:
 
 def test_pages_of_tables_have_the_look_of_the_others_and_escape_what_they_tell() -> None:
     told = check_page("<i>x", {"items": [{"id": "a", "verdict": "failed", "why": "<b>", "numbers": {}, "next": None}], "start": {}})
-    rehearsal = dict.fromkeys(("survived", "identical", "attempts", "found_cause", "found_remedy", "trials", "seconds"), True)
+    rehearsal = dict.fromkeys(("struck", "survived", "identical", "attempts", "found_cause", "found_remedy", "trials", "seconds"), True)
     drilled = drill_page.page([rehearsal | {"name": "<b>kill", "identical": False}], "one")
-    for text, verdict in ((told, "verdict bad"), (drilled, "verdict"), (table_page("t", "likely", []), "quiet")):
+    for text, verdict in ((told, "verdict bad"), (drilled, "verdict bad"), (table_page("t", "likely", []), "quiet")):
         assert "<b>" not in text and "<i>" not in text and "Content-Security-Policy" in text and f'<p class="{verdict}">' in text
     assert '<td class=bad data-head="verdict">failed</td>' in told and re.search('<td class=bad data-head="[^"]+">NO</td>', drilled)
 

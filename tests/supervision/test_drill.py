@@ -14,8 +14,9 @@ from conftest import ROOT, holdfast, start, wait_until
 from holdfast.base.files import read_json
 from holdfast.base.identity import alive
 from holdfast.config.faults import FaultFile
+from holdfast.report.drill_page import line, page
 from holdfast.supervision.drill.rehearsals import MISLEADING, Rehearsal, of_faults, quick, rehearsals
-from holdfast.supervision.drill.training import judged
+from holdfast.supervision.drill.training import judged, struck
 
 TRAINER = ROOT / "tests/support/fake_trainer.py"
 FIELDS = {"name", "survived", "identical", "attempts", "found_cause", "found_remedy", "seconds"}
@@ -58,6 +59,19 @@ def test_at_least_forty_faults_are_rehearsed_each_by_its_own_name_and_half_of_th
 def test_a_verdict_follows_from_what_came_of_it(asked: dict[str, Any], summary: dict[str, Any], row: dict[str, Any]) -> None:
     told = judged(Rehearsal("r", (), **asked), summary, {"artifact_sha256": "a"})
     assert {name: told[name] for name in row} == row
+
+
+def test_a_fault_that_never_came_was_not_survived(tmp_path: Path) -> None:
+    """The row it waits for may be held out, the step beyond the run's end."""
+    log = tmp_path / "attempts/001/output.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("step 3\nfault: torn\nit is not a fault: late\nno kernel image\n")
+    assert struck(tmp_path, [{"name": "torn"}, {"name": "x", "message": "no kernel image"}])
+    assert not struck(tmp_path, [{"name": "torn"}, {"name": "late"}])
+    told = judged(Rehearsal("r", ()), {"status": "finished", "artifact_sha256": "a", "attempts": 1}, {"artifact_sha256": "a"})
+    row = told | {"seconds": 1.0, "trials": 0, "struck": False}
+    assert "survived" not in line(row) and "NOT STRUCK" in line(row) and "survived" in line(row | {"struck": True})
+    assert "NO" in page([row], "")
 
 
 def test_a_users_own_faults_are_rehearsed_one_at_a_time() -> None:

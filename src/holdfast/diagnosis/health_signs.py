@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from holdfast.base.files import Json
 from holdfast.book.kinds.sign import Sign, column
 from holdfast.diagnosis.divergence import above_start
 
+_NEWEST, _HARDLY, _TIMES = 5, 0.99, 100  # losses; of the first one; times the first norm
 FIRST_WORD_AT = 10  # steps after which a run is called healthy, or not
 
 
@@ -35,11 +37,18 @@ def ills(summary: Json) -> list[Json]:
     return [one for one in summary.get("health") or () if one["cause"] and one["lasts"]]
 
 
+def swelling(losses: Sequence[float], norms: Sequence[float]) -> str:
+    """Say that the gradients have grown many times over and the loss has hardly fallen, as with too high a rate; else empty."""
+    if not losses or not norms or median(losses[-_NEWEST:]) <= _HARDLY * losses[0] or not max(norms) > _TIMES * norms[0] > 0:
+        return ""
+    return f"the gradient norm has grown {max(norms) / norms[0]:,.0f}-fold and the loss has hardly fallen, as with too high a rate,"
+
+
 def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
     """Judge the first steps in one sentence."""
     if oddities:
         return f"after {len(steps)} steps: {'; '.join(oddities.values())}"
     losses, norms = column(steps, "loss"), column(steps, "grad_norm")
-    standing = "the loss is higher than it began" if above_start(losses) else "healthy"
+    standing = "the loss is higher than it began" if above_start(losses) else swelling(losses, norms) or "healthy"
     course = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
     return f"{standing} after {len(steps)} steps: {course}"

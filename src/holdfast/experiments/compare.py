@@ -174,11 +174,12 @@ def changed(one: Json, other: Json) -> list[str]:
         found.append(rows)
     if one["model"] != other["model"] and "model" not in found:
         found.append("model")
-    before, after = flat(one["settings"]), flat(other["settings"])
-    found += [f"settings.{key}" for key in {**before, **after} if before.get(key) != after.get(key)] if not found else []
-    before, after = flat(one["machine"]), flat(other["machine"])
-    found += [f"machine.{key}" for key in {**before, **after} if before.get(key) != after.get(key)]
-    return found
+    return (found or _apart_in("settings", one, other)) + _apart_in("machine", one, other)
+
+
+def _apart_in(part: str, one: Json, other: Json) -> list[str]:
+    before, after = flat(one[part]), flat(other[part])
+    return [f"{part}.{key}" for key in {**before, **after} if before.get(key) != after.get(key)]
 
 
 def level(facts: Json) -> tuple[float, float]:
@@ -209,11 +210,30 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
             "cause": "noise",
             "evidence": f"{pair}: the end losses differ by less than their noise, whatever differs ({_told(what)}){out}",
         }
+    else:
+        yield _nothing_differs(pair, a, b)
     speeds = a["tokens_per_second"], b["tokens_per_second"]
     if all(speeds) and abs(speeds[0] - speeds[1]) > _FASTER * max(speeds):
-        of_speed = [key for key in what if _of_speed(key)]
+        of_speed = [key for key in what if _of_speed(key)] or _apart_in("settings", a, b)
         cause = _one(of_speed) if of_speed else "other work on the machine, or cannot be told"
-        yield {"cause": cause, "evidence": f"{pair}: {speeds[0]:,.0f} and {speeds[1]:,.0f} tokens/s; {_told(of_speed)}"}
+        told = (
+            f"{_told(of_speed)}; other work on the machine is not ruled out"
+            if of_speed
+            else "nothing that is known to bear on speed differs"
+        )
+        yield {"cause": cause, "evidence": f"{pair}: {speeds[0]:,.0f} and {speeds[1]:,.0f} tokens/s; {told}"}
+
+
+def _nothing_differs(pair: str, a: Json, b: Json) -> Json:
+    """Say that nothing known differs between two runs, and how far their losses are the same."""
+    one, other = (dict(zip(facts["loss_steps"], facts["losses"], strict=True)) for facts in (a, b))
+    both = one.keys() & other.keys()
+    if all(one[step] == other[step] for step in both):
+        return {
+            "cause": "none",
+            "evidence": f"{pair}: the same loss at each of the {len(both):,} steps that both have; nothing known differs",
+        }
+    return {"cause": "noise", "evidence": f"{pair}: the end losses differ by less than their noise; nothing known differs"}
 
 
 def _where_they_part(a: Json, b: Json) -> str:
@@ -241,8 +261,10 @@ def _apart(a: Json, b: Json) -> str:
 
 
 def _named(what: list[str], a: Json, b: Json) -> str:
-    if a["steps"] != b["steps"] and not any(key in what for key in ("train.steps", "train.epochs")):
+    if a["steps"] != b["steps"] and any(one["status"] != "finished" for one in (a, b)):
         return "one of them did not run to its end"
+    if a["steps"] != b["steps"] and not what:
+        return "how long they were trained"
     if not what and (a["quarantined"] != b["quarantined"] or a["incidents"] != b["incidents"]):
         return "incidents"
     return _one([key for key in what if not key.startswith("machine.")] or what)
@@ -262,10 +284,14 @@ def _told(keys: list[str]) -> str:
 
 
 _SPEED_KEYS = ("threads", "precision", "attention", "packing", "micro_batch", "checkpointed", "liger", "ladder", "adapter.")
+OF_NO_SPEED = {
+    f"train.{key}" for key in ("lr", "schedule", "warmup", "weight_decay", "epsilon", "max_grad_norm", "seed", "steps", "epochs")
+}
 
 
 def _of_speed(key: str) -> bool:
-    return key.startswith(("machine.", "settings.", "model")) or any(word in key for word in _SPEED_KEYS)
+    known = key.startswith(("machine.", "settings.", "model", "train.")) or any(word in key for word in _SPEED_KEYS)
+    return known and key not in OF_NO_SPEED and not key.startswith("train.until")
 
 
 def _once(likely: list[Json]) -> list[Json]:

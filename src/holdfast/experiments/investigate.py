@@ -9,7 +9,7 @@ from holdfast.base.files import Json
 from holdfast.book.kinds.remedy import RemedyCard
 from holdfast.diagnosis.divergence import left_level
 from holdfast.experiments.replay import TrialChange, TrialsSpent, failure
-from holdfast.experiments.search import guilty, same_size_sets, smallest_failing
+from holdfast.experiments.search import guilty, same_size_sets, smallest_failing, swapped_by_length
 from holdfast.experiments.state import blame_the_rate, blame_the_state
 from holdfast.experiments.trials import Lab, NoAnswer
 from holdfast.run.types import Verdict
@@ -150,8 +150,9 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
         if len(smallest) > 2:
             return None  # so many that fail together only are a shape
         others = sorted(_company(lab, [one for one in left if one not in smallest]), key=lambda one: _length(lab, one))
-        alike = same_size_sets(smallest, others, {one: _length(lab, one) for one in left})
-        rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike)
+        lengths = {one: _length(lab, one) for one in left}
+        alike, as_long = same_size_sets(smallest, others, lengths), swapped_by_length(smallest, others, lengths)
+        rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike, as_long)
         if not rows:
             return None
         blamed.append(rows)
@@ -167,7 +168,7 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     failed = lab.outcome(TrialChange(tuple(rows)))
     first = _traced(lab, rows, failed).get("first_nonfinite")
     rest = "the step goes through without it" if left else "it is all the step has"
-    text = f"{seen}, {rest}{_where(first)}; {failure(failed)}"
+    text = f"{seen}, {rest}{_where(first)}; {failure(failed)}{_in_fp32(lab, rows, failed)}"
     cause = first["cause"] if first else None
     return lab.verdict("rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
 
@@ -190,6 +191,20 @@ def _holds(lab: Lab, blamed: list[list[int]], left: list[int]) -> bool:
 def _traced(lab: Lab, samples: list[int], failed: Json) -> Json:
     """Run a trial that looks for the first operation whose result is not finite; empty where these samples failed otherwise."""
     return lab.outcome(TrialChange(tuple(samples), trace=True)) if failed["ending"] == "finished" else {}
+
+
+def _in_fp32(lab: Lab, rows: list[int], failed: Json) -> str:
+    """Say so where accused rows are finite in fp32: they may be right, and it is the number format that cannot hold them."""
+    if failed["ending"] != "finished" or lab.settings.dtype == "fp32":
+        return ""
+    try:
+        if lab.fails(TrialChange(tuple(rows), {"dtype": "fp32"})):
+            return ""
+    except TrialsSpent:
+        return ""
+    return (
+        f"; in fp32 the same goes through: {lab.settings.dtype} is what fails there, and train.precision: fp32 would keep what is left out"
+    )
 
 
 def _where(first: Json | None) -> str:

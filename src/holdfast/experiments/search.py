@@ -52,12 +52,30 @@ def same_size_sets(suspects: Sequence[int], others: Sequence[int], lengths: Mapp
     return found[:1] if len(found) == 2 and found[0] == found[1] else found
 
 
-def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails, alike: Sequence[Sequence[int]] = ()) -> tuple[list[int], str]:
+def swapped_by_length(suspects: Sequence[int], others: Sequence[int], lengths: Mapping[int, int]) -> list[list[int]] | None:
+    """Return the suspects with others of about as many tokens in the place of each; None where none are as long as one of them."""
+    found: list[list[int]] = []
+    for gone in suspects:
+        sets = same_size_sets([gone], others, lengths)
+        if not any(sum(lengths[one] for one in some) >= lengths[gone] for some in sets):
+            return None
+        found += [[one for one in suspects if one != gone] + some for some in sets]
+    return found
+
+
+def guilty(
+    suspects: Sequence[int],
+    others: Sequence[int],
+    fails: Fails,
+    alike: Sequence[Sequence[int]] = (),
+    as_long: Sequence[Sequence[int]] | None = (),
+) -> tuple[list[int], str]:
     """Find the suspects that fail whatever company they are in; nobody where the failure goes with the company, that is with the shape.
 
     `suspects` fail together, `others` do not; they come by length. The shortest and the longest are tried as companions, so that sums of
     tokens differ, and the longest in the place of a suspect, so that a sum is told from a row; so are sets `alike`, which have as many
-    tokens as the suspects. Returns the guilty samples, in the order given, and what was seen, in words.
+    tokens as the suspects, and `as_long`, where others of its length are in the place of one of several; None: nothing is as long.
+    Returns the guilty samples, in the order given, and what was seen, in words.
     """
     company = list(others[:1]) + list(others[-1:] if len(others) > 1 else [])
     if not company:
@@ -78,8 +96,10 @@ def guilty(suspects: Sequence[int], others: Sequence[int], fails: Fails, alike: 
     if single:
         return single, "it fails with any other sample"
     swapped = [[one for one in suspects if one != gone] + company[-1:] for gone in (suspects[0], suspects[-1])]
-    if any(fails(some) for some in swapped):
+    if any(fails(some) for some in (*swapped, *(as_long or ()))):
         return [], f"{len(suspects)} samples fail together, but with another in the place of one of them, too"
+    if as_long is None:
+        return [], f"{len(suspects)} samples fail together, and no others are as long as one of them: it may be their length"
     if whatever_company(suspects):
         return list(suspects), f"these {len(suspects)} fail together, in other company too, and not one by one"
     return [], f"{len(suspects)} samples fail together, but not in other company"

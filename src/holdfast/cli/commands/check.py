@@ -32,6 +32,7 @@ from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast check examples/quickstart.yaml --only start,overfit"
 WORK = "preparing the run"
+_OF_NO_SPEED = {"lr", "steps", "epochs", "seed", "warmup", "schedule", "until"}
 _MARKS = {"passed": "ok", "failed": "FAILED", "unknown": "?"}
 
 
@@ -126,7 +127,7 @@ def _next(failed: list[str], given: list[str]) -> str:
 
 
 def _last_run(config: Config, file: Path) -> Json | None:
-    """Read the speed of this config's run in its default folder; None where there is none."""
+    """Read the speed of this config's run in its default folder; None where there is none. alike: whether it computed the same."""
     folder = RunFolder((Path("runs") / (config.run.name or file.stem)).resolve())
     if not folder.steps_file.exists():
         return None
@@ -134,4 +135,11 @@ def _last_run(config: Config, file: Path) -> Json | None:
     seconds = sum(row["seconds"] for row in rows)
     if not seconds:
         return None
-    return {"run": folder.path.name, "tokens_per_second": round(sum(row["tokens"] for row in rows) / seconds, 1)}
+    rate = round(sum(row["tokens"] for row in rows) / seconds, 1)
+    return {"run": folder.path.name, "tokens_per_second": rate, "alike": _computed(folder.config()) == _computed(config)}
+
+
+def _computed(config: Config) -> Json:
+    """Return the part of a config that the speed of a step follows from."""
+    tree = config.model_dump(mode="json", include={"model", "adapter", "train", "preference"})
+    return tree | {"train": {key: value for key, value in tree["train"].items() if key not in _OF_NO_SPEED}}

@@ -58,8 +58,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         _write(folder, rows, f"interrupted after {len(rows)} rehearsals")
         raise
     bad = [row for row in rows if not row["survived"] or row["identical"] is False]
-    survived = sum(row["survived"] for row in rows)
+    missed = [row["name"] for row in rows if not row["struck"] and row not in bad]
+    survived = sum(row["survived"] and row["struck"] for row in rows)
     told = f"{survived} of {len(rows)} survived in {time.monotonic() - began:.0f} s"
+    if missed:
+        told += f"; never struck, so not rehearsed: {', '.join(missed)}"
     if bad:
         told += f"; not survived, or with another result: {', '.join(row['name'] for row in bad)}"
     _write(folder, rows, told)
@@ -74,7 +77,7 @@ def _write(folder: Path, rows: list[Json], told: str) -> None:
 
 def _rows(arguments: argparse.Namespace, words: list[str], folder: Path, until: float, terminal: Terminal) -> Iterator[Json]:
     def tell(row: Json) -> None:
-        (terminal.say if row["survived"] and row["identical"] is not False else terminal.tell)(line(row))
+        (terminal.say if row["survived"] and row["struck"] and row["identical"] is not False else terminal.tell)(line(row))
 
     if words:
         rough = ROUGH if arguments.full else tuple(one for one in ROUGH if one.quick)
@@ -87,7 +90,8 @@ def _rows(arguments: argparse.Namespace, words: list[str], folder: Path, until: 
         chosen = of_faults([fault.model_dump(mode="json", exclude_unset=True) for fault in load_faults(arguments.faults)])
     config: Path | None = arguments.config
     if config is not None:
-        place = of_config(config.resolve(), [str(file) for file in load_config(config, []).data.files], folder)
+        data = load_config(config, []).data
+        place = of_config(config.resolve(), [str(file) for file in data.files], folder, bool(data.held_out or data.held_out_files))
     else:
         place = own_config(folder)
     terminal.say(f"drill: {len(chosen)} rehearsals in {shown(folder)}, each a run of 10 steps")

@@ -6,7 +6,7 @@ import math
 
 from holdfast.base.files import Json
 from holdfast.book import cards_of
-from holdfast.diagnosis.health_signs import first_word, odd
+from holdfast.diagnosis.health_signs import first_word, odd, swelling
 from holdfast.experiments.check.bench import Bench, Item, losses, not_done
 from holdfast.experiments.laboratory import finished
 from holdfast.experiments.replay import failure
@@ -61,4 +61,6 @@ def _wrong(bench: Bench, rows: list[Json], found: list[float], norms: list[float
     if guess is not None and found[0] > _WORSE_THAN_GUESSING * guess:
         told = f"the loss begins at {found[0]:.3f}, worse than a guess among all tokens ({guess:.3f})"
         return f"wrong tokens, or weights that are not the model's: {told}", "compare the tokenizer's files with the model's own"
+    if told := swelling(found, norms):
+        return told.rstrip(","), bench.command("check", "--only overfit")
     return "", ""

@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
+from typing import Any
 
 from holdfast.base.files import Json
 from holdfast.experiments.check.bench import TOLERANCES, Bench, Item, not_done
 from holdfast.experiments.laboratory import finished, how
 
 SHAPES = ("shortest", "longest", "fullest", "awkward")
+_ALL_S = 240.0  # after which nothing is begun, and what is under way is ended
+_LATE = f"no end within {_ALL_S:.0f} s"
+_LABELS, _WIDEST = 256, 4.0  # of a shape that the tolerances of 16 bits are for; times as wide at the most, where it has fewer
 _WARM = 3  # steps before the state they all begin from: a fresh adapter has half of its gradients 0
 
 
 def precision(bench: Bench) -> Item:
-    """Compute the hardest shapes in each number format and judge the run's own; the others are told."""
-    state = warm_state(bench, {"dtype": "fp32"})
-    if not finished(state) or not state["finite"]:
+    """Compute the hardest shapes in each number format and judge the run's own; the others are told. For some minutes at most."""
+    bench.until = time.monotonic() + _ALL_S
+    state = _within(
+        bench, 1 / 3, {"dtype": "fp32"}, steps=_WARM, rate=bench.config.train.lr, most_tokens=bench.most_tokens, leave_state=True
+    )
+    if not _went(state):
         return _of_reference(bench, state)
-    reference = bench.course({"dtype": "fp32"}, from_state=state["folder"], still=True, rows="shapes", steps=len(SHAPES), keep=True)
-    if not finished(reference) or not reference["finite"]:
+    shapes: Json = {"from_state": state["folder"], "still": True, "rows": "shapes"}
+    reference = _within(bench, 1 / 2, {"dtype": "fp32"}, steps=len(SHAPES), keep=True, **shapes)
+    if not _went(reference):
         return _of_reference(bench, reference)
     found: Json = {}
-    for dtype in dict.fromkeys(("bf16", "fp16", bench.dtype)):
+    for dtype in dict.fromkeys((bench.dtype, "bf16", "fp16")):
         if dtype != "fp32":
-            against = {"from_state": state["folder"], "against": reference["folder"]}
-            outcome = bench.course({"dtype": dtype}, still=True, rows="shapes", steps=len(SHAPES), **against)
+            outcome = _within(bench, 1.0, {"dtype": dtype}, steps=len(reference["rows"]), against=reference["folder"], **shapes)
             found[dtype] = apart(dtype, reference, outcome)
     _forget(reference, state)
-    return _judged(bench, found)
+    return _judged(bench, found, len(reference["rows"]))
 
 
-def warm_state(bench: Bench, settings: Json) -> Json:
-    """Train a few steps and keep their state."""
-    return bench.course(settings, steps=_WARM, rate=bench.config.train.lr, most_tokens=bench.most_tokens, leave_state=True)
+def _within(bench: Bench, share: float, settings: Json, **request: Any) -> Json:
+    """Ask for a course that begins no step after a share of the time that is left, and is ended when that is up."""
+    left = bench.until - time.monotonic()
+    if left <= 0:
+        return {"ending": _LATE}
+    outcome = bench.course(settings, most_seconds=share * left, most_s=left, **request)
+    return outcome if finished(outcome) or time.monotonic() < bench.until else {"ending": _LATE}
+
+
+def _went(outcome: Json) -> bool:
+    return finished(outcome) and bool(outcome["finite"])
 
 
 def apart(dtype: str, reference: Json, outcome: Json) -> Json:
     """Measure how far a course is from the reference, step by step: {holds, ...}; holds: None where it could not be computed here."""
     if not finished(outcome):
         return {"holds": None, "why": how(outcome)}
-    limits, worst = TOLERANCES[dtype], {"loss": 0.0, "gradient": 0.0, "scale": 0.0}
+    worst = {"loss": 0.0, "gradient": 0.0, "scale": 0.0}
     facts: Json = {"holds": True, "why": ""}
     for number, (theirs, mine) in enumerate(zip(reference["rows"], outcome["rows"], strict=False)):
         shape = SHAPES[number] if number < len(SHAPES) else f"step {number + 1}"
@@ -48,6 +65,7 @@ def apart(dtype: str, reference: Json, outcome: Json) -> Json:
             where = f"first in {layer}" if layer else "in no layer's output, so in the loss or the backward pass"
             return facts | {"holds": False, "why": f"not finite at the {shape} shape, {where}", "first_layer": layer, "shape": shape}
         gaps = _gaps(theirs, mine)
+        limits = allowed(dtype, theirs.get("labels"))
         worst = {name: max(worst[name], gaps[name]) for name in worst}
         if facts["holds"] and (over := [name for name in worst if gaps[name] > limits[name]]):
             layer = first_apart(mine["layers"], limits["layer"])
@@ -57,8 +75,18 @@ def apart(dtype: str, reference: Json, outcome: Json) -> Json:
             facts |= {"holds": False, "why": told, "first_layer": layer, "shape": shape}
     layers = [row["layers"] for row in outcome["rows"] if row.get("layers")]
     most = max((one for row in layers for one in row), key=lambda one: one["gap"] or 0.0, default=None)
+    facts |= {"shapes": min(len(reference["rows"]), len(outcome["rows"]))}
     facts |= {"loss_gap": worst["loss"], "gradient_gap": worst["gradient"], "scale_gap": worst["scale"]}
     return facts | {"most_apart": most and most["layer"], "layer_gap": most and most["gap"]}
+
+
+def allowed(dtype: str, labels: int | None) -> dict[str, float]:
+    """Return how far a shape may be off. Each label's loss is rounded by itself in 16 bits: the fewer there are, the less averages out."""
+    limits = TOLERANCES[dtype]
+    if dtype == "fp32" or not labels:
+        return limits
+    wider = min(_WIDEST, max(1.0, math.sqrt(_LABELS / labels)))
+    return limits | {name: wider * limits[name] for name in ("loss", "scale")}
 
 
 def _gaps(theirs: Json, mine: Json) -> dict[str, float]:
@@ -72,19 +100,28 @@ def first_apart(layers: list[Json], limit: float) -> str | None:
     return next((one["layer"] for one in layers if one["gap"] is None or one["gap"] > limit), None)
 
 
-def _judged(bench: Bench, found: Json) -> Item:
+def _judged(bench: Bench, found: Json, shapes: int) -> Item:
+    """Judge the run's own number format. shapes: how many of them fp32 computed in its time."""
     own = bench.dtype
-    numbers: Json = {"own": own, **found}
+    numbers: Json = {"own": own, "shapes": shapes, **found}
     told = "; ".join(f"{dtype}: {facts['why'] or _course(facts)}" for dtype, facts in found.items())
-    if own == "fp32":
-        return Item("precision", "passed", numbers, f"the run computes in fp32, the reference; {told}")
-    if found[own]["holds"] is None:
+    done = shapes if own == "fp32" else found[own].get("shapes", 0)
+    if own != "fp32" and found[own]["holds"] is False:
+        other = next((dtype for dtype, facts in found.items() if facts["holds"]), "fp32")
+        following = bench.command("check", f"train.precision={other}", "--only precision")
+        return Item("precision", "failed", numbers, f"the run computes in {own}, which does not hold; {told}", following)
+    if own != "fp32" and found[own]["holds"] is None and found[own]["why"] != _LATE:
         return Item("precision", "unknown", numbers, told, bench.command("check", "train.precision=fp32", "--only precision"))
-    if found[own]["holds"]:
-        return Item("precision", "passed", numbers, f"the run computes in {own}; {told}")
-    other = next((dtype for dtype, facts in found.items() if facts["holds"]), "fp32")
-    following = bench.command("check", f"train.precision={other}", "--only precision")
-    return Item("precision", "failed", numbers, f"the run computes in {own}, which does not hold; {told}", following)
+    if done < len(SHAPES):
+        return _too_slow(bench, numbers, f"{done} of {len(SHAPES)} shapes were computed in {own}{f'; {told}' if told else ''}")
+    return Item("precision", "passed", numbers, f"the run computes in {own}{', the reference' if own == 'fp32' else ''}; {told}")
+
+
+def _too_slow(bench: Bench, numbers: Json, seen: str) -> Item:
+    """Return an unknown item with what was seen in the time there was."""
+    shorter = bench.command("check", "train.max_tokens=LESS", "--only precision")
+    told = f"no answer within {_ALL_S:.0f} s on this machine: {seen}"
+    return Item("precision", "unknown", numbers, told, f"shorter rows take less time: {shorter}")
 
 
 def _course(facts: Json) -> str:
@@ -93,6 +130,8 @@ def _course(facts: Json) -> str:
 
 def _of_reference(bench: Bench, outcome: Json) -> Item:
     """Return an item for fp32 itself failing: no number format is to blame."""
+    if outcome["ending"] == _LATE:
+        return _too_slow(bench, {"own": bench.dtype, "shapes": 0}, "fp32, the reference, did not come to its end")
     if not finished(outcome):
         return not_done("precision", outcome, bench.command("check", "--only first"))
     step = outcome["rows"][-1]["step"]

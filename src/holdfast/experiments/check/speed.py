@@ -19,7 +19,8 @@ def speed(bench: Bench) -> Item:
     rate = max(rates[1:] or rates)
     shapes = bench.lab.ask("products", settings=bench.settings)
     square = shapes.get("square_tflops")
-    reached = bench.work * rate / (square * 1e12) if square else None
+    best = max([square or 0.0, *(shapes.get("tflops") or {}).values()])  # other work may have held up any of them
+    reached = bench.work * rate / (best * 1e12) if best else None
     capacity, last = bench.plan.capacity_bytes, bench.last_run or {}
     numbers: Json = {
         "tokens_per_second": round(rate, 1),
@@ -32,15 +33,14 @@ def speed(bench: Bench) -> Item:
         "share_of_products": None if reached is None else round(reached, 4),
         "last_run": last or None,
     }
-    if capacity and outcome["peak_bytes"] > capacity:
+    if capacity and (outcome["peak_bytes"] or 0) > capacity:
         told = f"the fullest step takes {gib(outcome['peak_bytes'])} of {gib(capacity)}"
         return Item("speed", "failed", numbers, told, bench.command("plan"))
     before = last.get("tokens_per_second")
     course = f"{rate:,.0f} tokens/s at the fullest step"
     course += f", {reached:.0%} of what this device multiplies at its best" if reached is not None else ""
-    if before and rate < _SLOWER * before:
-        told = f"{course}; the last run here had {before:,.0f}"
+    others = f"; the last run here{'' if last.get('alike') else ', of another config,'} had {before:,.0f}" if before else ""
+    if before and last["alike"] and rate < _SLOWER * before:
+        told = f"{course}{others}"
         return Item("speed", "failed", numbers, told, "holdfast doctor; is the device busy with other work?")
-    return Item(
-        "speed", "passed", numbers, course + (f"; the last run here had {before:,.0f}" if before else "; no run here to compare with")
-    )
+    return Item("speed", "passed", numbers, course + (others or "; no run here to compare with"))

@@ -56,9 +56,10 @@ def own_config(folder: Path) -> RehearsalPlace:
     return RehearsalPlace(config, _SHORT, folder, f"{rows.name}:{_FAULTY_LINE}")
 
 
-def of_config(config: Path, files: Sequence[str], folder: Path) -> RehearsalPlace:
-    """Make a place to rehearse a config of the user, shortened; files: those of its data."""
-    return RehearsalPlace(config, (*_SHORT, "evaluate.every=5"), folder, f"{Path(files[0]).name}:{_FAULTY_LINE}" if files else SAMPLE)
+def of_config(config: Path, files: Sequence[str], folder: Path, holds_out: bool) -> RehearsalPlace:
+    """Make a place to rehearse a config of the user, shortened; files: those of its data. holds_out: whether it has rows to evaluate on."""
+    changes = (*_SHORT, "evaluate.every=5") if holds_out else _SHORT
+    return RehearsalPlace(config, changes, folder, f"{Path(files[0]).name}:{_FAULTY_LINE}" if files else SAMPLE)
 
 
 def rehearse(
@@ -75,13 +76,20 @@ def rehearse(
         began = time.monotonic()
         summary = _run(place, rehearsal, number)
         row = judged(rehearsal, summary, reference) | {"seconds": round(time.monotonic() - began, 1)}
+        row["struck"] = struck(_folder(place, rehearsal, number), rehearsal.faults)
         row["trials"] = len(list((_folder(place, rehearsal, number) / "trials").glob("*")))
-        if row["survived"] and row["identical"] is not False:
+        if row["survived"] and row["struck"] and row["identical"] is not False:
             shutil.rmtree(_folder(place, rehearsal, number), ignore_errors=True)
         else:
             row["run"] = str(_folder(place, rehearsal, number))
         tell(row)
         yield row
+
+
+def struck(run: Path, faults: Sequence[Json]) -> bool:
+    """Return whether each fault came: the process it comes in says so in its log first. A row may be held out, a moment never reached."""
+    said = {line.strip() for log in run.rglob("*.log") for line in log.read_text(encoding="utf-8", errors="replace").splitlines()}
+    return all((fault.get("message") or f"fault: {fault.get('name', 'fault')}").strip() in said for fault in faults)
 
 
 def judged(rehearsal: Rehearsal, summary: Json, reference: Json) -> Json:

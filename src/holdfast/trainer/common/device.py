@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -80,6 +83,29 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def forget_peak() -> bool:
+    """Forget the memory that this process had in use at its most; whether that was possible: on the CPU it is Linux that does it."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)  # what was freed and is kept for later would count as in use
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def peak_since(device: torch.device, forgotten: bool) -> int | None:
+    """Return the most bytes in use since `forget_peak`, which said `forgotten`; None where that is not known."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if not forgotten:
+        return None
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:")), None)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from holdfast.base.files import Json, write_bytes, write_json
 from holdfast.run.snapshots.memory_file import Snapshot
+from holdfast.trainer.common.device import peak_since
 from holdfast.trainer.jobs.laboratory.rows import samples_of
 from holdfast.trainer.loop.announce import Announcer
-from holdfast.trainer.loop.loop import peak_bytes
 from holdfast.trainer.step.step import Gradients, gradients_sha256, update
 from holdfast.trainer.step.training_state import TrainingState
 
@@ -54,7 +54,7 @@ def course(training: TrainingState, request: Json, folder: Path) -> Json:
         "moved": moved,
         "size": sum(p.numel() for p in training.optimizer.parameters.values()),
         "weights_sha256": hashlib.sha256(training.artifact.to_bytes()).hexdigest(),
-        "peak_bytes": peak_bytes(training.device),
+        "peak_bytes": peak_since(training.device, bool(request.get("peak_forgotten"))),
         "settings": training.settings.as_json(),
     }
 
@@ -69,10 +69,10 @@ def _step(training: TrainingState, request: Json, folder: Path, announcer: Annou
     """Compute one step; return its row, as in steps.jsonl, with its bits and, where something is compared, how far apart it is."""
     samples = samples_of(training, request, number)
     compares = bool(request.get("keep") or request.get("against"))
-    began, used = time.perf_counter(), time.process_time()
+    began, used, passes = time.perf_counter(), time.process_time(), announcer.count
     with _layers(training.task.model) if compares else _nothing() as outputs:
         computed = training.compute(number, samples, announcer.of_step(number))
-    row = _row(training, number, samples, computed)
+    row = _row(training, number, samples, computed) | {"micro_batches": announcer.count - passes}
     if compares:
         gradients = _gradients(training)
         if request.get("keep"):
@@ -128,9 +128,11 @@ def _apart(gradients: dict[str, Tensor], outputs: list[tuple[str, Tensor]], othe
     """
     theirs = load_file(other / f"gradients-{number}.safetensors")
     norm = math.sqrt(sum(float(one.square().sum()) for one in theirs.values())) + _APART
-    gap = math.sqrt(sum(float((gradients[name] - one).square().sum()) for name, one in theirs.items() if name in gradients))
-    inner = sum(float((gradients[name] * one).sum()) for name, one in theirs.items() if name in gradients)
-    worst = max(theirs, key=lambda name: _gap(gradients[name], theirs[name], norm) if name in gradients else 0.0, default=None)
+    zero = torch.zeros(())  # what only one of the two has a gradient of
+    both = [(name, gradients.get(name, zero), theirs.get(name, zero)) for name in {**theirs, **gradients}]
+    gap = math.sqrt(sum(float((mine - one).square().sum()) for _, mine, one in both))
+    inner = sum(float((mine * one).sum()) for _, mine, one in both)
+    worst = max(both, key=lambda one: _gap(one[1], one[2], norm), default=(None,))[0]
     layers = load_file(other / f"layers-{number}.safetensors")
     gaps = []
     for (name, mine), their in zip(outputs, (layers[key] for key in sorted(layers)), strict=False):

@@ -14,7 +14,7 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry, settings_of_process
-from holdfast.trainer.common.device import release
+from holdfast.trainer.common.device import forget_peak, release
 from holdfast.trainer.common.job import Job, open_job
 from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal
@@ -42,6 +42,7 @@ def host_experiments(path: Path) -> int:
 
 def _do_experiment(run: RunFolder, folder: Path) -> Json:
     request = read_json(folder / "request.json") or {}
+    request["peak_forgotten"] = forget_peak()  # the experiment before this one may have taken more
     try:
         job = open_job(run, request["attempt"], folder, request)
         job.config = changed_config(job.config, request.get("config") or {})

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.base.files import Json
+from holdfast.config.objectives import OBJECTIVES
 from holdfast.trainer.step.training_state import TrainingState
 
 TEN, _LOOKED_AT, _LABELS = 10, 2000, 32
@@ -18,7 +19,10 @@ _SAYS_LITTLE = 0.6  # of the loss of a guess: a layer that can do better is take
 
 
 def samples_of(training: TrainingState, request: Json, step: int) -> list[int]:
-    """Choose the samples of an experiment's step. rows: own, ten, shapes, fullest; most_tokens cuts a step to its first samples."""
+    """Choose the samples of an experiment's step. rows: own, ten, shapes, fullest.
+
+    most_tokens cuts a step to its first samples, to no fewer of them than least_samples.
+    """
     how = request.get("rows", "own")
     if how == "ten":
         return ten_rows(training)
@@ -27,17 +31,18 @@ def samples_of(training: TrainingState, request: Json, step: int) -> list[int]:
         return shapes[(step - 1) % len(shapes)]
     if how == "fullest":
         return _within(training, training.samples(fullest_step(training)), request.get("most_tokens"))
+    least = request.get("least_samples", 1)
     last = training.job.settings(1).steps
-    return _within(training, training.samples((step - 1) % last + 1), request.get("most_tokens"))
+    return _within(training, training.samples((step - 1) % last + 1), request.get("most_tokens"), least)
 
 
-def _within(training: TrainingState, samples: list[int], most: int | None) -> list[int]:
+def _within(training: TrainingState, samples: list[int], most: int | None, least: int = 1) -> list[int]:
     if most is None:
         return samples
     kept: list[int] = []
     sizes, total = training.task.data.sizes, 0
     for number in samples:
-        if kept and total + int(sizes[number]) > most:
+        if len(kept) >= least and total + int(sizes[number]) > most:
             break
         kept.append(number)
         total += int(sizes[number])
@@ -89,7 +94,10 @@ def shape_rows(training: TrainingState, budget: int | None = None) -> list[list[
 
 
 def label_facts(training: TrainingState) -> Json:
-    """Collect facts of the ten rows: learned tokens, the least loss their contradictions allow, equal rows."""
+    """Collect facts of the ten rows: learned tokens, the least loss their contradictions allow, equal rows.
+
+    What bounds a loss in nats a label bounds no other: answers of one prompt that contradict each other are what those compare.
+    """
     tokens = getattr(training.task, "tokens", None)
     facts: Json = {"order": order_facts(training)}
     if tokens is None:
@@ -97,6 +105,7 @@ def label_facts(training: TrainingState) -> Json:
     ten = ten_rows(training)
     rows = training.task.data.table.rows[:_LOOKED_AT]
     equal = len(rows) - len({_content(training, int(number)) for number in rows})
+    in_nats = OBJECTIVES[training.job.config.train.objective].rows == "answers"
     labels = sum(int((tokens.row(number)[1][1:] & 1).sum()) for number in ten)
     return facts | {
         "ten": len(ten),
@@ -105,9 +114,9 @@ def label_facts(training: TrainingState) -> Json:
         "ten_labels": labels,
         "equal_rows": equal,
         "looked_at": len(rows),
-        "least_loss": round(least_loss(training, ten), 6),
-        "expressible_loss": expressible_loss(training, ten),
-        "vocabulary": _vocabulary(training),
+        "least_loss": round(least_loss(training, ten), 6) if in_nats else 0.0,
+        "expressible_loss": expressible_loss(training, ten) if in_nats else None,
+        "vocabulary": _vocabulary(training) if in_nats else None,
         "most_common_label": _most_common(training, ten),
     }
 
@@ -193,12 +202,15 @@ def _vocabulary(training: TrainingState) -> int | None:
 
 
 def order_facts(training: TrainingState) -> Json:
-    """Count how often the first epoch sees a row, and test whether the order is drawn alike twice."""
+    """Count how often the first epoch sees a row, as far as the run goes, and test whether the order is drawn alike twice."""
     settings, table = training.job.settings(1), training.task.data.table
     size = table.mixture.size if table.mixture else len(table.rows)
-    steps = min(settings.steps, max(1, size // table.batch))
-    once = [number for step in range(1, steps + 1) for number in table.samples(step, settings.samples, settings.behind)]
-    again = [number for step in range(1, steps + 1) for number in table.samples(step, settings.samples, settings.behind)]
+    steps = min(settings.steps, math.ceil(size / table.batch))
+
+    def drawn() -> list[int]:
+        return [number for step in range(1, steps + 1) for number in table.samples(step, settings.samples, settings.behind)][:size]
+
+    once, again = drawn(), drawn()
     most = max(Counter(once).values(), default=0)
     mixed = table.mixture is not None
-    return {"steps": steps, "rows": len(set(once)), "most_often": most, "alike": once == again, "mixed": mixed}
+    return {"steps": steps, "rows": len(set(once)), "of": size, "most_often": most, "alike": once == again, "mixed": mixed}

@@ -1,0 +1,267 @@
+"""Verdicts of `check`, `tune` and `compare` say what was measured: causes that are known, planted one at a time, and none where none is."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.base.files import Json
+from holdfast.config.config import Config
+from holdfast.diagnosis.health_signs import first_word
+from holdfast.experiments.check import precision as precision_item
+from holdfast.experiments.check.bench import Bench
+from holdfast.experiments.check.bits import order
+from holdfast.experiments.check.first import first
+from holdfast.experiments.check.precision import SHAPES, apart, precision
+from holdfast.experiments.check.speed import speed
+from holdfast.experiments.compare import compare
+from holdfast.experiments.tune.climb import Climb, Rung
+from holdfast.run.sampling.step_table import StepTable
+from holdfast.trainer.common.device import forget_peak, peak_since
+from holdfast.trainer.jobs.laboratory import rows as rows_of_laboratory
+
+
+def bench_of(lab: Any, **more: Any) -> Bench:
+    config = Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"]}})
+    plan: Any = SimpleNamespace(capacity_bytes=None, peak_bytes=1)
+    return Bench(lab, config, plan, "a.yaml", {}, **more)
+
+
+# ---- check
+
+
+@pytest.mark.parametrize(("batch", "seen"), [(8, 30), (64, 30), (7, 30)])
+def test_an_epoch_that_ends_within_a_step_sees_no_row_twice(batch: int, seen: int) -> None:
+    table = StepTable(np.arange(30), batch, seed=1)
+    settings = SimpleNamespace(steps=20, samples=20 * batch, behind=0)
+    training: Any = SimpleNamespace(
+        job=SimpleNamespace(settings=lambda _: settings), task=SimpleNamespace(data=SimpleNamespace(table=table))
+    )
+    facts = rows_of_laboratory.order_facts(training)
+    assert (facts["most_often"], facts["rows"], facts["of"], facts["alike"]) == (1, seen, 30, True)
+
+
+@pytest.mark.parametrize(("objective", "bounded"), [("sft", True), ("kto", False), ("dpo", False), ("orpo", False)])
+def test_answers_that_are_compared_do_not_contradict_each_other(monkeypatch: pytest.MonkeyPatch, objective: str, bounded: bool) -> None:
+    """A good and a bad answer to one prompt are what `kto` learns from; a loss of 25 per pair (`ipo`) is no guess among tokens."""
+    ids, learned = np.array([5, 6, 7]), np.array([0, 0, 1])
+    answers = [(ids, learned), (np.array([5, 6, 8]), learned)]
+    tokens = SimpleNamespace(row=lambda at: answers[at], length=lambda _: 3)
+    data = SimpleNamespace(table=SimpleNamespace(rows=np.arange(2)), sizes=np.array([3, 3]), source=str)
+    task = SimpleNamespace(tokens=tokens, data=data, model=SimpleNamespace(get_input_embeddings=lambda: torch.nn.Embedding(9, 2)))
+    job = SimpleNamespace(config=SimpleNamespace(train=SimpleNamespace(objective=objective)))
+    monkeypatch.setattr(rows_of_laboratory, "order_facts", lambda _: {})
+    monkeypatch.setattr(rows_of_laboratory, "expressible_loss", lambda *_: 1.5)
+    facts = rows_of_laboratory.label_facts(SimpleNamespace(task=task, job=job))  # type: ignore[arg-type]
+    assert (facts["least_loss"] > 0.1, facts["expressible_loss"], facts["vocabulary"]) == (
+        bounded,
+        *((1.5, 9) if bounded else (None, None)),
+    )
+
+
+class Steps:
+    """A laboratory of `order`: how many micro-batches a step takes as it is, and split."""
+
+    def __init__(self, *micro_batches: int) -> None:
+        self.micro_batches = micro_batches
+
+    def ask(self, _: str, **request: Any) -> Json:
+        split = "micro_batch_tokens" in request["settings"]
+        row = {"tokens": 40, "gradients_sha256": "a", "gradient_gap": 0.0, "micro_batches": self.micro_batches[split]}
+        return {"ending": "finished", "finite": True, "rows": [row], "weights_sha256": "b", "folder": "f"}
+
+
+@pytest.mark.parametrize(("micro_batches", "split"), [((1, 2), True), ((1, 1), False)])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_only_what_was_split_is_said_to_be_the_same(micro_batches: tuple[int, int], split: bool, deterministic: bool) -> None:
+    drawn = {"rows": 8, "of": 30, "most_often": 1, "alike": True, "mixed": False}
+    facts = {"rows": {"order": drawn}, "settings": {"dtype": "fp32", "deterministic": deterministic}}
+    found = order(bench_of(Steps(*micro_batches), facts=facts))
+    assert found.verdict == "passed"
+    assert ("split otherwise: its gradient within" in found.why) is split and ("cannot be split" in found.why) is not split
+    assert "sees each row once" not in found.why and "8 of 30" in found.why
+    assert ("the run's own promise no bits" in found.why) is not deterministic
+
+
+class Slow:
+    """A laboratory in which each step takes so many seconds; what is asked for longer than `most_s` is killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.now, self.seconds = 0.0, seconds
+        monkeypatch.setattr(precision_item, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def ask(self, _: str, **request: Any) -> Json:
+        began, rows = self.now, 0
+        while rows < request["steps"]:
+            if self.now + self.seconds - began > request["most_s"]:
+                self.now = began + request["most_s"]
+                return {"ending": f"no end after {request['most_s']:.0f} s", "log": ["Some layer is loaded"]}
+            self.now += self.seconds
+            rows += 1
+            if self.now - began > request["most_seconds"]:
+                break
+        one = {"step": 1, "finite": True, "loss": 2.0, "gradient_gap": 0.0, "scale": 1.0, "layers": []}
+        return {"ending": "finished", "finite": True, "rows": [one] * rows, "folder": "/nowhere"}
+
+
+@pytest.mark.parametrize("own", ["bf16", "fp32"])
+@pytest.mark.parametrize("seconds", [0.1, 5.0, 11.0, 30.0, 70.0, 500.0])
+def test_precision_ends_in_time_and_passes_only_what_it_computed(monkeypatch: pytest.MonkeyPatch, seconds: float, own: str) -> None:
+    lab = Slow(monkeypatch, seconds)
+    found = precision(bench_of(lab, facts={"settings": {"dtype": own}}))
+    assert lab.now <= 240
+    whole = seconds <= 11.0
+    assert found.verdict == ("passed" if whole else "unknown"), found
+    assert whole or ("no answer within 240 s" in found.why and "max_tokens" in found.next)
+    assert not whole or found.numbers["shapes"] == len(SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "labels", "loss", "holds"),
+    [
+        ("bf16", 20, 2.0 * 1.0054, True),  # SmolLM2's shortest row; its other numbers are those of a healthy bf16 run
+        ("bf16", 20, 2.0 * 1.05, False),
+        ("bf16", 2, 2.0 * 1.05, False),
+        ("bf16", 2000, 2.0 * 1.0054, False),
+        ("fp32", 20, 2.0 * 1.0054, False),
+    ],
+)
+def test_sixteen_bits_are_not_accused_of_rounding_a_few_labels(dtype: str, labels: int, loss: float, holds: bool) -> None:
+    row = {"step": 1, "finite": True, "loss": 2.0, "labels": labels}
+    mine = row | {"loss": loss, "gradient_gap": 0.0, "scale": 1.0, "layers": [], "worst": "lora_B"}
+    found = apart(dtype, {"rows": [row]}, {"ending": "finished", "rows": [mine]})
+    assert found["holds"] is holds, found
+
+
+class Fullest:
+    """A laboratory that takes 10 tokens/s at the fullest step, of 1 TFLOPS at its best where other work let it."""
+
+    def ask(self, kind: str, **_: Any) -> Json:
+        if kind == "products":
+            return {"tflops": {"1 x 1 x 1": 1.0}, "square_tflops": 0.01}
+        return {"ending": "finished", "rows": [{"tokens": 10, "seconds": 1.0}] * 2, "peak_bytes": None}
+
+
+@pytest.mark.parametrize(("alike", "verdict"), [(True, "failed"), (False, "passed")])
+def test_a_run_of_another_config_accuses_no_machine_of_being_slow(alike: bool, verdict: str) -> None:
+    last = {"run": "a", "tokens_per_second": 100.0, "alike": alike}
+    found = speed(bench_of(Fullest(), last_run=last, work=1e10))
+    assert found.verdict == verdict and ("of another config" in found.why) is not alike
+    assert "10% of what this device multiplies at its best" in found.why
+
+
+OF_RATE_30 = (
+    [5.97, 5.949, 5.891, 5.973, 5.957, 5.961, 5.972, 5.941, 5.955, 5.983],
+    [0.28, 1.6, 13.7, 3.6, 21.3, 36.7, 94.1, 77.2, 83.6, 181.6],
+)
+COURSES: dict[str, tuple[list[float], list[float], bool]] = {
+    "a rate of 30": (*OF_RATE_30, False),
+    "the same norms, and it learns": ([5.97 - 0.1 * at for at in range(10)], OF_RATE_30[1], True),
+    "one odd row, whose gradient is clipped": (OF_RATE_30[0], [0.28] * 9 + [20.0], True),
+    "a hard batch now and then": ([2.0, 2.6, 1.9, 2.0, 2.7, 2.0, 1.9, 2.1, 2.0, 2.0], [1.0, 1.2] * 5, True),
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_rate_that_makes_gradients_swell_is_not_healthy(name: str) -> None:
+    losses, norms, healthy = COURSES[name]
+    rows = [
+        {"step": at + 1, "loss": loss, "grad_norm": norm, "finite": True} for at, (loss, norm) in enumerate(zip(losses, norms, strict=True))
+    ]
+    lab: Any = SimpleNamespace(ask=lambda *_, **__: {"ending": "finished", "rows": rows})
+    found = first(bench_of(lab, facts={"steps": 10, "rows": {"vocabulary": 400}}))
+    assert (found.verdict == "passed") is healthy and found.why.startswith("healthy") is healthy, found
+    assert first_word(rows, {}).startswith("healthy") is healthy
+
+
+# ---- tune
+
+
+def test_the_peak_of_an_experiment_is_not_that_of_the_one_before() -> None:
+    cpu = torch.device("cpu")
+    forgotten = forget_peak()
+    large = torch.ones(64 << 20)  # 256 MiB
+    first = peak_since(cpu, forgotten)
+    del large
+    forgotten = forget_peak()
+    second = peak_since(cpu, forgotten)
+    assert peak_since(cpu, False) is None
+    if forgotten:
+        assert first is not None and second is not None and first - second > 128 << 20
+
+
+@pytest.mark.parametrize(("gain", "kept", "least"), [(1.0, 20, 0), (1.8, 400, 380)])
+def test_a_rung_is_kept_by_its_speed_and_not_by_other_work(monkeypatch: pytest.MonkeyPatch, gain: float, kept: int, least: int) -> None:
+    """Four hundred races on a machine where speeds scatter by a fifth: of equals at most one in twenty is called faster."""
+    chance = random.Random(3)
+
+    def speed_of(_: Climb, settings: Json, __: Json) -> tuple[float, int]:
+        return 100.0 * settings.get("gain", 1.0) * math.exp(chance.gauss(0, 0.14)), 1
+
+    monkeypatch.setattr(Climb, "_speed", speed_of)
+    verdicts = []
+    for _ in range(400):
+        rung = Rung("sdpa")
+        Climb(bench_of(None), {}, lambda _: None)._race(rung, {"gain": gain}, {})
+        verdicts.append(rung.verdict)
+    assert least <= verdicts.count("kept") <= kept
+
+
+# ---- compare
+
+
+def run_of(losses: list[float], status: str = "finished", sha: str | None = None, **config: Any) -> Json:
+    facts: Json = {"config": config, "settings": {"micro_batch_tokens": 64}, "machine": {}, "model": None, "data": {"sha256": "a"}}
+    facts |= {"losses": losses, "loss_steps": [*range(1, len(losses) + 1)], "order": None, "steps": len(losses), "status": status}
+    facts |= {"loss": {"eval_tuned": None}, "peak_bytes": 1, "artifact_sha256": sha, "row_keys": np.array([1])}
+    return facts | {"quarantined": 0, "incidents": [], "tokens_per_second": None}
+
+
+LONG, SHORT = [5.0 - 0.01 * at for at in range(60)], [5.0 - 0.01 * at for at in range(30)]
+PAIRS: dict[str, tuple[Json, Json, str]] = {
+    "another batch, so fewer steps of the same epochs": (
+        run_of(LONG, **{"train.effective_batch": 8}),
+        run_of(SHORT, **{"train.effective_batch": 16}),
+        "train.effective_batch",
+    ),
+    "fewer rows, so fewer steps": (
+        run_of(LONG),
+        run_of(SHORT) | {"data": {"sha256": "b"}, "row_keys": np.array([2])},
+        "data: rows that the other does not have (1 of 1, 1 of 1)",
+    ),
+    "one was stopped": (run_of(LONG), run_of(SHORT, "interrupted"), "one of them did not run to its end"),
+    "a goal in hours": (run_of(LONG), run_of(SHORT), "how long they were trained"),
+    "nothing": (run_of(LONG, "gave_up"), run_of(LONG, "gave_up"), "none"),
+    "nothing that is known": (run_of(LONG, sha="a"), run_of([loss + 1e-6 for loss in LONG], sha="b"), "noise"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_one_thing_that_differs_is_named_and_nothing_else(name: str) -> None:
+    one, other, cause = PAIRS[name]
+    assert [likely["cause"] for likely in compare([("one", one), ("other", other)])["likely"]] == [cause]
+
+
+SPEEDS: dict[str, tuple[Json, str]] = {
+    "ranks": ({"config": {"train.ranks": 2}}, "train.ranks"),
+    "the learning rate": ({"config": {"train.lr": 1.0}}, "other work on the machine, or cannot be told"),
+    "micro-batches that followed from something else": (
+        {"config": {"train.lr": 1.0}, "settings": {"micro_batch_tokens": 128}},
+        "settings.micro_batch_tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPEEDS)
+def test_a_speed_is_laid_to_what_bears_on_speed(name: str) -> None:
+    changes, cause = SPEEDS[name]
+    one, other = run_of(LONG) | {"tokens_per_second": 100.0}, run_of(LONG) | changes | {"tokens_per_second": 20.0}
+    of_loss, of_speed = compare([("one", one), ("other", other)])["likely"]
+    assert of_loss["cause"] == "noise" and of_speed["cause"] == cause
+    assert cause.startswith("other work") or "other work on the machine is not ruled out" in of_speed["evidence"]
