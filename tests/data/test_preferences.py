@@ -237,6 +237,11 @@ KEPT: list[dict[str, Any]] = [
         "rejected": {"from": "gpt", "value": "many"},
         "functions": [TOOL["function"]],
     },
+    {
+        "input": {"messages": ASKED, "tools": [TOOL], "parallel_tool_calls": True},
+        "preferred_output": [{"role": "assistant", **CALLED}],
+        "non_preferred_output": [{"role": "assistant", "content": "many"}],
+    },
 ]
 
 

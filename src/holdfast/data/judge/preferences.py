@@ -40,7 +40,9 @@ def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
         raise BadRow("prompts_differ", f"chosen and rejected answer different prompts: {where}")
     if not any(message.role == "user" for message in chosen):
         raise BadRow("no_user_turn", f"none of {len(chosen)} turns is the user's")
-    return Example(messages=chosen, worse=rejected, tools=tools_of(value), layout="preference")
+    inside = value.get("input")  # of OpenAI's, which holds the turns and the tools
+    tools = tools_of(value) or (tools_of(dict(inside)) if isinstance(inside, Mapping) else ())
+    return Example(messages=chosen, worse=rejected, tools=tools, layout="preference")
 
 
 def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
