@@ -15,8 +15,13 @@ import yaml
 
 from conftest import events, holdfast, kill, lines, make_rows, processes_of, start, wait_until, write_rows
 from holdfast.config.config import Evaluate
+from holdfast.config.load import load_config
 from holdfast.run.evaluations import best_of, stopped_early
 from holdfast.run.sampling.step_table import draw_rows
+from holdfast.supervision.finish import summary_of
+from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import open_run
+from holdfast.terminal.run_view import Terminal
 from support.report_pages import charts_of_run
 from support.rounding import but_for_rounding
 
@@ -224,6 +229,15 @@ def test_an_extension_of_a_run_that_ended_early_counts_anew(undisturbed: SimpleN
     summary, before = json.loads(done.stdout), undisturbed.summary["steps"]
     assert summary["steps"] >= min(before + EVERY * PATIENCE, STEPS)
     assert numbers(lines(run / "evaluations.jsonl"))[: len(undisturbed.rows)] == numbers(undisturbed.rows)
+
+
+def test_an_extension_has_no_figures_of_the_end_before(undisturbed: SimpleNamespace, config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed.run, run, symlinks=True)
+    with held(run) as (folder, _):
+        assert summary_of(folder, "finished", None)["loss"]["eval_tuned"] == undisturbed.summary["loss"]["eval_tuned"]
+        open_run(folder, load_config(config), True, Terminal(to_stderr=True, quiet=True))
+        assert summary_of(folder, "interrupted", None)["loss"]["eval_tuned"] is None
 
 
 # ---- deciding

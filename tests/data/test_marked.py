@@ -13,6 +13,7 @@ from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
+from holdfast.data.survey.survey import check_block, read_survey
 from holdfast.data.templates.chat_template import learned_by, write
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.worse import WORSE
@@ -21,7 +22,7 @@ from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.data.tokens.shard import Block, tokenise
 from holdfast.data.tokens.shown import show_row
 from holdfast.serve.requests import chat_ids
-from support.chat_templates import codec_with
+from support.chat_templates import SHAPES, codec_with
 
 _OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 _CALLS = "{% for c in m.tool_calls or [] %}CALL {{ c.function.name }}{% endfor %}<|im_end|>{% endgeneration %}"
@@ -176,3 +177,38 @@ def test_counts_of_a_template_with_marks_are_those_of_what_is_learned(tmp_path: 
     assert taught == {"answers": 4, "learned": 2, "without_end": 0, "tool_calls_left_out": 2, "reasoning_left_out": 0}
     ends = plain.tokenizer.token_to_id("<|im_end|>")
     assert int((shard.ids[shard.learned == 1] == ends).sum()) == 2
+
+
+TALK = [ASK, TELL, AGAIN]
+
+
+@pytest.mark.parametrize("shape", ["plain", "no place for calls"])
+@pytest.mark.parametrize(
+    ("row", "rules"),
+    [
+        ({"prompt": TALK, "chosen": [CALL], "rejected": [LAST]}, Rules(learns="last", wanted="pairs")),
+        ({"prompt": TALK, "chosen": [LAST], "rejected": [CALL]}, Rules(learns="last", wanted="pairs")),
+        ({"messages": [*TALK, CALL], "label": True}, Rules(learns="last", wanted="marks")),
+        ({"messages": [*TALK, CALL]}, Rules(learns="last")),
+    ],
+)
+def test_no_earlier_answer_stands_in_for_a_last_one_that_the_template_leaves_out(
+    shape: str, row: dict[str, Any], rules: Rules, tmp_path: Path
+) -> None:
+    codec, block = codec_with(tmp_path, (SHAPES | TEMPLATES)[shape]), Block((UnparsedRow(1, json.dumps(row).encode()),))
+    found = tokenise(block, rules, codec)
+    assert (found.verdicts.rejected, found.verdicts.kept, dict(found.verdicts.by_reason)) == (1, 0, {"no_place_for_tool_calls": 1})
+    assert read_survey(check_block(block, rules, codec)).verdicts.by_reason == found.verdicts.by_reason
+    with pytest.raises(BadRow) as bad:
+        show_row(block.rows[0], rules, codec)
+    assert bad.value.reason == "no_place_for_tool_calls"
+
+
+def test_an_answer_that_is_not_to_be_learned_is_compared_with_none(tmp_path: Path) -> None:
+    codec = codec_with(tmp_path, SHAPES["plain"])
+    row = {"messages": [*TALK, LAST | {"train": False}], "label": True}
+    block = Block((UnparsedRow(1, json.dumps(row).encode()),))
+    assert dict(tokenise(block, Rules(learns="last", wanted="marks"), codec).verdicts.by_reason) == {"all_labels_masked": 1}
+    alone = tokenise(Block((UnparsedRow(1, json.dumps({"messages": row["messages"]}).encode()),)), Rules(learns="last"), codec)
+    ids = alone.ids[alone.learned == 1].tolist()
+    assert codec.tokenizer.decode(ids, skip_special_tokens=False).strip() == "Nineteen.<|im_end|>", "the last one that is to be learned"

@@ -17,7 +17,7 @@ from holdfast.config.load import load_config
 from holdfast.data.judge.layouts import parse_example, prompt_and_answer
 from holdfast.data.judge.names import two_answers
 from holdfast.data.judge.rules import asked_fields
-from holdfast.data.judge.turns import BadRow
+from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.judge.unused import UnusedFields
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.foresee import foresee
@@ -222,3 +222,68 @@ def test_a_pair_whose_worse_answer_is_missing_is_still_told_as_a_pair() -> None:
     with pytest.raises(BadRow) as bad:
         parse_example({"prompt": "two?", "chosen": "four", "rejected": None}, "auto")
     assert bad.value.reason == "preference_row" and "completion=chosen" not in bad.value.detail
+
+
+TOOL = {"type": "function", "function": {"name": "stock", "parameters": {"type": "object", "properties": {}}}}
+CALLED = {"tool_calls": [{"type": "function", "function": {"name": "stock", "arguments": {"part": "M3"}}}]}
+ASKED = [{"role": "user", "content": "how many?"}]
+KEPT: list[dict[str, Any]] = [
+    {"prompt": ASKED, "chosen": [{"role": "assistant", "content": "", **CALLED}], "rejected": "many", "tools": [TOOL]},
+    {"messages": [*ASKED, {"role": "assistant", "content": "", **CALLED}], "rejected_response": "many", "tools": json.dumps([TOOL])},
+    {"messages": [*ASKED, {"role": "assistant", "content": "", **CALLED}], "rejected_messages": [*ASKED, TURNS[1]], "tools": [TOOL]},
+    {
+        "conversations": [{"from": "human", "value": "how many?"}],
+        "chosen": {"from": "function_call", "value": json.dumps(CALLED["tool_calls"])},
+        "rejected": {"from": "gpt", "value": "many"},
+        "functions": [TOOL["function"]],
+    },
+    {
+        "input": {"messages": ASKED, "tools": [TOOL], "parallel_tool_calls": True},
+        "preferred_output": [{"role": "assistant", **CALLED}],
+        "non_preferred_output": [{"role": "assistant", "content": "many"}],
+    },
+]
+
+
+@pytest.mark.parametrize(("row", "wanted"), [(row, "pairs") for row in KEPT] + [(row, "marks") for row in KEPT if "chosen" in row])
+def test_tools_and_calls_of_a_pair_are_kept(row: dict[str, Any], wanted: Any) -> None:
+    pair = parse_example(row, "auto", {}, wanted)
+    assert pair.tools == (TOOL,)
+    assert pair.messages[-1].calls == tuple(CALLED["tool_calls"]) and not pair.worse[-1].calls
+    assert pair.messages[:-1] == pair.worse[:-1] == (Message("user", "how many?"),)
+
+
+def test_reasoning_of_the_better_answer_is_kept_beside_a_worse_one() -> None:
+    said = {"role": "assistant", "content": "four", "reasoning_content": "2 + 2"}
+    pair = parse_example({"messages": [TURNS[0], said], "rejected_response": "five"}, "auto", {}, "pairs")
+    assert (pair.messages[-1].thinking, pair.messages[-1].content, pair.worse[-1].content) == ("2 + 2", "four", "five")
+
+
+def test_a_question_is_no_better_answer() -> None:
+    row = {"messages": [*TURNS, ASKED[0]], "rejected_response": "many"}
+    with pytest.raises(BadRow) as bad:
+        parse_example(row, "auto", {}, "pairs")
+    assert bad.value.reason == "no_assistant_turn"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"instruction": "and three?", "input": "", "chosen": "six", "rejected": "five"},
+        {"question": "and three?", "answer": "six", "rejected_response": "five"},
+        {"prompt": "and three?", "completion": "six", "rejected_response": "five"},
+    ],
+)
+@pytest.mark.parametrize("system", ["system", "system_instruction"])
+def test_what_stands_before_the_question_of_a_pair_is_kept(row: dict[str, Any], system: str) -> None:
+    pair = parse_example(row | {"history": [["two?", "four"]], system: "be brief"}, "auto", {}, "pairs")
+    roles = [("system", "be brief"), ("user", "two?"), ("assistant", "four"), ("user", "and three?")]
+    assert [(one.role, one.content) for one in pair.messages[:-1]] == roles
+    assert (pair.messages[-1].content, pair.worse[-1].content) == ("six", "five")
+
+
+def test_a_history_beside_turns_is_told_as_unused_in_a_pair_too() -> None:
+    row = {"messages": ASKED, "chosen": "19", "rejected": "many", "history": [["two?", "four"]]}
+    unused = UnusedFields()
+    unused.add([(row, parse_example(row, "auto", {}, "pairs").layout)], {})
+    assert "history" in unused.telling

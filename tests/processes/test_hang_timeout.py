@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from holdfast.processes.hang_timeout import HangTimeout, Overdue, TrainerHangTim
 from holdfast.processes.tree import bytes_read
 from holdfast.run.folder import RunFolder
 from holdfast.supervision import finish
+from holdfast.terminal.run_view import Terminal
 
 HANGS = """
 import os, signal, sys, time
@@ -165,6 +167,34 @@ def test_an_evaluation_that_hangs_is_ended_and_said(config_of: Callable[..., Pat
     [failed] = events(tmp_path / "run", "evaluation_failed")
     assert failed["reason"].startswith("no sign of life for ") and failed["reason"] in done.stderr
     assert json.loads(done.stdout)["loss"]["eval_tuned"] is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "killed", "failed", "found"),
+    [
+        (["kill -9 $$", "{write}"], [-9], [], True),
+        (["kill -9 $$", "kill -6 $$", "{write}"], [-9], [-6], False),
+        (["exit 1", "{write}"], [], [1], False),
+        (["{write}; kill -11 $$"], [], [], True),
+    ],
+)
+def test_an_evaluation_that_was_killed_begins_once_more(
+    ends: list[str], killed: list[int], failed: list[int], found: bool, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(ends)
+    write = f"echo '{{}}' > '{run.evaluation_file}'"
+
+    def start(*_: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sh", "-c", next(left).replace("{write}", write)])
+
+    monkeypatch.setattr(finish, "_start_evaluation", start)
+    monkeypatch.setattr(RunFolder, "plan", lambda _: SimpleNamespace(rows=SimpleNamespace(held_out=3)))
+    run.evaluation_file.write_text('{"loads": "of an end before"}')
+    finish._evaluate(run, run.config(), Terminal(to_stderr=True, quiet=True), lambda: False)
+    for kind, codes in (("evaluation_killed", killed), ("evaluation_failed", failed)):
+        told = events(run.path, kind) if run.events_file.exists() else []
+        assert [one["code"] for one in told] == codes
+    assert run.evaluation_file.exists() == found
 
 
 def test_an_evaluation_that_cannot_be_ended_ends_the_command(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ _WORDS = {
     "length_bias": "the better answers and the worse ones differ in length",
     "tokenizers_disagree": "transformers cannot load the model's tokenizer; its tokenizer.json was used",
     "evaluation_failed": "the evaluation failed",
+    "evaluation_killed": "the evaluation was killed, and started once more",
     "notify_failed": "telling a person failed; the run itself is whole",
     "tracking_failed": "passing the steps on to a tracker failed; the run itself is whole",
     "best_checkpoint_lost": "the best checkpoint does not verify; the adapter is made of the next best",

@@ -144,7 +144,8 @@ def _folder_of(model: str) -> Path | None:
 def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Measure held-out loss of base and tuned model, by plain PEFT in a child process; a failure is told and leaves them unknown.
 
-    A GPU that is gone is waited for, as in training, and a hang is ended. Raises Stop where it cannot be ended.
+    A GPU that is gone is waited for, as in training; one that was killed is started once more, and a hang is ended. Raises Stop where it
+    cannot be ended.
     """
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan().rows.held_out
@@ -156,13 +157,22 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
         return _ask(run, config, log, terminal, stop)
 
     ended = Pauses(run, terminal.tell).until_found(ask, exit_code("device_gone"), "the evaluation found no GPU", stop)
+    if _killed(run, ended):
+        run.event("evaluation_killed", code=ended, log=str(log))
+        terminal.tell(f"the evaluation was killed (exit code {ended}); it begins once more")
+        ended = ask()
     if ended == exit_code("device_gone") and stop():
         raise _interrupted(run)
-    if ended or not run.evaluation_file.exists():
+    if not run.evaluation_file.exists():  # written whole or not at all: an end behind that takes nothing from it
         reason = ended if isinstance(ended, str) else f"exit code {ended}"
         code = None if isinstance(ended, str) else ended
         run.event("evaluation_failed", code=code, reason=reason, log=str(log))
         terminal.tell(f"the evaluation failed ({reason}); its log: {log}")
+
+
+def _killed(run: RunFolder, ended: int | str) -> bool:
+    """Return whether a signal ended the evaluation before it had written what it found: by chance, as far as is known."""
+    return isinstance(ended, int) and ended < 0 and not run.evaluation_file.exists()
 
 
 def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:

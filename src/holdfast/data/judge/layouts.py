@@ -30,6 +30,7 @@ from holdfast.data.judge.turns import (
     BadRow,
     Example,
     Message,
+    before_question,
     checked_turns,
     conversation,
     kind_of,
@@ -243,14 +244,9 @@ def _continued(value: dict[str, Any], pair: Pair) -> Example:
 
 
 def _with_beside(example: Example, value: dict[str, Any]) -> Example:
-    """Return the example with what stands beside its question: the system's text, and `history`, exchanges of a question and its answer."""
-    history, system = value.get("history") or [], system_of(value)
-    if not example.messages or not (history or system):
-        return example
-    if not isinstance(history, list) or not all(isinstance(one, list) and [type(text) for text in one] == [str, str] for one in history):
-        raise BadRow("wrong_type", "history must be a list of exchanges, each [question, answer] as text")
-    before = [Message(role, text) for exchange in history for role, text in zip(("user", "assistant"), exchange, strict=True)]
-    return replace(example, messages=(*([Message("system", system)] if system else []), *before, *example.messages), layout="chat")
+    """Return the example with what stands before its question: the system's text and `history`."""
+    before = before_question(value) if example.messages else ()
+    return replace(example, messages=(*before, *example.messages), layout="chat") if before else example
 
 
 def _whole_talk(value: dict[str, Any]) -> str:

@@ -103,7 +103,7 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
     elif layout == "text":
         read = {"text" if "text" in named else "content"}
     elif layout == "preference":
-        read = {*KNOWN_NAMES}
+        read = {*KNOWN_NAMES} - ({"history"} if any(name in named for name in ("messages", "conversations")) else set())
     else:
         turns = next((name for name in TALKS if name in named), "")
         one = next((pair for pair in PAIRS if pair.question in named and pair.answer in named), None)

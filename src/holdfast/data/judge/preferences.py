@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.book.checks_data.spreadsheet_error import error_in
 from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers
-from holdfast.data.judge.turns import BadRow, Example, Message, kind_of, turn_of
+from holdfast.data.judge.turns import BadRow, Example, Message, before_question, kind_of, system_of, tools_of, turn_of
 
 _BESIDE = ("rejected_response", "rejected_messages")  # the worse answer beside a row of another layout
 _HH = re.compile(r"\n\n(Human|Assistant): ?")
@@ -40,7 +40,9 @@ def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
         raise BadRow("prompts_differ", f"chosen and rejected answer different prompts: {where}")
     if not any(message.role == "user" for message in chosen):
         raise BadRow("no_user_turn", f"none of {len(chosen)} turns is the user's")
-    return Example(messages=chosen, worse=rejected, layout="preference")
+    inside = value.get("input")  # of OpenAI's, which holds the turns and the tools
+    tools = tools_of(value) or (tools_of(dict(inside)) if isinstance(inside, Mapping) else ())
+    return Example(messages=chosen, worse=rejected, tools=tools, layout="preference")
 
 
 def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
@@ -71,8 +73,8 @@ def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Messa
     if beside:
         found = parse({key: inside for key, inside in value.items() if key != beside})
         if found.messages:
-            return found.messages[-1].content, value[beside], found.messages[:-1]
-        return found.learned, value[beside], (Message("user", found.given),)
+            return found.messages[-1:], value[beside], found.messages[:-1]
+        return found.learned, value[beside], (*before_question(value), Message("user", found.given))
     hint = name_answers(value)
     raise BadRow("no_preference", f"{_NO_PAIR}; {hint or 'answers alone are learned with sft'}")
 
@@ -84,8 +86,7 @@ def _given(value: dict[str, Any]) -> tuple[Message, ...]:
     prompt = value.get("prompt")
     if turns is None and isinstance(prompt, list):
         turns = prompt
-    system = value.get("system")
-    before = (Message("system", system),) if isinstance(system, str) and system.strip() else ()
+    before = (Message("system", system),) if (system := system_of(value)) else ()
     if turns is not None:
         found = tuple(turn_of(turn, at) for at, turn in enumerate(turns)) if isinstance(turns, list) else ()
         return found if found and found[0].role == "system" else before + found
@@ -94,12 +95,14 @@ def _given(value: dict[str, Any]) -> tuple[Message, ...]:
         if isinstance(question, str) and question.strip():
             extra = value.get(pair.extra) if pair.extra else None
             text = f"{question}\n{extra}" if isinstance(extra, str) and extra.strip() else question
-            return _transcript(text) or (*before, Message("user", text))
+            return _transcript(text) or (*before_question(value), Message("user", text))
     return before
 
 
 def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message, ...]:
-    """Return the conversation that an answer ends, or is."""
+    """Return the conversation that an answer ends, or is: a text, turns as a file has them, or a tuple of turns."""
+    if isinstance(answer, tuple):
+        return given + answer
     if isinstance(answer, str):
         found = _transcript(answer)
         if found and not given:

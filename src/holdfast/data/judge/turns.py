@@ -153,6 +153,18 @@ def system_of(value: dict[str, Any]) -> str:
     return system if isinstance(system, str) and system.strip() else ""
 
 
+def before_question(value: dict[str, Any]) -> tuple[Message, ...]:
+    """Return what stands before the question of a row: the system's text, and `history`, exchanges of a question and its answer.
+
+    Raises BadRow for a history that is none.
+    """
+    history, system = value.get("history") or [], system_of(value)
+    if not isinstance(history, list) or not all(isinstance(one, list) and [type(text) for text in one] == [str, str] for one in history):
+        raise BadRow("wrong_type", "history must be a list of exchanges, each [question, answer] as text")
+    before = [Message(role, text) for exchange in history for role, text in zip(("user", "assistant"), exchange, strict=True)]
+    return (*([Message("system", system)] if system else []), *before)
+
+
 def exchange_of(turn: Any, number: int) -> list[Message]:
     """Return question and answer of an element that holds both in fields of its own; empty where it is a turn."""
     if not isinstance(turn, dict) or not _TURN_NAMES.isdisjoint(turn):

@@ -14,6 +14,7 @@ from holdfast.data.templates.template import THOUGHT, ChatTemplate, load_templat
 
 __all__ = [
     "ChatTemplate",
+    "compared_answer",
     "learned_by",
     "load_template",
     "pair_written",
@@ -54,17 +55,37 @@ def write_learned(example: Example, template: ChatTemplate, learns: Learns) -> R
 
 
 def learned_by(written: RenderedRow, learns: Learns) -> RenderedRow:
-    """Mark the pieces that are to be learned: as they are, the last answer alone, or all of one sequence."""
+    """Mark the pieces that are to be learned: as they are, the last answer alone, or all of one sequence.
+
+    Raises BadRow where it is the last answer, and the template keeps nothing of that.
+    """
     if learns == "assistant":
         return written
     parts = written.sequences[-1]
     if learns == "all":
         return _learned_whole(written)
+    if written.ends is False:
+        raise _lost_end(written)
     last = written.last if written.last >= 0 else max((at for at, (_, learned) in enumerate(parts) if learned), default=len(parts))
     only: list[Piece] = [(text, at >= last and learned) for at, (text, learned) in enumerate(parts)]
     notes = _of_one_sequence(written)
     shares = int(any(0 < share < 1 for _, share in only))
     return written._replace(sequences=[only], notes=notes, learned=1, unended=min(1, written.unended), shares=shares)
+
+
+def compared_answer(written: RenderedRow) -> RenderedRow:
+    """Return the row unless its last answer, which is held against another, is not learned. Raises BadRow."""
+    if not written.ends:
+        raise _lost_end(written)
+    return written
+
+
+def _lost_end(written: RenderedRow) -> BadRow:
+    """Say why the last answer is not learned: an earlier one in its place would be the answer to another question."""
+    if written.ends is not False:
+        return BadRow("all_labels_masked", "its last answer is marked as not to be learned, and no other is compared in its place")
+    reason = "no_place_for_tool_calls" if written.calls else "turn_left_out"
+    return BadRow(reason, "the chat template keeps nothing of its last answer, and no other is learned in its place")
 
 
 def _learned_whole(written: RenderedRow) -> RenderedRow:
@@ -93,7 +114,8 @@ def _of_one_sequence(written: RenderedRow) -> tuple[Note, ...]:
 
 def worse_pieces(example: Example, template: ChatTemplate) -> list[Piece]:
     """Return the pieces of a pair's worse conversation; its last answer is the one compared."""
-    return learned_by(write(replace(example, messages=example.worse, worse=()), template), "last").sequences[-1]
+    written = compared_answer(write(replace(example, messages=example.worse, worse=()), template))
+    return learned_by(written, "last").sequences[-1]
 
 
 def pair_written(prompt: str, answer: str, template: ChatTemplate) -> RenderedRow | None:
@@ -200,4 +222,5 @@ def _plain(messages: tuple[Message, ...], template: ChatTemplate) -> RenderedRow
     if not learned and answers:
         raise BadRow("all_labels_masked", f"each of its {answers:,} answers is marked as not to be learned")
     shares = sum(0 < flag < 1 for _, flag in found)
-    return RenderedRow([found], (), answers, learned, 0 if template.eos else learned, answers - learned, shares=shares)
+    ends = found[-1][1] if answers else True
+    return RenderedRow([found], (), answers, learned, 0 if template.eos else learned, answers - learned, shares=shares, ends=ends)

@@ -32,6 +32,7 @@ class RenderedRow(NamedTuple):
     `calls`, `thoughts`: turns whose tool calls or reasoning are left out.
     `marked_before`: whether the prompt of the last sequence holds an answer of these.
     `last`: the piece with which the last learned answer begins in the last sequence; -1 where it is one piece, the last that is learned.
+    `ends`: whether, or with which share, the row's last answer is learned: False where the template keeps nothing of it.
     """
 
     sequences: list[list[Piece]]
@@ -45,6 +46,7 @@ class RenderedRow(NamedTuple):
     last: int = -1
     shares: int = 0
     marked_before: bool = False
+    ends: bool | float = True
 
 
 def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], template: ChatTemplate) -> RenderedRow:
@@ -63,7 +65,9 @@ def write_conversation(messages: tuple[Message, ...], tools: tuple[Any, ...], te
     marked = any(
         sequence < max(kept, default=0) and messages[at].learn is not True for at, (sequence, _) in zip(answers, placed, strict=True)
     )
-    return found.written([sequences[number] for number in kept], len(answers), len(sequences))._replace(marked_before=marked)
+    written = found.written([sequences[number] for number in kept], len(answers), len(sequences))
+    sequence, piece = placed[-1]
+    return written._replace(marked_before=marked, ends=sequences[sequence][piece][1])
 
 
 def _turn_by_turn(
@@ -149,7 +153,7 @@ def _as_marked(messages: tuple[Message, ...], tools: tuple[Any, ...], answers: l
         if last < 0 and turn in learned[-1:]:
             last = len(pieces) - 1
     rest = text[spans[-1].end() :]
-    return found.written([[*pieces, (rest, False)] if rest else pieces], len(answers), 1)._replace(last=last)
+    return found.written([[*pieces, (rest, False)] if rest else pieces], len(answers), 1)._replace(last=last, ends=teaches[answers[-1]])
 
 
 class _JudgedAnswers:

@@ -25,7 +25,7 @@ from holdfast.data.judge.row_weight import Weights
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
 from holdfast.data.judge.unused import UnusedFields
-from holdfast.data.templates.chat_template import learned_by, pair_written, worse_pieces, write_learned
+from holdfast.data.templates.chat_template import compared_answer, learned_by, pair_written, worse_pieces, write_learned
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.token_set.kin import Kin, kin_of
@@ -267,7 +267,7 @@ def readable(block: Block, rules: Rules, codec: Codec) -> tuple[list[tuple[Judge
         found = pair_written(row.prompt, row.answer, codec.template) if row.is_pair else None
         try:
             written = learned_by(found, rules.learns) if found else write_learned(row.example, codec.template, rules.learns)
-            good.append((row, written))
+            good.append((row, written if rules.wanted == "answers" else compared_answer(written)))
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
     return good, rejects

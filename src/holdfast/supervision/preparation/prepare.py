@@ -219,7 +219,8 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
         run.event("extended", steps=steps, before=now.steps, learning_rate=rates)
         terminal.tell(f"extended from {now.steps:,} to {steps:,} steps; learning rate {rates}")
     run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
-    run.summary_file.unlink(missing_ok=True)
+    for told in (run.summary_file, run.evaluation_file):  # of the end that is none any more
+        told.unlink(missing_ok=True)
 
 
 def _refuse_reached_goal(run: RunFolder, before: Until | None, now: Until | None) -> None:
