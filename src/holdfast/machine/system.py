@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from holdfast.base.files import Json
+from holdfast.machine.control_group import memory_limit, processors
 from holdfast.machine.facts import BF16_FLAGS
 from holdfast.machine.host_memory import host_memory
 from holdfast.machine.place import Place
@@ -48,7 +49,7 @@ def read_system(place: Place, run: Path | None) -> Json:
     return {
         "os": _os(place),
         "python": platform.python_version(),
-        "memory_bytes": _least(memory.get("MemTotal"), _cgroup_memory(place)),
+        "memory_bytes": _least(memory.get("MemTotal"), memory_limit(place)),
         "swap_bytes": memory.get("SwapTotal"),
         "shm_bytes": _total(place.path("/dev/shm")),
         "disk_free_bytes": _free(run or Path.cwd()),
@@ -59,13 +60,9 @@ def read_system(place: Place, run: Path | None) -> Json:
 
 
 def usable_threads() -> int:
-    """Count the CPU threads this process may use: its affinity, cut by the cgroup's quota."""
+    """Count the CPU threads this process may use: its affinity, cut by its control groups' quotas."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(count, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return count
+    return max(1, min(count, int(processors(Place()) or count)))
 
 
 def steering(place: Place) -> dict[str, str]:
@@ -129,14 +126,6 @@ def _groups() -> list[str]:
         except KeyError:
             names.append(str(number))
     return sorted(names)
-
-
-def _cgroup_memory(place: Place) -> int | None:
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = place.number(name)
-        if limit is not None:
-            return limit if limit < 1 << 60 else None
-    return None
 
 
 def _least(*values: int | None) -> int | None:

@@ -64,7 +64,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, 0 if least else capacity, lengths, machine)
-    largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
+    largest = max(min(budget, int(lengths["step"])), int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
     step = need.step(largest, checkpointed) | {"context": beside}
     spent = need.fixed | step
@@ -161,7 +161,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
     room = usable(config.train, capacity) - sum(need.fixed.values()) - beside
     choices = range(need.layers + 1) if asked is None else [asked]
-    floor = max(fixed or 0, longest)
+    floor = max(min(fixed or 0, int(lengths["step"])), longest)
     layers = next((n for n in choices if sum(need.step(floor, n).values()) <= room), choices[-1])
     return fixed or max(longest, min(wanted, need.tokens(room, wanted, layers))), layers
 

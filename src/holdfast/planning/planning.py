@@ -46,6 +46,7 @@ from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
 
+_SHORTEST = 8  # tokens of a row that is worth a trace
 _TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model of today has as many
 
 
@@ -198,11 +199,13 @@ class Planner:
         away = self.gpu is not None and self.config.train.offload == "layers"
         train = self.config.train
         again, branches = train.checkpointed_layers or 0, branches_of(train)
-        return Shape(self.rows.longest, self._rows(), self.precision, again, away=away, cut=self._pieces(), branches=branches)
-
-    def _rows(self) -> int:
-        lengths = {"max": self.rows.longest, "step": self.rows.step}
-        return max(1, wanted_tokens(self.config, self.machine, lengths) // self.rows.longest)
+        longest, lengths = self.rows.longest, {"max": self.rows.longest, "step": self.rows.step}
+        tokens = min(wanted_tokens(self.config, self.machine, lengths), self.rows.step)
+        rows = max(1, tokens // longest)
+        given = train.micro_batch_tokens is not None and train.packing and not self.config.adapter.kind.prefix
+        rest = max(0, tokens - rows * longest) if given else 0  # where the plan chooses, a micro-batch is so many whole rows
+        rest = rest if rest >= _SHORTEST else 0
+        return Shape(longest, rows, self.precision, again, away=away, cut=self._pieces(), branches=branches, rest=rest)
 
     def room(self, need: Demand, capacity: int | None) -> Room:
         """Return what lies beside a step: interpreter and libraries, snapshots kept in main memory; on a card a context."""
@@ -252,7 +255,7 @@ class Planner:
         settings = self._settings(shape)
         how = self._how(shape.layers, curve)
         config = self._in_halves if shape.in_halves else self.config
-        demand = self.child.demand(config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
+        demand = self.child.demand(config, self.model, settings, shape.lengths, shape.tokens, how)
         if self.cut > 1:
             demand = in_pieces(demand, gathered_bytes(self.model), self.cut)
         if shape.away:
@@ -314,6 +317,7 @@ class Planner:
     def _reasons(self, choice: Choice, loading: bool) -> list[str]:
         shape, demand = choice.shape, choice.demand
         rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
+        rows += f" and one of {shape.rest}" if shape.rest else ""
         how = "by the closed form, from traces of a few layers, because there are so many" if self._too_deep else "traced"
         told = f"{how}: {rows} at once, as long as the longest one, all of their tokens learned"
         reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]
