@@ -39,6 +39,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "lora tied": {"family": "qwen2"},
     "lora 128k words": {"shape": {"vocab_size": 131072, "num_hidden_layers": 2}},
     "lora gemma2": {"family": "gemma2"},
+    "lora gemma3 128k words": {
+        "family": "gemma3",
+        "words": 40,
+        "shape": {"vocab_size": 131072, "num_hidden_layers": 2, "sliding_window": 512},
+        "train": {"effective_batch": 1},
+    },
     "rslora": {"adapter": {"type": "rslora"}},
     "dora": {"adapter": {"type": "dora"}},
     "dora dropout": {"adapter": {"type": "dora", "dropout": 0.1}},

@@ -208,6 +208,10 @@ def test_the_closed_form_gives_what_a_whole_trace_gives() -> None:
         ({"micro_batch_tokens": 190, "effective_batch": 8, "packing": False}, [100]),
         ({"micro_batch_tokens": 50, "effective_batch": 8}, [100]),
         ({"effective_batch": 8}, [100] * 8),
+        ({"effective_batch": 8, "reduction_parts": 4}, [100] * 2),  # rows of the other parts are not beside them
+        ({"effective_batch": 9, "reduction_parts": 4}, [100] * 3),
+        ({"effective_batch": 8, "ranks": 2}, [100]),
+        ({"effective_batch": 8, "reduction_parts": 4, "micro_batch_tokens": 250}, [100, 100]),
     ],
     ids=str,
 )
@@ -218,7 +222,9 @@ def test_a_micro_batch_is_planned_with_as_many_tokens_as_a_step_may_put_into_it(
     whole = make_plan(config, MODEL, {}, rows).bytes.activations
     alone = config.model_copy(update={"train": Train(max_tokens=100, precision="fp32", effective_batch=1)})
     one = make_plan(alone, MODEL, {}, rows | {"step": 100}).bytes.activations
-    assert whole == one * max(100, min(train.get("micro_batch_tokens", 2048), rows["step"])) // 100
+    parts = train.get("reduction_parts", 8 if "ranks" in train else 1)
+    of_part = -(-train["effective_batch"] // parts) * 100
+    assert whole == one * max(100, min(train.get("micro_batch_tokens", 2048), of_part)) // 100
 
 
 def test_a_model_is_cut_down_to_no_fewer_layers_than_the_run_names() -> None:

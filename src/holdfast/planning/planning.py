@@ -34,6 +34,7 @@ from holdfast.planning.plan import (
     about_layers_away,
     about_moments_away,
     exactness,
+    part_tokens,
     reserve,
     settings_of,
     wanted_tokens,
@@ -200,7 +201,7 @@ class Planner:
         train = self.config.train
         again, branches = train.checkpointed_layers or 0, branches_of(train)
         longest, lengths = self.rows.longest, {"max": self.rows.longest, "step": self.rows.step}
-        tokens = min(wanted_tokens(self.config, self.machine, lengths), self.rows.step)
+        tokens = min(wanted_tokens(self.config, self.machine, lengths), part_tokens(self.config, self.machine, lengths))
         rows = max(1, tokens // longest)
         given = train.micro_batch_tokens is not None and train.packing and not self.config.adapter.kind.prefix
         rest = max(0, tokens - rows * longest) if given else 0  # where the plan chooses, a micro-batch is so many whole rows
@@ -281,7 +282,7 @@ class Planner:
         found = {"weights": demand.building} if loading else demand.bytes | {"allocator": room.allocator(demand)}
         kinds = Bytes(**{kind: int(size) for kind, size in found.items()}, context=room.beside - snapshot, snapshot=snapshot)
         own = self._trained(demand)
-        budget = self.config.train.micro_batch_tokens or shape.tokens
+        budget = self.config.train.micro_batch_tokens or self._budget(shape)
         batch, save = self.config.train.effective_batch, self.config.save
         away = self._away(choice)
         host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + own.snapshots + own.away + away
@@ -308,6 +309,12 @@ class Planner:
                 *about_moments_away(self.config, self.machine, own.away),
             ),
         )
+
+    def _budget(self, shape: Shape) -> int:
+        """Return the tokens of a micro-batch: of what is wanted all that may be, for evaluations; parts of a step are smaller."""
+        longest, lengths = self.rows.longest, {"max": self.rows.longest, "step": self.rows.step}
+        whole = max(1, wanted_tokens(self.config, self.machine, lengths) // longest) * longest
+        return whole if shape.rows == self.wanted().rows else shape.tokens
 
     def _frozen(self, dtype: Dtype) -> Frozen:
         """Return the form in which frozen weights are held."""
