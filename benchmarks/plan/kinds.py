@@ -41,9 +41,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "lora gemma2": {"family": "gemma2"},
     "lora gemma3 128k words": {
         "family": "gemma3",
-        "words": 40,
-        "shape": {"vocab_size": 131072, "num_hidden_layers": 2, "sliding_window": 512},
-        "train": {"effective_batch": 1},
+        "words": 600,
+        "shape": {"vocab_size": 131072, "num_hidden_layers": 2, "sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"]},
+        "train": {"effective_batch": 1, "max_tokens": 640},
     },
     "rslora": {"adapter": {"type": "rslora"}},
     "dora": {"adapter": {"type": "dora"}},
@@ -84,8 +84,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "simpo": {"rows": "pairs", "train": {"objective": "simpo"}},
     "reward": {"rows": "pairs", "train": {"objective": "reward"}},
     "orpo full": {"rows": "pairs", "adapter": FULL, "train": {"objective": "orpo"}},
-    "experts": {"family": "mixtral"},
-    "experts full": {"family": "mixtral", "adapter": FULL},
 }  # fmt: skip
 BITS = ("nf4", "int8", "8bit", "paged")
 
