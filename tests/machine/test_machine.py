@@ -9,12 +9,11 @@ import pytest
 
 from holdfast.checkup.examine import examine
 from holdfast.machine import torch_build as torchbuild
-from holdfast.machine.control_group import memory_limit, processors
 from holdfast.machine.gpu_memory import gpu_memory, in_use
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.machine.place import Place
 from holdfast.machine.read import read_machine, read_packages
-from holdfast.machine.system import read_system, usable_threads
+from holdfast.machine.system import memory_limit, processors, read_system, usable_threads
 from holdfast.machine.vendor_tools import nvidia_cards, rocm_agents
 
 ROCMINFO = """ROCk module is loaded
