@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 from holdfast.config.config import Config
-from holdfast.planning.time_left import Judged, judged, time_left
+from holdfast.planning.time_left import HeldOutWork, judged, time_left
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan, Seconds, write_plan
 from holdfast.terminal.run_view import Terminal
@@ -41,22 +41,22 @@ def _went(run: RunFolder, steps: range, begin: float, step_s: float = 1.0, attem
 @pytest.mark.parametrize(
     ("steps", "evaluations", "low", "likely", "high"),
     [
-        (20, Judged(), 80, 80, 80),
+        (20, HeldOutWork(), 80, 80, 80),
         (
             20,
-            Judged(50, 20),
+            HeldOutWork(50, 20),
             80 + 2 * 1.25,
             80 + 2 * 2.5,
             80 + 2 * 5,
         ),  # none was yet: 20 rows, forward alone, by steps of 4 rows
-        (24, Judged(10, 20), 76 + 8 * 30, 76 + 8 * 30, 76 + 8 * 30),  # two were: as long as those
-        (20, Judged(10, 20), 80 + 8 * 30, 80 + 8 * 30, 80 + 8 * 30),
-        (97, Judged(10, 20), 3 + 30, 3 + 30, 3 + 30),
-        (100, Judged(10, 20), 0, 0, 0),
+        (24, HeldOutWork(10, 20), 76 + 8 * 30, 76 + 8 * 30, 76 + 8 * 30),  # two were: as long as those
+        (20, HeldOutWork(10, 20), 80 + 8 * 30, 80 + 8 * 30, 80 + 8 * 30),
+        (97, HeldOutWork(10, 20), 3 + 30, 3 + 30, 3 + 30),
+        (100, HeldOutWork(10, 20), 0, 0, 0),
     ],
 )
 def test_evaluations_to_come_are_counted_and_those_that_were_are_no_pace(
-    steps: int, evaluations: Judged, low: float, likely: float, high: float, tmp_path: Path
+    steps: int, evaluations: HeldOutWork, low: float, likely: float, high: float, tmp_path: Path
 ) -> None:
     run = RunFolder(tmp_path)
     _went(run, range(1, steps + 1), 1000.0, every=float(evaluations.every or 0), took=30.0)
@@ -70,15 +70,15 @@ def test_an_evaluation_that_is_under_way_is_still_to_come(tmp_path: Path) -> Non
     run = RunFolder(tmp_path)
     _went(run, range(1, 20), 1000.0, every=10.0, took=30.0)
     _went(run, range(20, 21), 1049.0)
-    left = time_left(run, 20, 30, Judged(10, 4))
+    left = time_left(run, 20, 30, HeldOutWork(10, 4))
     assert left and left.likely == pytest.approx(10 + 2 * 30)
 
 
 def test_a_run_says_itself_what_it_evaluates(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    assert judged(run) == Judged()
+    assert judged(run) == HeldOutWork()
     run.config_file.write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}, "evaluate": {"every": 7, "rows": 12}}))
-    for held_out, found in ((0, Judged(None, 0)), (9, Judged(7, 9)), (40, Judged(7, 12))):
+    for held_out, found in ((0, HeldOutWork(None, 0)), (9, HeldOutWork(7, 9)), (40, HeldOutWork(7, 12))):
         whole = {"steps": 20, "samples": 20, "rows": {"train": 20, "held_out": held_out, "per_epoch": 20}, "data_sha256": ""}
         write_plan(run.plan_file, RunPlan(**dict(a_plan()), **whole))
         assert judged(run) == found
@@ -101,4 +101,4 @@ def test_a_night_between_two_processes_is_no_pace_for_the_terminal(tmp_path: Pat
         terminal.tick(alive)  # type: ignore[arg-type]
     last = screen.getvalue().splitlines()[-1]
     assert last.startswith("step 60/100") and last.endswith("40 s left")
-    assert time_left(run, 60, 100, Judged()) == Seconds(low=40.0, likely=40.0, high=40.0)
+    assert time_left(run, 60, 100, HeldOutWork()) == Seconds(low=40.0, likely=40.0, high=40.0)

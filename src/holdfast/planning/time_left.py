@@ -15,23 +15,23 @@ _LOOKED_AT = 1 << 18  # bytes of a journal: hundreds of steps
 
 
 @dataclass(frozen=True)
-class Judged:
+class HeldOutWork:
     """What a run is to do beside its steps. every: steps between evaluations, None: none on the way; rows: that each of them asks."""
 
     every: int | None = None
     rows: int = 0
 
 
-def judged(run: RunFolder) -> Judged:
+def judged(run: RunFolder) -> HeldOutWork:
     """Return the evaluations of a run; none of a command's, and of one that is not planned yet."""
     plan = read_plan(run.plan_file) if run.config_file.exists() else None
     if plan is None:
-        return Judged()
+        return HeldOutWork()
     evaluate, held_out = run.config().evaluate, plan.rows.held_out
-    return Judged(evaluate.every if held_out else None, min(evaluate.rows or held_out, held_out))
+    return HeldOutWork(evaluate.every if held_out else None, min(evaluate.rows or held_out, held_out))
 
 
-def time_left(run: RunFolder, step: int, steps: int, evaluations: Judged) -> Seconds | None:
+def time_left(run: RunFolder, step: int, steps: int, evaluations: HeldOutWork) -> Seconds | None:
     """Estimate how long the steps after `step` take, by the last steps of the process that trains; None where nobody can tell.
 
     Between two processes there may lie a failure, or a night in which nobody trained: neither is a pace of steps.

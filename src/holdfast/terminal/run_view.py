@@ -24,7 +24,7 @@ from holdfast.base.inert import brief, hanging, inert
 from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
-from holdfast.planning.time_left import Judged, judged, time_left
+from holdfast.planning.time_left import HeldOutWork, judged, time_left
 from holdfast.processes.attempt import Attempt
 from holdfast.report.notices import notice, turn
 from holdfast.report.summary_lines import next_command, summary_lines
@@ -81,7 +81,7 @@ class Terminal:
         self._told_step: int | None = None
         self._disk_is_full = False
         self._mean_loss: float | None = None
-        self._judged = Judged()
+        self._judged = HeldOutWork()
         self._left: tuple[int, Seconds | None] = (0, None)  # of the step that it was asked after
 
     def fall_back_on(self, log: Path | None) -> None:
