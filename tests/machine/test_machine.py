@@ -13,7 +13,7 @@ from holdfast.machine.gpu_memory import gpu_memory, in_use
 from holdfast.machine.machine_file import read, training_devices
 from holdfast.machine.place import Place
 from holdfast.machine.read import read_machine, read_packages
-from holdfast.machine.system import usable_threads
+from holdfast.machine.system import memory_limit, processors, read_system, usable_threads
 from holdfast.machine.vendor_tools import nvidia_cards, rocm_agents
 
 ROCMINFO = """ROCk module is loaded
@@ -339,3 +339,51 @@ def test_packages_of_one_gpus_kernels_are_read_where_rocm_is_made_of_packages(tm
     monkeypatch.syspath_prepend(str(tmp_path))
     found = read_packages()
     assert found["rocm-sdk-libraries"] == found["rocm-sdk-device-gfx1201"] == "7.14.0"
+
+
+@pytest.mark.parametrize(
+    ("files", "memory", "cores"),
+    [
+        ({}, None, None),
+        ({"/sys/fs/cgroup/memory.max": "4096", "/sys/fs/cgroup/cpu.max": "150000 100000"}, 4096, 1.5),  # a container's own root
+        ({"/sys/fs/cgroup/memory.max": "max", "/sys/fs/cgroup/cpu.max": "max 100000"}, None, None),
+        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": "4096"}, 4096, None),
+        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096), "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1"}, None, None),
+        (  # a unit inside of a slice: the narrowest group above it holds
+            {"/proc/self/cgroup": "0::/user.slice/run.scope", "/sys/fs/cgroup/cgroup.controllers": "memory cpu"}
+            | {"/sys/fs/cgroup/user.slice/run.scope/memory.max": "8192", "/sys/fs/cgroup/user.slice/memory.max": "4096"}
+            | {"/sys/fs/cgroup/user.slice/run.scope/cpu.max": "100000 100000", "/sys/fs/cgroup/user.slice/cpu.max": "max 100000"},
+            4096,
+            1.0,
+        ),
+        (  # from here on its processes are slowed down until they stand still
+            {"/proc/self/cgroup": "0::/run.scope", "/sys/fs/cgroup/cgroup.controllers": "memory"}
+            | {"/sys/fs/cgroup/run.scope/memory.high": "4096", "/sys/fs/cgroup/run.scope/memory.max": "8192"},
+            4096,
+            None,
+        ),
+        (  # both versions are mounted, and the first one has the controllers
+            {"/proc/self/cgroup": "4:memory:/slurm/job_7\n1:cpu,cpuacct:/slurm\n0::/"}
+            | {
+                "/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": "4096",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes": str(1 << 62),
+            }
+            | {"/sys/fs/cgroup/cpu/slurm/cpu.cfs_quota_us": "200000", "/sys/fs/cgroup/cpu/slurm/cpu.cfs_period_us": "100000"},
+            4096,
+            2.0,
+        ),
+        (
+            {"/proc/self/cgroup": "4:memory:/docker/abc", "/sys/fs/cgroup/memory/memory.limit_in_bytes": "4096"},
+            4096,
+            None,
+        ),  # the host's path
+        ({"/proc/self/cgroup": "nonsense", "/sys/fs/cgroup/memory.max": "4096", "/sys/fs/cgroup/cpu.max": "1 0"}, 4096, None),
+    ],
+)
+def test_limits_of_all_control_groups_above_a_process_hold(
+    files: dict[str, str], memory: int | None, cores: float | None, tmp_path: Path
+) -> None:
+    write(tmp_path, {name: f"{text}\n" for name, text in files.items()})
+    place = Place(tmp_path, {})
+    assert (memory_limit(place), processors(place)) == (memory, cores)
+    assert read_system(place, None)["memory_bytes"] == memory, "there is no /proc/meminfo here"

@@ -20,7 +20,7 @@ from holdfast.planning import past_runs, tracing
 from holdfast.planning.duration import Ahead, PastRun, duration, remaining
 from holdfast.planning.past_runs import correct_from_history, remember, with_duration
 from holdfast.planning.planning import PlanResult
-from holdfast.planning.workload import workload
+from holdfast.planning.workload import checked_tokens, workload
 from holdfast.report.words import between, costs
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan, RunPlan, Seconds, write_plan
@@ -168,6 +168,56 @@ def test_a_run_that_ended_tells_how_long_the_next_one_takes(cache: Path, tmp_pat
         file.write('{"machine": 1}\n{"rate": "fast"}\n')
     assert with_duration(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds == seconds, "what is no such row is left out"
     assert with_duration(CONFIG, MACHINE | {"torch": None}, PLAN, 4000, 0).seconds is None, "another machine's runs tell nothing"
+
+
+@pytest.mark.parametrize("every", [5, None])
+def test_a_run_with_evaluations_is_expected_to_take_what_the_same_run_took(cache: Path, tmp_path: Path, every: int | None) -> None:
+    """20 steps of a second, each 5th one evaluated for 10, 3 s of saving, loading and a last evaluation: what it took is counted once."""
+    config = CONFIG.model_copy(update={"evaluate": CONFIG.evaluate.model_copy(update={"every": every})})
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    whole = {"steps": 20, "samples": 20, "rows": {"train": 20, "held_out": 10, "per_epoch": 20}, "data_sha256": ""}
+    write_plan(run.plan_file, RunPlan(**dict(PLAN), **whole))
+    run.machine_file.write_text(json.dumps(MACHINE))
+    now, rows = 1000.0, []
+    for step in range(1, 21):
+        now += 1.0
+        rows.append({"step": step, "tokens": 100, "samples": [step], "seconds": 1.0, "time": now})
+        now += 0.15 + (10.0 if every and step % every == 0 else 0.0)
+    evaluated = [{"step": step, "loss": 1.0, "seconds": 10.0} for step in range(5, 21, 5)] if every else []
+    run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run.evaluations_file.write_text("".join(json.dumps(row) + "\n" for row in evaluated))
+    happened = [{"event": "run_created", "seconds": 2.0, "time": 992.0}, {"event": "attempt_started", "time": 995.0}]
+    run.events_file.write_text(
+        "".join(json.dumps(one) + "\n" for one in [*happened, {"event": "final_evaluation_ended", "seconds": 25.0, "time": now}])
+    )
+    wall = now - 1000.0 + 7.0 + 25.0
+    remember(run, config, {"peak_bytes": 6000, "wall_seconds": wall, "incidents": []}, Terminal(to_stderr=True, quiet=True).say)
+    seconds = with_duration(config, MACHINE, PLAN, tokens=2000, checked=checked_tokens(config, 20, 10, 100)).seconds
+    assert seconds and seconds.likely == pytest.approx(wall, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"ranks": 2}, {"fsdp": True, "ranks": 2}, {"attention": "eager"}, {"packing": False}, {"threads": 1}, {"parts_at_once": "off"}],
+    ids=str,
+)
+def test_a_run_of_another_course_tells_nothing_as_if_it_were_this_one(cache: Path, tmp_path: Path, changes: Json) -> None:
+    _ended(tmp_path / "a", 8500)
+    other = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update=changes)})
+    assert correct_from_history(other, MACHINE, PLAN) == PLAN
+    assert "of another shape" in with_duration(other, MACHINE, PLAN, 4000, 0).reasons[-1]
+
+
+def test_a_run_on_fewer_cores_is_another_machines(cache: Path, tmp_path: Path) -> None:
+    _ended(tmp_path / "a", 8500)
+    assert correct_from_history(CONFIG, MACHINE | {"cpu": {"name": "x", "threads": 2}}, PLAN) == PLAN
+
+
+def test_a_run_of_an_earlier_version_is_not_asked_for_what_an_evaluation_took() -> None:
+    old = dataclasses.replace(_past(), check=None)
+    seconds = [duration(dataclasses.replace(AHEAD, checked=checked), [old], None)[0] for checked in (0, 100_000)]
+    assert seconds[0] == seconds[1], "its end and what was beside its steps hold that"
 
 
 def test_a_probe_that_says_nonsense_tells_nothing() -> None:

@@ -14,17 +14,21 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import holdfast
+from conftest import holdfast, settings_with
+from holdfast.base_model.folder import ModelFacts
 from holdfast.book.graphics_cards import named_card
 from holdfast.cli.commands import plan as plan_command
 from holdfast.cli.main import main
 from holdfast.config.config import Config
+from holdfast.config.train import Train
 from holdfast.machine.read import read_machine
 from holdfast.planning.memory.demand import Demand, between, with_some_again
 from holdfast.planning.memory.fit import Room, Shape, Sweep, alternatives, choose
-from holdfast.planning.planning import plan_run, with_card
+from holdfast.planning.plan import make_plan
+from holdfast.planning.planning import Planner, plan_run, with_card
+from holdfast.planning.tracing import Tracer, tracer
 from holdfast.run.plan import Params
-from support.plans import LLAMA
+from support.plans import LLAMA, MODEL
 
 CONFIGS = Path(os.environ.get("HOLDFAST_MODEL_CONFIGS", Path(__file__).parents[3] / "shared" / "data" / "configs"))
 MIB = 1 << 20
@@ -193,6 +197,34 @@ def test_the_closed_form_gives_what_a_whole_trace_gives() -> None:
         assert sweep(shape).peak == pytest.approx(_asked(shape).peak)
     some = Shape(64, 2, "fp32", again=4)
     assert sweep(some).peak >= _asked(some).peak, "between none and all it may say too much, never too little"
+
+
+@pytest.mark.parametrize(
+    ("train", "lengths"),
+    [
+        ({"micro_batch_tokens": 4096, "effective_batch": 1}, [100]),  # a step has one row, whatever a micro-batch may hold
+        ({"micro_batch_tokens": 4096, "effective_batch": 3}, [100, 100, 100]),
+        ({"micro_batch_tokens": 190, "effective_batch": 8}, [100, 90]),  # shorter rows fill what the longest leaves
+        ({"micro_batch_tokens": 190, "effective_batch": 8, "packing": False}, [100]),
+        ({"micro_batch_tokens": 50, "effective_batch": 8}, [100]),
+        ({"effective_batch": 8}, [100] * 8),
+        ({"effective_batch": 8, "reduction_parts": 4}, [100] * 2),  # rows of the other parts are not beside them
+        ({"effective_batch": 9, "reduction_parts": 4}, [100] * 3),
+        ({"effective_batch": 8, "ranks": 2}, [100]),
+        ({"effective_batch": 8, "reduction_parts": 4, "micro_batch_tokens": 250}, [100, 100]),
+    ],
+    ids=str,
+)
+def test_a_micro_batch_is_planned_with_as_many_tokens_as_a_step_may_put_into_it(train: dict[str, Any], lengths: list[int]) -> None:
+    config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": train | {"max_tokens": 100, "precision": "fp32"}})
+    assert Planner(config, {}, MODEL, Tracer(None)).wanted().lengths == lengths
+    rows = {"max": 100, "mean": 100, "rows": 100, "step": 100 * train["effective_batch"]}
+    whole = make_plan(config, MODEL, {}, rows).bytes.activations
+    alone = config.model_copy(update={"train": Train(max_tokens=100, precision="fp32", effective_batch=1)})
+    one = make_plan(alone, MODEL, {}, rows | {"step": 100}).bytes.activations
+    parts = train.get("reduction_parts", 8 if "ranks" in train else 1)
+    of_part = -(-train["effective_batch"] // parts) * 100
+    assert whole == one * max(100, min(train.get("micro_batch_tokens", 2048), of_part)) // 100
 
 
 def test_a_model_is_cut_down_to_no_fewer_layers_than_the_run_names() -> None:
@@ -392,3 +424,20 @@ def test_a_library_that_train_stops_for_is_told_and_the_exit_code(
     (bare.parent / "model/config.json").write_text("{")
     assert main(["plan", str(bare), "--memory", "8GiB"]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_an_adapter_that_is_the_reference_is_counted_where_its_values_wait() -> None:
+    """The run's own values lie beside it while the reference's are in their place; on a CPU the reference's do all the time."""
+    model = ModelFacts(Path("m"), LLAMA, {}, 0, "BF16")
+    with tracer() as child:
+        for objective, device, copies in (("dpo", "cuda", 1), ("kto", "cpu", 2)):
+            found = []
+            for start in (None, "adapter"):
+                train = {"objective": objective, "max_tokens": 64}
+                tree = {"model": "m", "data": {"files": "f"}, "adapter": {"r": 128, "start": start}, "train": train}
+                settings = settings_with(device=device, checkpointed_layers=4, micro_batch_tokens=16, attention="eager")
+                how = {"layers": None, "curve": False}
+                found.append(child.demand(Config.model_validate(tree), model, settings, [16], 16, how))
+            adapter = found[0].bytes["adapter"]
+            assert adapter > found[0].bytes["activations"], "so that the copy is more than what backward takes"
+            assert (copies - 1) * adapter < found[1].peak - found[0].peak <= copies * adapter

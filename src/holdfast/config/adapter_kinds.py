@@ -42,7 +42,7 @@ class AdapterKind:
     fsdp: what ranks cut, frozen layers beside it or all that is trained; empty: it needs whole weights.
 
     frozen: a part of the model is not trained. scalar_head: one can be trained beside it. prefix: embeddings before each row.
-    prunes: takes weights away as it goes. keeps_products: for backward, both of each matrix.
+    prunes: takes weights away as it goes. keeps_products: for backward, so many of each matrix.
     lr: the peak rate that is usual; None: as the size of the model has it.
     """
 
@@ -64,7 +64,7 @@ class AdapterKind:
     scalar_head: bool = True
     prefix: bool = False
     prunes: bool = False
-    keeps_products: bool = False
+    keeps_products: int = 0
     lr: float | None = None
 
     @property
@@ -104,7 +104,7 @@ _ALL = (
         parts=("lora_A", "lora_B", "lora_magnitude_vector"),
         count=lambda r, matrix: r * (matrix.rows + matrix.columns) + matrix.rows,
         merge="product",
-        keeps_products=True,
+        keeps_products=2,
     ),
     AdapterKind(
         "adalora",
@@ -118,6 +118,7 @@ _ALL = (
         count=lambda r, matrix: r * (matrix.rows + matrix.columns) + r,  # and singular values
         merge="product",
         prunes=True,
+        keeps_products=1,
     ),
     AdapterKind(
         "prompt",

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from holdfast.base.files import Json
 from holdfast.machine.facts import BF16_FLAGS
@@ -39,6 +39,8 @@ _PARAMETERS = (
     "module_blacklist",
     "modprobe",
 )
+_GROUPS, _LIMITS = "/sys/fs/cgroup", ("memory.max", "memory.high", "memory.limit_in_bytes")  # control groups, of both versions
+_NO_LIMIT = 1 << 60  # bytes; from here on version 1 means that there is none
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "_KEY", "CREDENTIAL")
 
 
@@ -48,7 +50,7 @@ def read_system(place: Place, run: Path | None) -> Json:
     return {
         "os": _os(place),
         "python": platform.python_version(),
-        "memory_bytes": _least(memory.get("MemTotal"), _cgroup_memory(place)),
+        "memory_bytes": _least(memory.get("MemTotal"), memory_limit(place)),
         "swap_bytes": memory.get("SwapTotal"),
         "shm_bytes": _total(place.path("/dev/shm")),
         "disk_free_bytes": _free(run or Path.cwd()),
@@ -59,13 +61,9 @@ def read_system(place: Place, run: Path | None) -> Json:
 
 
 def usable_threads() -> int:
-    """Count the CPU threads this process may use: its affinity, cut by the cgroup's quota."""
+    """Count the CPU threads this process may use: its affinity, cut by its control groups' quotas."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(count, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return count
+    return max(1, min(count, int(processors(Place()) or count)))
 
 
 def steering(place: Place) -> dict[str, str]:
@@ -131,12 +129,40 @@ def _groups() -> list[str]:
     return sorted(names)
 
 
-def _cgroup_memory(place: Place) -> int | None:
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = place.number(name)
-        if limit is not None:
-            return limit if limit < 1 << 60 else None
-    return None
+def group_folders(place: Place, controller: str) -> list[str]:
+    """List the folders of this process's control groups for a controller, its own first, and the mount's root last.
+
+    In a container the path may be the host's, and not exist here; the root then is its own.
+    """
+    for line in (place.text("/proc/self/cgroup") or "").splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controller in controllers.split(","):
+            return _upwards(f"{_GROUPS}/{controller}", path)
+        if number == "0" and not controllers and place.exists(f"{_GROUPS}/cgroup.controllers"):
+            return _upwards(_GROUPS, path)
+    return [_GROUPS, f"{_GROUPS}/{controller}"]
+
+
+def _upwards(root: str, path: str) -> list[str]:
+    inside = PurePosixPath(path.lstrip("/"))
+    return [f"{root}/{part}" for part in (inside, *inside.parents) if str(part) != "."] + [root]
+
+
+def memory_limit(place: Place) -> int | None:
+    """Return the fewest bytes that one of the groups allows, or slows down from; None where none limits them."""
+    files = [f"{folder}/{name}" for folder in group_folders(place, "memory") for name in _LIMITS]
+    return min((limit for file in files if (limit := place.number(file)) is not None and 0 < limit < _NO_LIMIT), default=None)
+
+
+def processors(place: Place) -> float | None:
+    """Return the fewest processors that one of the groups allows; None where none limits them."""
+    found = []
+    for folder in group_folders(place, "cpu"):
+        told = (place.text(f"{folder}/cpu.max") or "").split()
+        quota, period = told if len(told) == 2 else (place.text(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+        if quota.isdigit() and period.isdigit() and int(period):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
 
 
 def _least(*values: int | None) -> int | None:

@@ -16,6 +16,7 @@ _MANY = 3  # runs
 _LONG = 10 * 3600.0  # seconds of runs, after which their failures are a rate
 _UNTIMED = (5.0, 30.0, 120.0)  # seconds of loading and evaluating that are allowed where no run showed them: least, likely, most
 _ENOUGH = 5  # steps that were seen, before anything is said of those to come
+FORWARD = 0.5  # of a trained token's operations: what a token takes that goes forward alone, beside an adapter's
 _LEAST, _LIKELY = 0.1, 1 / 3  # of the probe's own rate, which training comes to: 30 to 50 % are reported of large models
 
 
@@ -24,8 +25,9 @@ class PastRun:
     """A run that ended on this machine. alike: of the same shape, so that its rates are this run's own.
 
     work: operations a token; rate: tokens a second in committed steps, likely, and the 10th and 90th of a hundred steps; begin, end: from
-    the start to the first step, and from the last step on; beside: of a second of steps, what saving and evaluating on the way took;
-    wall, lost: of the whole run, and to failures.
+    the start to the first step, and from the last step on, held-out tokens left out; beside: of a second of steps and evaluations, what
+    saving took; wall, lost: of the whole run, and to failures. check: of a trained token's time, what one takes that is evaluated; None in
+    rows of earlier versions, whose end and beside hold evaluations, too.
     """
 
     alike: bool
@@ -37,6 +39,7 @@ class PastRun:
     beside: float
     wall: float
     lost: float
+    check: float | None = FORWARD
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ def duration(ahead: Ahead, runs: Sequence[PastRun], probed: float | None) -> tup
     least, likely, most = _beside_steps(known)
     if not known:
         basis += f"; loading and evaluating was never timed here, {span(least)} to {span(most)} are allowed for it"
-    steps, beside = ahead.tokens + ahead.checked / 2, 1 + (statistics.median(run.beside for run in known) if known else 0.0)
+    check = statistics.median(run.check or 0.0 for run in known) if known else FORWARD
+    steps, beside = ahead.tokens + ahead.checked * check, 1 + (statistics.median(run.beside for run in known) if known else 0.0)
     share = _failures(same or others)
     if share:
         basis += f"; in earlier runs here failures took {share:.0%} of the time, and as much is counted on"

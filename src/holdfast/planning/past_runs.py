@@ -19,15 +19,19 @@ from holdfast.base.files import Json, append_line, read_json, read_sound_lines
 from holdfast.base.units import gib, span
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
-from holdfast.planning.duration import Ahead, PastRun, duration, work_of
+from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, work_of
 from holdfast.planning.plan import usable
 from holdfast.run.attempt import read_launch_spec
+from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
-from holdfast.run.plan import Plan, read_plan
+from holdfast.run.plan import Plan, RunPlan, read_plan
 
 _FILE = "past-runs.jsonl"
 _LAST = 500  # of its rows are looked at
 _ON_A_CARD = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "workspace")  # what torch's allocator counts there
+
+# Of train, with what is usual, what bytes and pace follow from beside the shape that runs always had.
+_USUAL = (("ranks", 1), ("fsdp", False), ("attention", "sdpa"), ("packing", True), ("parts_at_once", "auto"), ("threads", None))
 
 _NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "bfloat16"}  # of the rate that stands for it: both halves multiply at one
 
@@ -50,9 +54,10 @@ class _Row(BaseModel, frozen=True, extra="ignore"):
     beside: Span
     wall: Positive
     lost: Span
+    check: Span | None = None
 
     def as_past(self, shape: str) -> PastRun:
-        told = {name: getattr(self, name) for name in ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost")}
+        told = {name: getattr(self, name) for name in ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost", "check")}
         return PastRun(alike=self.shape == shape, **told)
 
 
@@ -70,7 +75,7 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
     if plan.seconds and summary.get("wall_seconds"):
         expected = f"{span(plan.seconds.low)} to {span(plan.seconds.high)}"
         say(f"wall time: {span(summary['wall_seconds'])}, {expected} expected")
-    folder, took = cache_folder(os.environ), _took(run, summary)
+    folder, took = cache_folder(os.environ), _took(run, config, plan, summary)
     if folder and took:
         about = {"machine": _machine(machine), "shape": _shape(config, plan), "time": round(time.time())}
         found = {"planned": planned, "measured": measured, "precision": plan.precision, "work": work_of(plan.params)}
@@ -79,7 +84,7 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
             append_line(folder / _FILE, about | found | took)
 
 
-def _took(run: RunFolder, summary: Json) -> Json | None:
+def _took(run: RunFolder, config: Config, plan: RunPlan, summary: Json) -> Json | None:
     """Return where the run's seconds went; None where it has no pace of its own."""
     rows = [row for row in run.steps() if row["tokens"] and row["seconds"]]
     wall = summary.get("wall_seconds")
@@ -95,13 +100,20 @@ def _took(run: RunFolder, summary: Json) -> Json | None:
     starts = [event["time"] for event in run.events() if event["event"] == "attempt_started" and event["time"] <= rows[0]["time"]]
     # of the process that did the first step alone: what others lost before it is no loading
     begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else wall - between - end
+    evaluated = read_evaluations(run)
+    on_the_way = sum(row["seconds"] for row in evaluated if row["step"] < rows[-1]["step"])
+    samples = sum(len(row.get("samples") or ()) for row in rows)
+    mean = tokens / samples if samples else 0.0  # of a row
+    asked = min(config.evaluate.rows or plan.rows.held_out, plan.rows.held_out) * mean * len(evaluated)
+    check = sum(row["seconds"] for row in evaluated) * rate / asked if asked else FORWARD
     return {
         "rate": [rate, min(rate, tenths[0]), max(rate, tenths[-1])],
         "begin": max(0.0, begin),
-        "end": end,
-        "beside": max(0.0, (between - lost) / seconds - 1),
+        "end": max(0.0, end - check * 2 * plan.rows.held_out * mean / rate),
+        "beside": max(0.0, (between - lost) / (seconds + on_the_way) - 1),
         "wall": wall,
         "lost": lost,
+        "check": check,
     }
 
 
@@ -171,6 +183,8 @@ def _lines(file: Path) -> list[Json]:
 
 def _machine(machine: Json) -> str:
     parts = [training_devices(machine), machine.get("memory_bytes"), (machine.get("torch") or {}).get("version")]
+    if not parts[0] and (cpu := machine.get("cpu")):  # a cache folder may be several machines', and a container have fewer cores
+        parts += [cpu.get("name"), cpu.get("threads")]
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
@@ -179,5 +193,8 @@ def _shape(config: Config, plan: Plan) -> str:
     train = [config.train.max_tokens, config.train.frozen, config.train.double_quant, config.train.optimizer, config.train.objective]
     chosen = (config.train.weights, config.train.offload, config.task)
     held = [one for one in chosen if one not in ("fp32", "off", "text")]  # as runs before there was a choice
+    held += [f"{name} {value}" for name, usual in _USUAL if (value := getattr(config.train, name)) != usual]
+    if config.train.micro_batch_tokens is not None:  # else it follows from how many rows a step has
+        held.append(f"effective_batch {config.train.effective_batch}")
     parts = [plan.params.total, plan.precision, plan.micro_batch_tokens, plan.checkpointed_layers, adapter, *train, *held]
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from holdfast.base.files import Json
@@ -64,7 +65,8 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     need = replace(need, fixed=need.fixed | {"snapshot": _snapshots(config, machine, trainable), "gradients": gradients})
     capacity = _capacity(machine)
     budget, checkpointed = _micro_batch(config, need, 0 if least else capacity, lengths, machine)
-    largest = max(budget, int(lengths["max"]))  # a row longer than the budget is a micro-batch of its own
+    # a row longer than the budget is a micro-batch of its own, and one of a step that is cut has the rows of a part
+    largest = max(min(budget, part_tokens(config, machine, lengths)), int(lengths["max"]))
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
     step = need.step(largest, checkpointed) | {"context": beside}
     spent = need.fixed | step
@@ -151,6 +153,12 @@ def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:
     return config.train.micro_batch_tokens or max(int(lengths["max"]), min(int(lengths["step"]), largest))
 
 
+def part_tokens(config: Config, machine: Json, lengths: Json) -> int:
+    """Return the most tokens of one of the parts that a step is cut into, as if all of its rows were as long as the longest."""
+    parts, longest, step = parts_per_step(config.train, ranks_of(config.train, machine)), int(lengths["max"]), int(lengths["step"])
+    return step if parts == 1 else math.ceil(math.ceil(step / longest) / parts) * longest
+
+
 def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths: Json, machine: Json) -> tuple[int, int]:
     """Choose (tokens per micro-batch, recomputed layers): the fewest such layers that let the longest row fit, then the most tokens."""
     longest = int(lengths["max"])
@@ -161,7 +169,7 @@ def _micro_batch(config: Config, need: Footprint, capacity: int | None, lengths:
     beside = CARD_CONTEXT if training_devices(machine) else PROCESS_BYTES
     room = usable(config.train, capacity) - sum(need.fixed.values()) - beside
     choices = range(need.layers + 1) if asked is None else [asked]
-    floor = max(fixed or 0, longest)
+    floor = max(min(fixed or 0, part_tokens(config, machine, lengths)), longest)
     layers = next((n for n in choices if sum(need.step(floor, n).values()) <= room), choices[-1])
     return fixed or max(longest, min(wanted, need.tokens(room, wanted, layers))), layers
 

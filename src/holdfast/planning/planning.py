@@ -34,6 +34,7 @@ from holdfast.planning.plan import (
     about_layers_away,
     about_moments_away,
     exactness,
+    part_tokens,
     reserve,
     settings_of,
     wanted_tokens,
@@ -46,6 +47,7 @@ from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
 
+_SHORTEST = 8  # tokens of a row that is worth a trace
 _TRACED_WHOLE = 200  # layers; a trace takes some 0.1 s for each, and no model of today has as many
 
 
@@ -198,11 +200,13 @@ class Planner:
         away = self.gpu is not None and self.config.train.offload == "layers"
         train = self.config.train
         again, branches = train.checkpointed_layers or 0, branches_of(train)
-        return Shape(self.rows.longest, self._rows(), self.precision, again, away=away, cut=self._pieces(), branches=branches)
-
-    def _rows(self) -> int:
-        lengths = {"max": self.rows.longest, "step": self.rows.step}
-        return max(1, wanted_tokens(self.config, self.machine, lengths) // self.rows.longest)
+        longest, lengths = self.rows.longest, {"max": self.rows.longest, "step": self.rows.step}
+        tokens = min(wanted_tokens(self.config, self.machine, lengths), part_tokens(self.config, self.machine, lengths))
+        rows = max(1, tokens // longest)
+        given = train.micro_batch_tokens is not None and train.packing and not self.config.adapter.kind.prefix
+        rest = max(0, tokens - rows * longest) if given else 0  # where the plan chooses, a micro-batch is so many whole rows
+        rest = rest if rest >= _SHORTEST else 0
+        return Shape(longest, rows, self.precision, again, away=away, cut=self._pieces(), branches=branches, rest=rest)
 
     def room(self, need: Demand, capacity: int | None) -> Room:
         """Return what lies beside a step: interpreter and libraries, snapshots kept in main memory; on a card a context."""
@@ -252,7 +256,7 @@ class Planner:
         settings = self._settings(shape)
         how = self._how(shape.layers, curve)
         config = self._in_halves if shape.in_halves else self.config
-        demand = self.child.demand(config, self.model, settings, [shape.row] * shape.rows, shape.tokens, how)
+        demand = self.child.demand(config, self.model, settings, shape.lengths, shape.tokens, how)
         if self.cut > 1:
             demand = in_pieces(demand, gathered_bytes(self.model), self.cut)
         if shape.away:
@@ -278,7 +282,7 @@ class Planner:
         found = {"weights": demand.building} if loading else demand.bytes | {"allocator": room.allocator(demand)}
         kinds = Bytes(**{kind: int(size) for kind, size in found.items()}, context=room.beside - snapshot, snapshot=snapshot)
         own = self._trained(demand)
-        budget = self.config.train.micro_batch_tokens or shape.tokens
+        budget = self.config.train.micro_batch_tokens or self._budget(shape)
         batch, save = self.config.train.effective_batch, self.config.save
         away = self._away(choice)
         host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + own.snapshots + own.away + away
@@ -306,6 +310,12 @@ class Planner:
             ),
         )
 
+    def _budget(self, shape: Shape) -> int:
+        """Return the tokens of a micro-batch: of what is wanted all that may be, for evaluations; parts of a step are smaller."""
+        longest, lengths = self.rows.longest, {"max": self.rows.longest, "step": self.rows.step}
+        whole = max(1, wanted_tokens(self.config, self.machine, lengths) // longest) * longest
+        return whole if shape.rows == self.wanted().rows else shape.tokens
+
     def _frozen(self, dtype: Dtype) -> Frozen:
         """Return the form in which frozen weights are held."""
         asked = self.config.train.frozen
@@ -314,6 +324,7 @@ class Planner:
     def _reasons(self, choice: Choice, loading: bool) -> list[str]:
         shape, demand = choice.shape, choice.demand
         rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
+        rows += f" and one of {shape.rest}" if shape.rest else ""
         how = "by the closed form, from traces of a few layers, because there are so many" if self._too_deep else "traced"
         told = f"{how}: {rows} at once, as long as the longest one, all of their tokens learned"
         reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]

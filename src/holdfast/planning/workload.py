@@ -42,7 +42,7 @@ class Workload:
 def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> float:
     """Return the held-out tokens that go through the model: on the way, and for base and tuned model at the end."""
     evaluate = config.evaluate
-    on_the_way = steps // evaluate.every * min(evaluate.rows or held_out, held_out) if evaluate.every else 0
+    on_the_way = -(-steps // evaluate.every) * min(evaluate.rows or held_out, held_out) if evaluate.every else 0
     return (on_the_way + 2 * held_out) * row
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.base.errors import USAGE, WRONG_VALUES, Stop, wrong_value
-from holdfast.base.files import Json, newest_lines
+from holdfast.base.files import Json
 from holdfast.machine import clock
 from holdfast.machine.readings.keep import newest
 from holdfast.machine.readings.signs import signs
-from holdfast.planning.duration import remaining
+from holdfast.planning.time_left import judged, time_left
 from holdfast.report.summarise import incidents, second_place
 from holdfast.run.attempt import closed, read_launch_spec
 from holdfast.run.folder import RunFolder, is_run, which_runs
@@ -20,7 +20,6 @@ from holdfast.supervision.standing import RunStanding
 
 RUNS = Path("runs")
 T = TypeVar("T")
-_LOOKED_AT = 1 << 18  # bytes of the journal: hundreds of steps
 
 
 def chosen(place: Path) -> RunFolder:
@@ -118,19 +117,10 @@ def _damaged_lines(run: RunFolder) -> list[str]:
 
 
 def _left(standing: RunStanding) -> Seconds | None:
-    """Estimate how long a live run still takes, by the last steps of its process; None where it is not live, or nobody can tell.
-
-    Between two processes there may lie a failure, or a night in which nobody trained: neither is a pace of steps.
-    """
+    """Estimate how long a live run still takes; None where it is not live, or nobody can tell."""
     if standing.state != "running" or standing.steps is None:
         return None
-    run = standing.run
-    journal = run.progress_file if run.command_file.exists() else run.steps_file
-    rows = [row for row in newest_lines(journal, _LOOKED_AT) if isinstance(row.get("time"), float)]
-    seen = [
-        (row["step"], row["time"]) for row in rows if isinstance(row.get("step"), int) and row.get("attempt") == rows[-1].get("attempt")
-    ]
-    return remaining(seen, standing.steps - standing.step)
+    return time_left(standing.run, standing.step, standing.steps, judged(standing.run))
 
 
 def last_incident(run: RunFolder) -> Json | None:

@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,19 @@ from holdfast.base.inert import brief, hanging, inert
 from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
-from holdfast.planning.duration import remaining
+from holdfast.planning.time_left import HeldOutWork, judged, time_left
 from holdfast.processes.attempt import Attempt
 from holdfast.report.notices import notice, turn
 from holdfast.report.summary_lines import next_command, summary_lines
 from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
+from holdfast.run.plan import Seconds
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.run.types import FULL_DISK_BYTES
 from holdfast.terminal.progress_line import ProgressWords, live_line
 
 _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
-_SEEN = 400  # steps whose times tell how long the others take
 
 
 def supervisor_log(log: Path, why: str) -> int:
@@ -82,7 +81,8 @@ class Terminal:
         self._told_step: int | None = None
         self._disk_is_full = False
         self._mean_loss: float | None = None
-        self._seen: deque[tuple[int, float]] = deque(maxlen=_SEEN)
+        self._judged = HeldOutWork()
+        self._left: tuple[int, Seconds | None] = (0, None)  # of the step that it was asked after
 
     def fall_back_on(self, log: Path | None) -> None:
         """Go on in `log` when the terminal goes away, instead of dying with it (None)."""
@@ -130,7 +130,7 @@ class Terminal:
         """Start to show progress of `run`. Who is `looking_on` hears from the journal what its supervisor says itself."""
         self._run, self._looking_on = run, looking_on
         self._events = Tail(run.events_file, from_end=True, key="event")
-        self._steps = newest_settings(read_timeline(run.timeline_file)).steps
+        self._steps, self._judged = newest_settings(read_timeline(run.timeline_file)).steps, judged(run)
         self._per_second = words_of(config).per_second
         self.say(f"run: {run.path}  ({words_of(config).title}, {counted(self._steps, 'step')})")
         self._began, self._starting = time.monotonic(), _PLAIN_LINE_EVERY_S
@@ -154,7 +154,6 @@ class Terminal:
         if row is None:
             self._tell_start(now - self._began)
             return
-        self._see(row)
         if self._progress is not None:
             self._shown = self._line(row)
             with self._writing():
@@ -171,8 +170,11 @@ class Terminal:
 
     def _ahead(self, row: Json) -> str:
         """Say how long the steps that are left may take; empty where nothing is known of it, or none is left."""
-        left = remaining(list(self._seen), self._steps - row["step"])
-        if left is None or row["step"] >= self._steps:
+        if self._run is None or row["step"] >= self._steps:
+            return ""
+        if self._left[0] != row["step"]:
+            self._left = (row["step"], time_left(self._run, row["step"], self._steps, self._judged))
+        if (left := self._left[1]) is None:
             return ""
         low, high = span(left.low), span(left.high)
         return f"{low} to {high} left" if low != high else f"{low} left"
@@ -183,13 +185,6 @@ class Terminal:
         left = self._ahead(row) or ("time left: not known yet" if row["step"] < self._steps else "")
         elapsed = f"{span(time.monotonic() - self._began)} so far"
         return ProgressWords(row["step"], self._steps, loss, left, (*others, elapsed))
-
-    def _see(self, row: Json) -> None:
-        """Note when a step was committed, for what is said of those to come; a rollback begins anew."""
-        if self._seen and row["step"] < self._seen[-1][0]:
-            self._seen.clear()
-        if not self._seen or row["step"] > self._seen[-1][0]:
-            self._seen.append((row["step"], row["time"]))
 
     @contextlib.contextmanager
     def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:

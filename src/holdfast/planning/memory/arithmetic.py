@@ -44,6 +44,8 @@ def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
     width, state = (2 if train.weights == "bf16" else 4), int(count * train.optimizer_kind.state_bytes)
     away = on_card and train.offload == "optimizer"
     beside = (_ROUNDED * min(count, STRETCH) if width == 2 else 0) + (visiting_bytes(count, state) if away else 0)
+    if config.adapter.start and train.objective_kind.reference:  # the adapter's own values wait while the reference's are in their place
+        beside += count * width * (1 if on_card else 2)
     return TrainedBytes(count * width, count * width, state, state if away else 0, int(beside))
 
 
@@ -242,11 +244,11 @@ def _layers(model: ModelFacts) -> int:
 
 
 def _kept_products(config: Config, model: ModelFacts, mixed: bool) -> int:
-    """Return the bytes a token that PEFT's DoRA keeps of a layer: both products of each matrix, and with dropout their copies."""
+    """Return the bytes a token that PEFT's DoRA and AdaLoRA keep of a layer: products of each matrix, and with dropout their copies."""
     if not config.adapter.kind.keeps_products:
         return 0
     features = sum(matrix.rows for matrix in adapted(model, config.adapter.targets)) // _layers(model)
-    return features * (2 if mixed else 4) * (4 if config.adapter.dropout else 2)
+    return features * (2 if mixed else 4) * config.adapter.kind.keeps_products * (2 if config.adapter.dropout else 1)
 
 
 def _kept_on_a_card(config: Config, model: ModelFacts, mixed: bool, at_once: bool) -> int:

@@ -15,7 +15,8 @@ _TRIES = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """A step to be asked about. row: tokens of its longest row; rows: such rows in a micro-batch; again: layers computed again in backward.
+    """A step to be asked about. row: tokens of its longest row; rows: such rows in a micro-batch; rest: tokens of a shorter one
+    beside them, where a micro-batch is given; again: layers computed again in backward.
 
     layers: of the model cut down to so many; None: all of it. away: frozen layers are in main memory, two of them on the device;
     moments_away: so is what the optimizer keeps; in_halves: trained weights and their gradients have 16 bits, not 32. cut: ranks that
@@ -32,10 +33,16 @@ class Shape:
     in_halves: bool = False
     cut: int = 1
     branches: int = 0
+    rest: int = 0
 
     @property
     def tokens(self) -> int:
-        return self.row * self.rows
+        return self.row * self.rows + self.rest
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row of the micro-batch."""
+        return [self.row] * self.rows + [self.rest] * bool(self.rest)
 
 
 Ask = Callable[[Shape], Demand]
@@ -214,8 +221,8 @@ def _changes(shape: Shape, layers: int) -> Iterator[_Change]:
         yield f"train.checkpointed_layers={layers}", lambda one: replace(one, again=layers)
     if shape.again:
         yield "train.checkpointed_layers=0", lambda one: replace(one, again=0)
-    if shape.rows > 1:
-        yield f"train.micro_batch_tokens={shape.row}", lambda one: replace(one, rows=1)
+    if shape.rows > 1 or shape.rest:
+        yield f"train.micro_batch_tokens={shape.row}", lambda one: replace(one, rows=1, rest=0)
     if shape.dtype == "fp32":
         yield "train.precision=bf16", lambda one: replace(one, dtype="bf16")
     else:
@@ -223,7 +230,7 @@ def _changes(shape: Shape, layers: int) -> Iterator[_Change]:
     if shape.away:
         yield "train.offload=off", lambda one: replace(one, away=False)
     if shape.row >= 16:
-        yield f"train.max_tokens={shape.row // 2}", lambda one: replace(one, row=one.row // 2)
+        yield f"train.max_tokens={shape.row // 2}", lambda one: replace(one, row=one.row // 2, rest=one.rest // 2)
 
 
 def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_Change], halves_speed: float | None) -> Alternative:

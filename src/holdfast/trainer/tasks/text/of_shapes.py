@@ -18,6 +18,12 @@ def of_shapes(config: Config, settings: Settings, lengths: list[int], labels: in
     task = TextTask(config, settings, made_rows(lengths, labels, config.train.objective), device)
     if task.losses.head:
         task.losses.head.fused = False  # its kernel needs less, and a start may leave it out
+    if task.compared is not None and task.compared.kind.reference and config.adapter.start:
+        # of a card they lie in main memory, and there alone they take room of what is traced
+        task.compared.start = {
+            name: torch.empty(1).expand(tensor.shape) if settings.device == "cuda" else tensor.detach().clone()
+            for name, tensor in task.trained.items()
+        }
     return task, task.layers
 
 

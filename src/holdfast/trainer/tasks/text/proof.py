@@ -30,6 +30,7 @@ from holdfast.trainer.tasks.text.text_model import TextModel, inputs
 Ids: TypeAlias = npt.NDArray[np.int32]
 
 _LENGTH = 40
+_ENDS = 40  # tokens of each end of a long sample whose logits are compared: all of them may be gigabytes, which no step takes
 _LONGEST = 1056  # windows up to about a thousand tokens are crossed by the proof
 _SAME = {torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the logits' norm: another order of additions
 _UNMOVED = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of the largest logit: the same additions
@@ -114,7 +115,8 @@ def fused_differ(task: TextModel) -> tuple[PartialSettings, str]:
 def _loss_and_gradients(task: TextModel, ids: Ids) -> list[Tensor]:
     """Return loss and gradients of one sample, whose every token is learned; see `_gradients_of` for how long they hold."""
     with torch.enable_grad():
-        loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], torch.from_numpy(ids[1:]).long().to(task.device))
+        wanted = torch.from_numpy(ids[_looked_at(ids)[:-1] + 1]).long().to(task.device)
+        loss = torch.nn.functional.cross_entropy(_own_logits(task, ids)[:-1], wanted)
         return [loss.detach(), *_gradients_of(task, [lambda: loss])]
 
 
@@ -194,10 +196,32 @@ def own_logits(task: TextModel) -> Tensor:
 
 
 def _own_logits(task: TextModel, ids: Ids) -> Tensor:
-    """Compute logits of one sample by the model as transformers runs it: [tokens, vocabulary]."""
+    """Compute logits of one sample, where they are looked at, by the model as transformers runs it: [tokens, vocabulary]."""
     with task.own_attention():
-        logits: Tensor = task.base(input_ids=torch.from_numpy(ids).long()[None].to(task.device), use_cache=False).logits[0].float()
-    return logits
+        return _logits_at(task, _looked_at(ids), len(ids), input_ids=torch.from_numpy(ids).long()[None].to(task.device))
+
+
+def _looked_at(ids: Ids) -> npt.NDArray[np.int64]:
+    """Return the places of a sample whose logits are compared: of a long one both ends, before and beyond a sliding window."""
+    places = np.arange(len(ids))
+    return places if len(ids) <= 2 * _ENDS else np.concatenate([places[:_ENDS], places[-_ENDS:]])
+
+
+def _logits_at(task: TextModel, places: npt.NDArray[np.int64], length: int, **given: Any) -> Tensor:
+    """Compute logits at places of one row of so many tokens: [places, vocabulary]. The output layer is asked for no others."""
+    chosen, layer = torch.from_numpy(places).to(task.device), task.base.get_output_embeddings()
+
+    def choose(_layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        there = args and isinstance(args[0], Tensor) and args[0].dim() > 1 and args[0].shape[-2] == length
+        return (args[0].index_select(-2, chosen), *args[1:]) if there else None
+
+    hook = layer.register_forward_pre_hook(choose) if layer is not None and len(places) < length else None
+    try:
+        logits: Tensor = task.base(**given, use_cache=False).logits[0]
+    finally:
+        if hook is not None:
+            hook.remove()
+    return (logits if len(logits) == len(places) else logits[chosen]).float()
 
 
 def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:
@@ -207,8 +231,10 @@ def _head_differs(task: TextModel, ids: Ids, own: Tensor) -> str | None:
         taken, size = getattr(task.losses.head.layer, "in_features", None), hidden.shape[-1]
         if taken not in (None, size):
             return f"the output layer takes {taken} numbers and not the {size} of a hidden state: the model computes its logits itself"
+        places = _looked_at(ids)
+        hidden = hidden if len(places) == len(ids) else hidden[torch.from_numpy(places).to(task.device)]
         ours = task.losses.head.logits(hidden)
-        wanted = torch.from_numpy(ids[1:]).long().to(task.device)
+        wanted = torch.from_numpy(ids[places[:-1] + 1]).long().to(task.device)
         loss, _ = task.losses.head.loss_sum(hidden[:-1], wanted)
     reference = torch.nn.functional.cross_entropy(own[:-1], wanted, reduction="sum")
     if (gap := _gap(ours, own)) > _UNMOVED[task.dtype] or abs(float(loss - reference)) > _SAME[task.dtype] * abs(float(reference)):
@@ -297,9 +323,7 @@ def _seconds(x: Tensor, matrix: Tensor) -> float:
 def _packed_logits(task: TextModel, first: Ids, second: Ids) -> Tensor:
     batch = batch_of(task, [first, second], packed=True)
     task.enter(batch, 1)
-    logits: Any = task.base(**inputs(batch), use_cache=False).logits
-    second_logits: Tensor = logits[0, len(first) :].float()
-    return second_logits
+    return _logits_at(task, len(first) + _looked_at(second), len(first) + len(second), **inputs(batch))
 
 
 def batch_of(task: TextModel, samples: list[Ids], packed: bool) -> TextBatch:
