@@ -40,7 +40,9 @@ def verdict(
 ) -> Comparison:
     """What is judged of a file whose figures are these, where the base alone has those; tensor: one that is not as it should be."""
     compared = Comparison(dict(seen), beyond(seen, kinds.budget_of(kind)))
-    job: Any = SimpleNamespace(order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it"), env={}), reference=None)
+    job: Any = SimpleNamespace(
+        order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it", held_otherwise=dict), env={}), reference=None
+    )
     job.questions = job.work = None
     monkeypatch.setattr(judge, "compare_gguf", lambda *_: compared)
     monkeypatch.setattr(judge, "first_tensor", lambda *_: tensor)

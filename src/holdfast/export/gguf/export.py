@@ -160,7 +160,7 @@ def _adapter(job: GgufJob) -> Json:
         write_gguf_adapter(subject, file)
     compared = compare_gguf(base, file, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
     refuse_unequal(job.order, compared)
-    return compared.figures | {"converter": by}
+    return compared.figures | {"converter": by} | subject.held_otherwise()
 
 
 def _one_file(order: ExportRequest, folder: Path, checked: Json) -> Json:
