@@ -1,7 +1,7 @@
 """Whether a run answers alike wherever it is loaded: the adapter by PEFT on the class that config.json names, the merged model by
 AutoModelForCausalLM, GGUF by llama.cpp, merged and as an adapter on the base in GGUF, and the run by `holdfast serve`.
 
-    python benchmarks/real_exports.py RUN ROWS.jsonl WORK [--prompts 50] [--longest 48]
+    python benchmarks/real_exports.py RUN ROWS.jsonl WORK [--prompts 50] [--longest 48] [--types f16,q8_0]
 
 WORK: a folder for the exports (made where missing; what is there is used again). Each reads its own files alone, chat template and
 tokenizer too, answers greedily, and is held against the adapter: one JSON object. Rows have `instruction` and `output`. Of `holdfast
@@ -26,14 +26,15 @@ from holdfast.base.files import read_json, write_json
 from holdfast.export.gguf.convert import write_gguf
 from holdfast.export.subject import read_subject, subject_codec
 
-KINDS = {"adapter": [], "merged": [], "gguf": ["--quantise", "f16,q8_0"], "gguf-adapter": []}
+KINDS = {"adapter": [], "merged": [], "gguf": ["--quantise", "TYPES"], "gguf-adapter": []}
 
 
-def exported(run: Path, work: Path) -> dict[str, Path]:
+def exported(run: Path, work: Path, types: str) -> dict[str, Path]:
     """The folders of the exports."""
     for kind, more in KINDS.items():
         if not (work / kind).exists():
-            command = [sys.executable, "-m", "holdfast", "export", str(run), "--to", kind, "--out", str(work / kind), *more]
+            command = [sys.executable, "-m", "holdfast", "export", str(run), "--to", kind, "--out", str(work / kind)]
+            command += [types if one == "TYPES" else one for one in more]
             subprocess.run(command, check=True, stdout=sys.stderr)
     if not (base := work / "base-f16.gguf").exists():
         subject = read_subject(run)
@@ -116,12 +117,13 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--longest", type=int, default=48)
+    parser.add_argument("--types", default="f16,q8_0", help="of GGUF")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     arguments.work.mkdir(parents=True, exist_ok=True)
     with arguments.rows.open(encoding="utf-8") as rows:
         questions = [json.loads(line)["instruction"] for line in rows][: arguments.prompts]
-    folders = exported(arguments.run, arguments.work)
+    folders = exported(arguments.run, arguments.work, arguments.types)
     sides = {kind: by_transformers(folders[kind], questions, arguments.longest) for kind in ("adapter", "merged")}
     for file in sorted(folders["gguf"].glob("*.gguf")):
         sides[file.stem.rpartition("-")[2]] = by_llama_cpp(file, questions, arguments.longest, arguments.work)
