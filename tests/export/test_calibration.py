@@ -41,7 +41,8 @@ def verdict(
     """What is judged of a file whose figures are these, where the base alone has those; tensor: one that is not as it should be."""
     compared = Comparison(dict(seen), beyond(seen, kinds.budget_of(kind)))
     job: Any = SimpleNamespace(
-        order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it", held_otherwise=dict), env={}), reference=None
+        order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it", held_otherwise=dict, whole=None), env={}),
+        reference=None,
     )
     job.questions = job.work = None
     monkeypatch.setattr(judge, "compare_gguf", lambda *_: compared)
@@ -129,9 +130,10 @@ def test_of_a_model_trained_as_a_whole_rounding_to_16_bits_is_told_by_a_file_of_
     export(replace(order_of(adapter, model, said, "merged"), wide=True))
     order = replace(order, subject=replace(order.subject, tuned=model, config={}, whole=read_model(str(model))))
     assert order.subject.facts.folder == base
-    compare = judge.compare_gguf
+    compare, asked = judge.compare_gguf, list[str]()
 
     def compared(file: Path, lora: None, kind: str, *more: Any) -> Comparison:
+        asked.append(file.name)
         found = compare(file, lora, kind, *more)
         far = 1e-9 if file.name.startswith("base-") or (wide and kind == "f32") else 4e-4
         seen = found.figures | {"nmse": far, "kl_per_token": 1e-4, "learned": None}
@@ -144,6 +146,7 @@ def test_of_a_model_trained_as_a_whole_rounding_to_16_bits_is_told_by_a_file_of_
         return
     checked = export_gguf(order, ["f16"], Tools())["checked"]
     assert checked["budget"]["nmse"] == 1e-3 and [file.suffix for file in (tmp_path / "out").glob("*.gguf")] == [".gguf"]
+    assert asked == ["adapter-f16.gguf", "wide-f32.gguf"], "each is asked once, and not the base, which tells nothing of it"
 
 
 def test_a_type_that_is_refused_leaves_the_others(adapter: Path, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

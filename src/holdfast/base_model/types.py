@@ -16,6 +16,8 @@ _TOWERS = (
     *("mlp1", "sound", "connector", "aligner", "generation_head"),  # Nemotron H Omni and InternVL; Idefics; Janus and DeepSeek-VL
 )
 
+_TOPS = ("blocks", "merger", "deepstack_merger_list", "patch_embed", "pos_embed")  # of a tower that files of Cosmos 3 Omni do not name
+
 
 @cache
 def _listed(name: str, source: str = "models/auto/modeling_auto.py") -> dict[str, str] | None:
@@ -101,4 +103,5 @@ def has_towers(config: Json) -> bool:
 
 def is_tower(name: str) -> bool:
     """True if a module or weight of a wrapped model, by its name, belongs to the tower that embeds images or sound."""
-    return any(word in part for part in name.lower().split(".") for word in _TOWERS)
+    words = name.lower().split(".")
+    return words[0] in _TOPS or any(word in part for part in words for word in _TOWERS)

@@ -94,8 +94,6 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     job.order.say(f"writing {whole.name}")
     by = write_model(job, whole, whole_kind)
     first = judged(job, whole, whole_kind, proven=False)
-    if first.reasons and whole_kind != "f32" and _equal_wide(job):
-        first = judged(job, whole, whole_kind, proven=True)
     _refuse(job, first, whole_kind)
     checked: dict[str, Json] = {whole_kind: first.figures | {"converter": by}}
     refused: Json = {}
@@ -121,22 +119,6 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     (job.folder / "Modelfile").write_text(modelfile(job.codec, f"{name}-{kept[-1]}.gguf", job.questions.end), encoding="utf-8")
     figures = checked[kept[0]]
     return (figures | {"types": {kind: checked[kind] for kind in kept}} if len(kept) > 1 else figures), refused
-
-
-def _equal_wide(job: GgufJob) -> bool:
-    """True if a model of which all weights were trained is equal in 32 bits: what it differs by in 16 is then their rounding.
-
-    The base alone does not tell that: its weights may have 16 bits, or four, to begin with.
-    """
-    if job.order.subject.whole is None:
-        return False
-    file = job.work / "wide-f32.gguf"
-    job.order.say("writing the same model in 32 bits, which tells rounding from a wrong conversion")
-    try:
-        write_model(job, file, "f32")
-        return not judged(job, file, "f32", proven=False).reasons
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def _refuse(job: GgufJob, compared: Comparison, kind: str) -> None:

@@ -14,7 +14,7 @@ from holdfast.base.files import Json
 from holdfast.export.child import measure
 from holdfast.export.export import reference_part, reference_side
 from holdfast.export.gguf.kinds import SIXTEEN, budget_of
-from holdfast.export.gguf.make import GgufJob, write_kind
+from holdfast.export.gguf.make import GgufJob, write_kind, write_model
 from holdfast.export.gguf.prove import compare_gguf, first_tensor
 from holdfast.export.learned import NOTHING
 from holdfast.export.proof import NARROWED, Budget, Comparison, beyond
@@ -58,7 +58,7 @@ def lead(job: GgufJob, file: Path, kind: str, compared: Comparison, proven: bool
 
 def _calibrate(job: GgufJob, compared: Comparison, kind: str, proven: bool) -> Comparison:
     """Judge the figures again by what the base alone shows in that engine and type, or what rounding may cost a proven model."""
-    if kind in SIXTEEN and proven:
+    if kind in SIXTEEN and (proven or (kind != "f32" and _equal_wide(job))):
         allowed = NARROWED
     else:
         base = _of_base(job, kind)
@@ -72,6 +72,22 @@ def _calibrate(job: GgufJob, compared: Comparison, kind: str, proven: bool) -> C
             allowed["learned"] = max(fixed["learned"], _TIMES * base["nmse"] / max(learned["nmse"], NOTHING))
     told = {name: value for name, value in allowed.items() if value != float("inf")}
     return replace(compared, figures=compared.figures | {"budget": told}, reasons=beyond(compared.figures, allowed))
+
+
+def _equal_wide(job: GgufJob) -> bool:
+    """True if a model of which all weights were trained is equal in 32 bits: what it differs by in 16 is then their rounding.
+
+    The base alone does not tell that: its weights may have 16 bits, or four, to begin with.
+    """
+    if job.order.subject.whole is None:
+        return False
+    file = job.work / "wide-f32.gguf"
+    job.order.say("writing the same model in 32 bits, which tells rounding from a wrong conversion")
+    try:
+        write_model(job, file, "f32")
+        return not judged(job, file, "f32", proven=False).reasons
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def _of_base(job: GgufJob, kind: str) -> Json | None:
