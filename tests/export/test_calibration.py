@@ -91,6 +91,19 @@ def test_rounding_alone_may_cost_more_where_a_wider_file_is_equal(monkeypatch: p
     assert lost.reasons and "bf16 keeps too few digits" in lost.figures["first_layer"]
 
 
+@pytest.mark.parametrize(
+    ("kl", "proven", "kept"), [(0.0103, True, True), (0.0103, False, False), (0.013, True, False)], ids=["chance", "not proven", "beyond"]
+)
+def test_a_coarse_type_is_refused_where_its_kl_is_beyond_by_more_than_chance(
+    kl: float, proven: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file in 16 bits is equal, so what is left to be judged is what the type costs: a mean over a few hundred positions."""
+    base = figures(1e-3, kl=0.004)
+    found = verdict(monkeypatch, "q8_0", figures(3e-3, kl=kl) | {"kl_error": 0.001}, base, proven=proven)
+    assert bool(found.reasons) != kept
+    assert not kept or found.figures["budget"]["kl_per_token"] == pytest.approx(0.012)
+
+
 @pytest.fixture(scope="module")
 def adapter(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrated")
