@@ -70,8 +70,8 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     wanted: Any = PEFT_KINDS[adapter.type].config(config, model, steps)
-    text = text_decoder(model)
-    if text is not model and has_towers(model.config.to_dict()) and not names_tower(adapter.targets):
+    text, settings = text_decoder(model), getattr(model, "config", None)
+    if text is not model and settings is not None and has_towers(settings.to_dict()) and not names_tower(adapter.targets):
         wanted.exclude_modules = _beside(model, text)
     if not names_router(adapter.targets):
         _leave_routers_out(model, wanted)
