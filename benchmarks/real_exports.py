@@ -1,9 +1,11 @@
-"""Whether three exports of one run answer alike: the adapter by PEFT, the merged model by transformers, GGUF by llama.cpp.
+"""Whether a run answers alike wherever it is loaded: the adapter by PEFT on the class that config.json names, the merged model by
+AutoModelForCausalLM, GGUF by llama.cpp, merged and as an adapter on the base in GGUF, and the run by `holdfast serve`.
 
-    python benchmarks/real_exports.py RUN ROWS.jsonl WORK [--prompts 50] [--longest 48]
+    python benchmarks/real_exports.py RUN ROWS.jsonl WORK [--prompts 50] [--longest 48] [--types f16,q8_0]
 
 WORK: a folder for the exports (made where missing; what is there is used again). Each reads its own files alone, chat template and
-tokenizer too, answers greedily, and is held against the adapter: one JSON object. Rows have `instruction` and `output`.
+tokenizer too, answers greedily, and is held against the adapter: one JSON object. Rows have `instruction` and `output`. Of `holdfast
+serve`, which gives texts, texts are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,22 @@ import torch
 import transformers
 
 from holdfast.base.files import read_json, write_json
+from holdfast.export.gguf.convert import write_gguf
+from holdfast.export.subject import read_subject, subject_codec
 
-KINDS = {"adapter": [], "merged": [], "gguf": ["--quantise", "f16,q8_0"]}
+KINDS = {"adapter": [], "merged": [], "gguf": ["--quantise", "TYPES"], "gguf-adapter": []}
 
 
-def exported(run: Path, work: Path) -> dict[str, Path]:
-    """The folders of the three exports."""
+def exported(run: Path, work: Path, types: str) -> dict[str, Path]:
+    """The folders of the exports."""
     for kind, more in KINDS.items():
         if not (work / kind).exists():
-            command = [sys.executable, "-m", "holdfast", "export", str(run), "--to", kind, "--out", str(work / kind), *more]
+            command = [sys.executable, "-m", "holdfast", "export", str(run), "--to", kind, "--out", str(work / kind)]
+            command += [types if one == "TYPES" else one for one in more]
             subprocess.run(command, check=True, stdout=sys.stderr)
+    if not (base := work / "base-f16.gguf").exists():
+        subject = read_subject(run)
+        write_gguf(subject, subject_codec(subject), base, "f16", adapted=False)
     return {kind: work / kind for kind in KINDS}
 
 
@@ -37,24 +46,39 @@ def by_transformers(folder: Path, questions: list[str], longest: int) -> tuple[l
     """(token ids of the prompts, of the answers) of an adapter or a merged model, loaded as anybody would."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     base = read_json(folder / "adapter_config.json")
-    model = transformers.AutoModelForCausalLM.from_pretrained(base["base_model_name_or_path"] if base else folder, dtype=torch.float32)
     if base:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, folder)
+        place = base["base_model_name_or_path"]
+        own = getattr(transformers, transformers.AutoConfig.from_pretrained(place).architectures[0])
+        model = PeftModel.from_pretrained(own.from_pretrained(place, dtype=torch.float32), folder)
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    else:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     prompts, answers = [], []
     for question in questions:
         ids = tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False)
         with torch.no_grad():
             found = model.generate(input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=longest)[0, len(ids) :].tolist()
         prompts.append(ids)
-        answers.append([token for token in found if token != model.generation_config.eos_token_id])
+        ends = model.generation_config.eos_token_id
+        answers.append([token for token in found if token not in (ends if isinstance(ends, list) else [ends])])
     return prompts, answers
 
 
-def by_llama_cpp(file: Path, questions: list[str], longest: int, work: Path) -> tuple[list[list[int]], list[list[int]]]:
+def by_llama_cpp(
+    file: Path, questions: list[str], longest: int, work: Path, lora: Path | None = None
+) -> tuple[list[list[int]], list[list[int]]]:
     """The same of a GGUF file: prompts by its own template and tokenizer; what it lacks of a prompt's opening is its template's fault."""
-    asked: dict[str, Any] = {"model": str(file), "lora": [], "threads": 2, "context": 1024, "longest": longest, "texts": [], "end": None}
+    asked: dict[str, Any] = {
+        "model": str(file),
+        "lora": [str(lora)] if lora else [],
+        "threads": 2,
+        "context": 1024,
+        "longest": longest,
+        "texts": [],
+        "end": None,
+    }
     asked |= {"places": [], "whole": [], "most": 1, "vocabulary": 1, "pad": 0, "prompts": []}
 
     def ask(name: str, **more: Any) -> dict[str, Any]:
@@ -66,6 +90,26 @@ def by_llama_cpp(file: Path, questions: list[str], longest: int, work: Path) -> 
     return prompts, [answer["ids"] for answer in ask("answers", prompts=prompts)["answers"]]
 
 
+def by_serve(run: Path, questions: list[str], longest: int) -> list[str]:
+    """The answers of `holdfast serve`, as texts."""
+    command = [sys.executable, "-m", "holdfast", "serve", str(run), "--port", "0", "--json"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        ready = json.loads(server.stdout.readline())
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ready['token']}"}
+        answers = []
+        for question in questions:
+            body = {"model": "tuned", "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": longest}
+            request = urllib.request.Request(ready["url"] + "/v1/chat/completions", json.dumps(body).encode(), headers)
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                answers.append(json.load(answer)["choices"][0]["message"]["content"])
+        return answers
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
@@ -73,16 +117,23 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--longest", type=int, default=48)
+    parser.add_argument("--types", default="f16,q8_0", help="of GGUF")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     arguments.work.mkdir(parents=True, exist_ok=True)
     with arguments.rows.open(encoding="utf-8") as rows:
         questions = [json.loads(line)["instruction"] for line in rows][: arguments.prompts]
-    folders = exported(arguments.run, arguments.work)
+    folders = exported(arguments.run, arguments.work, arguments.types)
     sides = {kind: by_transformers(folders[kind], questions, arguments.longest) for kind in ("adapter", "merged")}
     for file in sorted(folders["gguf"].glob("*.gguf")):
         sides[file.stem.rpartition("-")[2]] = by_llama_cpp(file, questions, arguments.longest, arguments.work)
+    (lora,) = folders["gguf-adapter"].glob("*.gguf")
+    base = arguments.work / "base-f16.gguf"
+    sides["gguf-adapter"] = by_llama_cpp(base, questions, arguments.longest, arguments.work, lora)
     prompts, answers = sides.pop("adapter")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["adapter"])
+    texts = [tokenizer.decode(one, skip_special_tokens=True).strip() for one in answers]
+    served = [one.strip() for one in by_serve(arguments.run, questions, arguments.longest)]
     told = {
         name: {
             "prompts_alike": sum(one == other for one, other in zip(prompts, theirs, strict=True)),
@@ -95,6 +146,7 @@ def main() -> None:
         }
         for name, (theirs, given) in sides.items()
     }
+    told["serve"] = {"answers_alike": sum(one == other for one, other in zip(texts, served, strict=True))}
     print(json.dumps({"questions": len(questions), "tokens": int(np.sum([len(one) for one in answers])), **told}))
 
 

@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from peft import PeftModel  # noqa: E402
+from safetensors import safe_open  # noqa: E402
 from tiny_model import make, types  # noqa: E402
 
 from holdfast.base_model.folder import read_model, stored_tensors  # noqa: E402
@@ -65,6 +66,8 @@ def _wrong(found: dict[str, Any]) -> str:
         told.append(f"the merged model's change differs from the adapter's by {found['merged_differs']:.2f} of it")
     if found.get("planned", found.get("trained")) != found.get("trained"):
         told.append(f"the plan says {found['planned']:,} trained parameters, the adapter has {found['trained']:,}")
+    if found.get("unmoved"):
+        told.append(f"{found['unmoved']} tensors of the adapter are as they began")
     if found.get("servers") and not found.get("servers_told"):
         told.append(f"not told: {found['servers'][0]}")
     return "; ".join(told)
@@ -94,12 +97,19 @@ def _trained(folder: Path) -> dict[str, Any]:
         return {"verdict": "wrong" if begun or "Traceback" in said or "gave up" in said else "refused", "why": _sentence(said)}
     learns = {part: one["share_of_kind"] for part, one in summary.get("learns", {}).items() if one["parameters"]}
     counts = {"planned": sum(one["parameters"] for one in summary.get("learns", {}).values()), "trained": _size(folder / "run" / "adapter")}
+    counts["unmoved"] = _unmoved(folder / "run" / "adapter")
     return {"resumed": summary.get("attempts", 1) > 1 and summary["steps"] == _STEPS, "learns": learns, "said": said} | counts
 
 
 def _size(adapter: Path) -> int:
     """The parameters in an adapter's file."""
     return sum(math.prod(tensor.shape) for tensor in stored_tensors(adapter / "adapter_model.safetensors").values())
+
+
+def _unmoved(adapter: Path) -> int:
+    """How many halves of LoRA pairs are still the zeros they began with: nothing ever reached them."""
+    with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
+        return sum(not file.get_tensor(name).any() for name in file.keys() if ".lora_B." in name)  # noqa: SIM118  it is no mapping
 
 
 def _exported(folder: Path) -> dict[str, Any]:
@@ -131,8 +141,6 @@ def _loaded(folder: Path) -> dict[str, Any]:
         text = auto.from_pretrained(folder / "model", dtype=torch.float32)
         before = _logits(text)
         found["moves_auto"] = _share(_logits(PeftModel.from_pretrained(text, folder / "adapter")) - before, before)
-    from safetensors import safe_open
-
     with safe_open(folder / "adapter" / "adapter_model.safetensors", "pt") as file:
         found["servers"] = [one.why for one in ignored(config, file.keys())]
     card = (folder / "adapter" / "README.md").read_text()

@@ -80,6 +80,8 @@ def test_what_a_server_ignores_in_silence_is_known(config: dict[str, Any], keys:
         ("multi_modal_projector.linear_1.weight", "towers"),
         ("model.sam_model.blocks.0.attn.qkv.weight", "towers"),
         ("patch_merge_mlp.linear_1.weight", "towers"),
+        ("blocks.0.mlp.linear_fc1.weight", "towers"),
+        ("transformer.blocks.0.mlp.fc1.weight", "mlp"),
     ],
 )
 def test_a_name_tells_the_part_of_the_model(name: str, part: str) -> None:

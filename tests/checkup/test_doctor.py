@@ -590,6 +590,13 @@ def test_code_in_the_models_folder_is_told_and_blocks_only_where_nothing_else_co
     assert told.severity == severity and "modeling_mine.Mine" in told.message
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoTokenizer": ["mine.Tokenizer", None]}}))
     assert "model-code" not in {finding.id for finding in foresee(load_config(config_file, []), {}).findings}
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"auto_map": {"AutoTokenizer": [None, "mine.Fast"]}}))
+    (told,) = (finding for finding in foresee(load_config(config_file, []), {}).findings if finding.id == "tokenizer-code")
+    assert told.severity == "info" and "(mine.Fast), which holdfast does not run" in told.message
+    (folder / "tokenizer.json").unlink()
+    (told,) = (finding for finding in foresee(load_config(config_file, []), {}).findings if finding.id == "model-folder")
+    assert told.severity == "block" and "its tokenizer is code of its own (mine.Fast)" in told.message
 
 
 @pytest.mark.parametrize("kind", ["t5", "a_type_of_its_own", None])

@@ -40,7 +40,10 @@ def verdict(
 ) -> Comparison:
     """What is judged of a file whose figures are these, where the base alone has those; tensor: one that is not as it should be."""
     compared = Comparison(dict(seen), beyond(seen, kinds.budget_of(kind)))
-    job: Any = SimpleNamespace(order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it"), env={}), reference=None)
+    job: Any = SimpleNamespace(
+        order=SimpleNamespace(say=lambda _: None, subject=SimpleNamespace(told="it", held_otherwise=dict, whole=None), env={}),
+        reference=None,
+    )
     job.questions = job.work = None
     monkeypatch.setattr(judge, "compare_gguf", lambda *_: compared)
     monkeypatch.setattr(judge, "first_tensor", lambda *_: tensor)
@@ -88,6 +91,19 @@ def test_rounding_alone_may_cost_more_where_a_wider_file_is_equal(monkeypatch: p
     assert lost.reasons and "bf16 keeps too few digits" in lost.figures["first_layer"]
 
 
+@pytest.mark.parametrize(
+    ("kl", "proven", "kept"), [(0.0103, True, True), (0.0103, False, False), (0.013, True, False)], ids=["chance", "not proven", "beyond"]
+)
+def test_a_coarse_type_is_refused_where_its_kl_is_beyond_by_more_than_chance(
+    kl: float, proven: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file in 16 bits is equal, so what is left to be judged is what the type costs: a mean over a few hundred positions."""
+    base = figures(1e-3, kl=0.004)
+    found = verdict(monkeypatch, "q8_0", figures(3e-3, kl=kl) | {"kl_error": 0.001}, base, proven=proven)
+    assert bool(found.reasons) != kept
+    assert not kept or found.figures["budget"]["kl_per_token"] == pytest.approx(0.012)
+
+
 @pytest.fixture(scope="module")
 def adapter(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrated")
@@ -127,9 +143,10 @@ def test_of_a_model_trained_as_a_whole_rounding_to_16_bits_is_told_by_a_file_of_
     export(replace(order_of(adapter, model, said, "merged"), wide=True))
     order = replace(order, subject=replace(order.subject, tuned=model, config={}, whole=read_model(str(model))))
     assert order.subject.facts.folder == base
-    compare = judge.compare_gguf
+    compare, asked = judge.compare_gguf, list[str]()
 
     def compared(file: Path, lora: None, kind: str, *more: Any) -> Comparison:
+        asked.append(file.name)
         found = compare(file, lora, kind, *more)
         far = 1e-9 if file.name.startswith("base-") or (wide and kind == "f32") else 4e-4
         seen = found.figures | {"nmse": far, "kl_per_token": 1e-4, "learned": None}
@@ -142,6 +159,7 @@ def test_of_a_model_trained_as_a_whole_rounding_to_16_bits_is_told_by_a_file_of_
         return
     checked = export_gguf(order, ["f16"], Tools())["checked"]
     assert checked["budget"]["nmse"] == 1e-3 and [file.suffix for file in (tmp_path / "out").glob("*.gguf")] == [".gguf"]
+    assert asked == ["adapter-f16.gguf", "wide-f32.gguf"], "each is asked once, and not the base, which tells nothing of it"
 
 
 def test_a_type_that_is_refused_leaves_the_others(adapter: Path, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from holdfast.export.gguf import export as exporting
 from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.kinds import quantiser
 from holdfast.export.gguf.make import Tools
-from holdfast.export.subject import read_subject
+from holdfast.export.subject import read_subject, subject_codec
 from holdfast.export.words import of_learned
 from support.shipped import make_adapter, make_family, measure_here
 
@@ -57,6 +57,18 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def order_of(adapter: Path, out: Path, kind: str = "gguf") -> ExportRequest:
     return ExportRequest(read_subject(adapter), kind, out, dict(os.environ), lambda _: None)
+
+
+def test_the_values_that_choose_the_type_are_read_once_each(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, largest, read = read_subject(made("qwen2")), convert._largest, list[Any]()
+
+    def reading(held: Any) -> float:
+        read.append(held)
+        return largest(held)
+
+    monkeypatch.setattr(convert, "_largest", reading)
+    convert.write_gguf(subject, subject_codec(subject), tmp_path / "it.gguf", "f16")
+    assert 0 < len(read) <= len(subject.model.shapes)
 
 
 LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("mistral", "qwen2", "gemma", "gemma2")]

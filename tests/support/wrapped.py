@@ -17,6 +17,7 @@ _VISION: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_heads": 4, "depth": 2,
     "image_size": 32, "patch_size": 8, "out_hidden_size": 64, "in_channels": 3, "in_chans": 3,
 }  # fmt: skip
+_OF_CLIP = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
 _TOKENS = {"image_token_id": 4, "video_token_id": 5, "vision_start_token_id": 6, "vision_end_token_id": 7}
 _OLDER_TOKENS = {"image_token_index": 4, "boi_token_index": 5, "eoi_token_index": 6}
 _LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
@@ -43,6 +44,14 @@ def wrapped_folder(folder: Path, kind: str, vocabulary: int = 211, tokenizer: Pa
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json") if tokenizer else ():
         (folder / name).write_bytes((tokenizer / name).read_bytes())  # type: ignore[operator]
+    return folder
+
+
+def git_folder(folder: Path, vocabulary: int = 211) -> Path:
+    """A checkpoint of GIT with random weights: a causal language model whose config has a tower and no text_config."""
+    torch.manual_seed(0)
+    config = transformers.GitConfig(vision_config={name: _VISION[name] for name in _OF_CLIP}, **_TEXT | {"vocab_size": vocabulary})
+    transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

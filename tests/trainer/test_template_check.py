@@ -95,6 +95,22 @@ class OtherCuts:
         return {}
 
 
+def test_a_vocab_json_with_other_numbers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AutoTokenizer goes by tokenizer.json, slow tokenizers of transformers 4 by the other."""
+    codec = codec_with(tmp_path / "model", SHAPES["plain"])
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS["one turn"]))
+    config = Config.model_validate({"model": str(tmp_path / "model"), "data": {"files": [str(tmp_path / "rows.jsonl")]}})
+    monkeypatch.setattr(tokenizer_check, "read_model", lambda _: SimpleNamespace(folder=tmp_path / "model"))
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: OtherCuts(codec.tokenizer, "no such word"))
+    known = codec.tokenizer.get_vocab(with_added_tokens=False)
+    (tmp_path / "model" / "vocab.json").write_text(json.dumps(known))
+    assert tokenizer_check.compare_readers(config, tokens_of((4, 4))) is None
+    one, other = [*known][:2]
+    (tmp_path / "model" / "vocab.json").write_text(json.dumps(known | {one: known[other], other: known[one]}))
+    told = tokenizer_check.compare_readers(config, tokens_of((4, 4)))
+    assert told and told["vocab.json"].startswith(f"2 of its {len(known):,} tokens have other numbers ({one!r} is {known[other]}, in ")
+
+
 @pytest.mark.parametrize("rare", ["a system turn", "two turns", "an instruction"])
 @pytest.mark.parametrize("template", [SHAPES["plain"], None])
 def test_ids_of_a_rare_shape_are_compared_too(rare: str, template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

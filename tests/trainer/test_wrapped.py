@@ -20,7 +20,7 @@ from holdfast.run.adapter_folder import check_start, read_start, settled
 from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.common.refuse import Refusal, put_in
 from support.stand import Stand
-from support.wrapped import KINDS, logits_of, wrapped_folder
+from support.wrapped import KINDS, git_folder, logits_of, wrapped_folder
 
 
 def on_its_class(folder: Path) -> Any:
@@ -75,6 +75,17 @@ def test_towers_stay_as_they_were_where_weights_themselves_are_trained(kind: str
     assert not [name for name in trained if "vis" in name or "projector" in name]
     assert sum(tensor.numel() for tensor in trained.values()) == trainable_parameters(stand.config, facts)
     assert stand.task.form.partial
+
+
+@pytest.mark.parametrize("adapter", [{}, {"type": "full"}], ids=["lora", "full"])
+def test_a_tower_inside_the_language_model_is_left_alone_too(adapter: dict[str, Any], tmp_path: Path) -> None:
+    """GIT's config has no text_config: its image encoder, which rows of text never reach, lies beside the layers of the text."""
+    stand = Stand(git_folder(tmp_path / "model"), settings={"packing": False}, adapter=adapter)
+    assert stand.step(1) > 0
+    trained, facts = stand.task.artifact, read_model(str(tmp_path / "model"))
+    assert not [name for name in trained if "image_encoder" in name or "visual" in name]
+    assert sum(tensor.numel() for tensor in trained.values()) == trainable_parameters(stand.config, facts)
+    assert not [name for name, tensor in trained.items() if "lora_B" in name and not tensor.any()], "each of them learns"
 
 
 def test_a_tower_that_is_named_is_trained(tmp_path: Path) -> None:

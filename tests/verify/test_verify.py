@@ -25,12 +25,15 @@ from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.token_set.overlap import told_of_held_out
 from holdfast.data.tokens.codec import load_codec
 from holdfast.data.tokens.given_template import NAMED
+from holdfast.export import subject as subjects
 from holdfast.export.samples import against_run, of_file, of_run
 from holdfast.export.subject import read_subject
+from holdfast.export.words import of_base
 from holdfast.report.shipped import verdict
 from holdfast.report.shipped.verdict import headline, is_good, next_command, page
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry, add_entry
 from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.greedy import batches, greedy
@@ -162,6 +165,23 @@ def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: Simple
     assert compare._trained_on(against_run(found, run)) == compare._trained_on(found) == "", "one of three"
     of_training = of_file(write_rows(tmp_path / "seen.jsonl", [rows[trained], again[trained]]), load_codec(assets.model), 100)
     assert compare._trained_on(against_run(of_training, run)) == "2 of 2 rows stand in training word for word"
+
+
+@pytest.mark.parametrize(
+    ("frozen", "timeline", "told"),
+    [("nf4", {}, "nf4"), ("half", {}, None), ("nf4", {"frozen": "half"}, None), (None, {"frozen": "int8"}, "int8")],
+)
+def test_a_base_that_training_held_in_fewer_bits_is_told(
+    frozen: str | None, timeline: dict[str, Any], told: str | None, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured and shipped stands on the files' 16 bits; a start whose proof failed steps down to these."""
+    run = RunFolder(tmp_path)
+    add_entry(run.timeline_file, Entry(1, {"steps": 1, "samples": 1, "micro_batch_tokens": 1, "threads": 1, **timeline}))  # type: ignore[typeddict-item]
+    monkeypatch.setattr(subjects, "read_plan", lambda _: SimpleNamespace(frozen=frozen))
+    subject = read_subject(made.good)
+    held = replace(subject, run=run).held_otherwise()
+    assert held == ({"base_held": {"trained": told, "measured": str(subject.facts.stored).lower()}} if told else {})
+    assert (of_base(held) or "").endswith(f"training held its matrices in {told}, on which losses are others") == bool(told)
 
 
 def _prepared(folder: Path, assets: SimpleNamespace, rows: Path, seed: int, **adapter: Any) -> RunFolder:

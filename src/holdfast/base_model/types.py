@@ -16,6 +16,8 @@ _TOWERS = (
     *("mlp1", "sound", "connector", "aligner", "generation_head"),  # Nemotron H Omni and InternVL; Idefics; Janus and DeepSeek-VL
 )
 
+_TOPS = ("blocks", "merger", "deepstack_merger_list", "patch_embed", "pos_embed")  # of a tower that files of Cosmos 3 Omni do not name
+
 
 @cache
 def _listed(name: str, source: str = "models/auto/modeling_auto.py") -> dict[str, str] | None:
@@ -94,6 +96,12 @@ def adapts_stacks(model_type: object) -> bool:
     return listed.get(str(model_type), model_type) in ("mixtral", "qwen2_moe")
 
 
+def has_towers(config: Json) -> bool:
+    """True if a model with this config.json embeds images or sound, besides text: GIT and Phi-4 multimodal have no `text_config`."""
+    return any(isinstance(config.get(f"{part}_config"), dict) for part in ("text", "vision", "audio"))
+
+
 def is_tower(name: str) -> bool:
     """True if a module or weight of a wrapped model, by its name, belongs to the tower that embeds images or sound."""
-    return any(word in part for part in name.lower().split(".") for word in _TOWERS)
+    words = name.lower().split(".")
+    return words[0] in _TOPS or any(word in part for part in words for word in _TOWERS)

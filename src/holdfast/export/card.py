@@ -149,6 +149,7 @@ def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") ->
 def _equal(checked: Json, reference: str) -> str:
     rows = {
         "loaded by": words.of_engine(checked),
+        **({"base": base} if (base := words.of_base(checked)) else {}),
         "NMSE of logits": f"{checked['nmse']:.2e}",
         "KL per token": f"{checked['kl_per_token']:.2e} nats",
         "same likeliest token": f"{checked['top1_agreement']:.1%}",

@@ -191,6 +191,7 @@ def prove(order: ExportRequest, questions: Questions, folder: Path, work: Path) 
         compared.figures["stops_words"] = words.of_own_settings(base_ends(subject.facts))
     if unloadable:
         compared.figures["token_ids_words"] = f"not compared: transformers cannot load this tokenizer, nor the base's ({unloadable})"
+    compared.figures.update(subject.held_otherwise())
     if order.kind == "merged":
         compared.figures["type"] = "F32" if order.wide else subject.model.stored
     if compared.reasons:

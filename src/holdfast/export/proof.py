@@ -50,14 +50,17 @@ class Comparison:
 def compare(
     reference: Side, exported: Side, engine: str, budget: Budget, end: int | None, exact: bool, whole: Whole | None = None
 ) -> Comparison:
-    """Hold an exported model against its reference. end: the token that ends an answer; exact: greedy answers have to be equal, too.
+    """Hold an exported model against its reference; of its figures, kl_error is the standard error of kl_per_token.
+
+    end: the token that ends an answer; exact: greedy answers have to be equal, too.
 
     whole: logits of all tokens at some places (reference, exported, base), where those of the sides are of the likeliest.
     """
     ours, theirs = centred(reference.logits), centred(exported.logits)
     whole = whole or (reference.logits, exported.logits, reference.base)
     nmse = nmse_of(whole[0], whole[1])
-    kl = kl_per_token(ours, theirs)
+    each = kl_of_each(ours, theirs)
+    kl = float(each.mean())
     top1 = float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
     greedy, unequal = _greedy(reference, exported, float(np.abs(ours - theirs).max()))
     token_ids = reference.chats == exported.chats and reference.texts == exported.texts
@@ -66,6 +69,7 @@ def compare(
         "engine": engine,
         "nmse": nmse,
         "kl_per_token": kl,
+        "kl_error": float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0,
         "top1_agreement": top1,
         "greedy_equal": greedy["equal"] == len(reference.answers),
         "greedy": greedy,
@@ -135,10 +139,11 @@ def log_softmax(logits: Floats) -> Floats:
     return found
 
 
-def kl_per_token(reference: Floats, other: Floats) -> float:
-    """Average KL(reference || other) over positions, in nats."""
+def kl_of_each(reference: Floats, other: Floats) -> Floats:
+    """Compute KL(reference || other) of each position, in nats."""
     one, two = log_softmax(reference), log_softmax(other)
-    return float((np.exp(one) * (one - two)).sum(axis=1).mean())
+    found: Floats = (np.exp(one) * (one - two)).sum(axis=1)
+    return found
 
 
 def _greedy(reference: Side, exported: Side, noise: float) -> tuple[Json, list[int]]:

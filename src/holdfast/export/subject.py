@@ -13,6 +13,8 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, base_of_adapter, read_model, weight_files
+from holdfast.base_model.packed import packed_as
+from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.data.token_set.learned_rows import run_of
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.given_template import codec_of
@@ -21,6 +23,7 @@ from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder, which_runs
 from holdfast.run.plan import read_plan
+from holdfast.run.timeline import settings_in
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
 _NOTES = (
@@ -72,6 +75,20 @@ class Subject:
         if self.whole is not None:
             return {"model": str(self.tuned), "adapter": None}
         return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
+
+    def held_otherwise(self) -> Json:
+        """Return {"base_held": {"trained", "measured"}}: in how many bits training held the base's matrices, and its files do.
+
+        Empty where that is the same, or not known. What is measured and shipped goes by the files.
+        """
+        plan = read_plan(self.run.plan_file) if self.run and self.whole is None else None
+        if self.run is None or plan is None or packed_as(self.facts.config):
+            return {}
+        frozen = settings_in(self.run.timeline_file).frozen
+        frozen = plan.frozen or frozen if frozen == "auto" else frozen
+        if FORMATS[frozen].width is None:
+            return {}
+        return {"base_held": {"trained": frozen, "measured": str(self.facts.stored or "F32").lower()}}
 
     def hashes(self) -> Json:
         """Return the hashes by which an export, a verdict and the registry name their origin."""

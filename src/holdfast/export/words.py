@@ -27,6 +27,14 @@ def of_learned(checked: Json) -> str | None:
     return f"{learned['kept']:.1%} of it is in the export; {without}"
 
 
+def of_base(checked: Json) -> str | None:
+    """Say that training held the base in fewer bits than what is compared, or measured, here; None where it did not."""
+    held = checked.get("base_held")
+    if not held:
+        return None
+    return f"as its files have it, in {held['measured']}; training held its matrices in {held['trained']}, on which losses are others"
+
+
 def of_greedy(checked: Json) -> str:
     """Say how many greedy answers are equal, and how the others part."""
     prompts, greedy = checked["prompts"], checked.get("greedy")

@@ -26,7 +26,7 @@ _WORDS = {
     "computes_differently": "this machine computes differently from call to call",
     "libraries_changed": "libraries are of another version than the run had so far: bits may differ from there on",
     "length_bias": "the better answers and the worse ones differ in length",
-    "tokenizers_disagree": "transformers cannot load the model's tokenizer; its tokenizer.json was used",
+    "tokenizers_disagree": "transformers cannot load the model's tokenizer, or vocab.json has other numbers; its tokenizer.json was used",
     "evaluation_failed": "the evaluation failed",
     "evaluation_killed": "the evaluation was killed, and started once more",
     "notify_failed": "telling a person failed; the run itself is whole",

@@ -186,6 +186,7 @@ def _answer(
         **groups,
         "samples": _samples(asked, texts, codec),
         "hashes": request.subject.hashes(),
+        **request.subject.held_otherwise(),
     }
 
 

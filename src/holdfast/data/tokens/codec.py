@@ -20,7 +20,7 @@ from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
 from holdfast.data.templates.skeleton import BESIDE, Piece
-from holdfast.data.tokens.tokenizer_file import in_words, refuse_growing, refuse_swallowing
+from holdfast.data.tokens.tokenizer_file import in_words, refuse_growing, refuse_swallowing, without_file
 from holdfast.data.tokens.whole import TokenPlace, pieces_of, reads_whole, runs_of, sizes_of, text_of
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_with_space, tokens_of, word_counts
 
@@ -249,11 +249,7 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
         raise Stop(
             BLOCKED, f"the tokenizer in {folder} is damaged: {of_the_file(error, file)}", "fetch the model's tokenizer again"
         ) from None
-    raise Stop(
-        BLOCKED,
-        f"{folder} has no tokenizer.json",
-        "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
-    )
+    raise without_file(folder, settings)
 
 
 def _as_transformers_reads(tokenizer: Tokenizer, folder: Path, settings: Json) -> Tokenizer:

@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.files import Json
 from holdfast.data.tokens.whole import state_of
 
 _MOST_GROWN = 256  # times that a normalizer may lengthen a text; those of models do it three times
@@ -72,6 +73,23 @@ def refuse_swallowing(folder: Path, tokenizer: Tokenizer) -> None:
     with in_words(folder):
         if not tokenizer.encode(_WORDS, add_special_tokens=False).ids:
             raise Stop(BLOCKED, f"the tokenizer in {folder} makes no token of {_WORDS!r}", _HINT)
+
+
+def tokenizer_code(settings: Json) -> str | None:
+    """Return the class in the model's folder that a tokenizer_config.json names as its tokenizer; None where it names none."""
+    named = settings.get("auto_map")
+    own = named.get("AutoTokenizer") if isinstance(named, dict) else named
+    classes = [one for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)]
+    return classes[-1] if classes else None
+
+
+def without_file(folder: Path, settings: Json) -> Stop:
+    """Build the refusal of a folder without a tokenizer.json."""
+    if own := tokenizer_code(settings):
+        text = f"{folder} has no tokenizer.json: its tokenizer is code of its own ({own}), which holdfast does not run"
+        return Stop(BLOCKED, text, "save a fast tokenizer with the same ids into it as tokenizer.json, or give another model")
+    hint = "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+    return Stop(BLOCKED, f"{folder} has no tokenizer.json", hint)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def _writer(gguf: Any, file: Path, family: Family, name: str) -> Any:
 def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bool) -> Iterator[NamedTensor]:
     names = gguf.get_tensor_name_map(_arch(gguf, family), family.layers)
     coming, delta = merged_tensors(subject, adapted, wide=True)
-    factors = rope_factors(family)
+    factors, otherwise = rope_factors(family), sixteen(subject)  # which reads every weight: once, not for each
     if factors is not None:
         yield NamedTensor("rope_freqs.weight", "f32", factors.shape, lambda: factors)
     for tensor in coming:
@@ -96,7 +96,7 @@ def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bo
         if name is None:
             raise Stop(BLOCKED, f"{tensor.name} has no place in llama.cpp's {family.arch}", "use llama.cpp's own: --llama-cpp DIR")
         stored = kind if len(tensor.shape) > 1 else "f32"
-        yield NamedTensor(name, _fitting(gguf, stored, tensor.shape, sixteen(subject)), tensor.shape, _values(tensor, family))
+        yield NamedTensor(name, _fitting(gguf, stored, tensor.shape, otherwise), tensor.shape, _values(tensor, family))
 
 
 def expected_tensors(subject: Subject) -> Iterator[NamedTensor]:

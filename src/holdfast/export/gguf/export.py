@@ -94,8 +94,6 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     job.order.say(f"writing {whole.name}")
     by = write_model(job, whole, whole_kind)
     first = judged(job, whole, whole_kind, proven=False)
-    if first.reasons and whole_kind != "f32" and _equal_wide(job):
-        first = judged(job, whole, whole_kind, proven=True)
     _refuse(job, first, whole_kind)
     checked: dict[str, Json] = {whole_kind: first.figures | {"converter": by}}
     refused: Json = {}
@@ -123,22 +121,6 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
     return (figures | {"types": {kind: checked[kind] for kind in kept}} if len(kept) > 1 else figures), refused
 
 
-def _equal_wide(job: GgufJob) -> bool:
-    """True if a model of which all weights were trained is equal in 32 bits: what it differs by in 16 is then their rounding.
-
-    The base alone does not tell that: its weights may have 16 bits, or four, to begin with.
-    """
-    if job.order.subject.whole is None:
-        return False
-    file = job.work / "wide-f32.gguf"
-    job.order.say("writing the same model in 32 bits, which tells rounding from a wrong conversion")
-    try:
-        write_model(job, file, "f32")
-        return not judged(job, file, "f32", proven=False).reasons
-    finally:
-        file.unlink(missing_ok=True)
-
-
 def _refuse(job: GgufJob, compared: Comparison, kind: str) -> None:
     """Raise Stop(1) where there are reasons."""
     refuse_unequal(job.order, Comparison(compared.figures, [f"{kind}: {reason}" for reason in compared.reasons]))
@@ -160,7 +142,7 @@ def _adapter(job: GgufJob) -> Json:
         write_gguf_adapter(subject, file)
     compared = compare_gguf(base, file, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
     refuse_unequal(job.order, compared)
-    return compared.figures | {"converter": by}
+    return compared.figures | {"converter": by} | subject.held_otherwise()
 
 
 def _one_file(order: ExportRequest, folder: Path, checked: Json) -> Json:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora
-from holdfast.base_model.types import WRAPPED, adapts_stacks, is_tower, loads_as
+from holdfast.base_model.types import WRAPPED, adapts_stacks, has_towers, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
 from holdfast.run.plan import Plan
@@ -71,7 +71,7 @@ def _without_lora(config: Config, model: ModelFacts) -> list[str]:
 
 def is_wrapped(model: ModelFacts) -> bool:
     """Return whether it is a model of text and images, or text and sound: an adapter sits on its language half alone."""
-    return loads_as(model.config) == WRAPPED or isinstance(model.config.get("text_config"), dict)
+    return loads_as(model.config) == WRAPPED or has_towers(model.config)
 
 
 def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:

@@ -19,6 +19,7 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
     budget = checked["budget"]
     return [
         ("loaded by", words.of_engine(checked), ""),
+        *([("base", base, "")] if (base := words.of_base(checked)) else []),
         (
             "NMSE",
             f"{checked['nmse']:.2e} of logits at {checked['positions']} positions",

@@ -9,6 +9,7 @@ from holdfast.base.files import Json
 from holdfast.base.inert import say
 from holdfast.base.units import chance, counted
 from holdfast.base.versions import __version__
+from holdfast.export.words import of_base
 from holdfast.report.pages import page_template
 from holdfast.report.words import shown
 
@@ -64,6 +65,7 @@ def lines(answer: Json) -> list[tuple[str, str]]:
             f"{answer['rows']:,} {_KINDS[answer['kind']]}, in {counted(loss['clusters'], 'group')} by {_listed(answer['grouped_by'])}",
         ),
         ("in training", _overlap(answer)),
+        *([("base", base)] if (base := of_base(answer)) else []),
         ("loss per token", _loss(loss)),
         ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same ({chance(ab['p_value'])})"),
     ]

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from holdfast.base.errors import Stop
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json
 from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.base_model.types import causal_types, loads_as
 from holdfast.config.config import Config
@@ -21,6 +21,7 @@ from holdfast.data.judge.rules import WANTED, rules_of
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.data.tokens.tokenizer_file import tokenizer_code
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import quick_plan
 from holdfast.planning.tracing import tracer
@@ -101,6 +102,12 @@ def _joined(looked: list[Finding], whole: list[Finding]) -> list[Finding]:
 
 def _code(model: ModelFacts) -> Iterator[Finding]:
     """Yield what there is to say of transformers' code for the model; code in the model's folder is never run here, only told of."""
+    if tokenizer := tokenizer_code(read_json(model.folder / "tokenizer_config.json") or {}):
+        text = (
+            f"{model.folder} brings a tokenizer of its own code ({tokenizer}), which holdfast does not run: tokenizer.json cuts the rows. "
+        )
+        text += "With trust_remote_code=True that code runs, and whether it gives the same ids is not known"
+        yield Finding("tokenizer-code", "info", text, "leave trust_remote_code out where you use the tokenizer", _REMOTE, "reported")
     named = model.config.get("auto_map")
     own = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     known, kind = causal_types(), model.config.get("model_type")

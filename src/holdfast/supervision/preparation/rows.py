@@ -114,7 +114,8 @@ def _refuse_token_numbers(largest: int, tokens: TokenSet, model: ModelFacts) -> 
         beyond = np.flatnonzero(tokens.ids >= size)
         row = int(np.searchsorted(tokens.starts, beyond[0], side="right")) - 1
         message = f"{tokens.source(row)}: the tokenizer gives token {int(tokens.ids[beyond[0]]):,}, the model's embedding has {size:,}"
-        raise Stop(BLOCKED, f"{message} ({len(beyond):,} such tokens in all)", "use the tokenizer that belongs to this model")
+        hint = "use the tokenizer that belongs to this model; where tokens were added to it, save the model after resize_token_embeddings"
+        raise Stop(BLOCKED, f"{message} ({len(beyond):,} such tokens in all)", hint)
 
 
 def _data_line(summary: Json, run: RunFolder) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from holdfast.base.files import Json
+from holdfast.base_model.types import has_towers
 from holdfast.run.plan import learning
 from holdfast.trainer.jobs.laboratory.rows import label_facts
 from holdfast.trainer.model.trained.parts import parts_of
@@ -61,6 +62,6 @@ def _cudnn() -> bool:
 
 def _learns(training: TrainingState) -> Json:
     """Count trained parameters by part of the model, as in plan.json, and the share of the part's weights they change."""
-    wrapped = getattr(getattr(training.task.model, "config", None), "text_config", None) is not None
-    parts = parts_of(training.task.model, training.optimizer.parameters, wrapped)
+    config = getattr(training.task.model, "config", None)
+    parts = parts_of(training.task.model, training.optimizer.parameters, config is not None and has_towers(config.to_dict()))
     return {part: one.model_dump() for part, one in learning(*parts).items()}

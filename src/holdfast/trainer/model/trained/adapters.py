@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from holdfast.base.files import Json
 from holdfast.base_model.folder import named_by_peft
 from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
-from holdfast.base_model.types import for_auto_peft
+from holdfast.base_model.types import for_auto_peft, has_towers, is_tower
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
@@ -70,8 +70,8 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
     wanted: Any = PEFT_KINDS[adapter.type].config(config, model, steps)
-    text = text_decoder(model)
-    if text is not model and getattr(model.config, "text_config", None) is not None and not names_tower(adapter.targets):
+    text, settings = text_decoder(model), getattr(model, "config", None)
+    if text is not model and settings is not None and has_towers(settings.to_dict()) and not names_tower(adapter.targets):
         wanted.exclude_modules = _beside(model, text)
     if not names_router(adapter.targets):
         _leave_routers_out(model, wanted)
@@ -109,8 +109,13 @@ def _named_by(modules: Iterable[str]) -> set[str]:
 
 
 def _beside(model: nn.Module, text: nn.Module) -> str | None:
-    """Return a pattern of the modules outside the language half, which are left alone; None where there are none."""
-    inside = {id(module) for module in text.modules()} | {id(model.get_output_embeddings())}  # type: ignore[operator]
+    """Return a pattern of the modules outside the language half, which are left alone; None where there are none.
+
+    Some models have no module that is this half alone: their towers are told by name.
+    """
+    one = getattr(model.config, "text_config", None) is None
+    inside = {id(module) for name, module in text.named_modules() if not (one and is_tower(name))}
+    inside.add(id(model.get_output_embeddings()))  # type: ignore[operator]
     own = next(name for name, module in model.named_modules() if module is text)
     names = [name for name, module in model.named_modules() if id(module) not in inside and not f"{own}.".startswith(f"{name}.") and name]
     tops = sorted(name for name in names if not any(name.startswith(f"{other}.") for other in names))

@@ -10,7 +10,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
-from holdfast.base_model.types import is_tower
+from holdfast.base_model.types import has_towers, is_tower
 from holdfast.config.config import Config
 from holdfast.planning.memory.trained_size import names_tower
 from holdfast.run.artifact import Artifact
@@ -49,8 +49,7 @@ class OwnWeights:
 
 def _chosen(base: Any, config: Config) -> dict[str, Tensor]:
     wanted = config.adapter.layers if config.adapter.kind.frozen else None
-    wrapped = getattr(base.config, "text_config", None) is not None
-    alone = wrapped and (wanted is None or isinstance(wanted, int) or not names_tower(wanted))
+    alone = has_towers(base.config.to_dict()) and (wanted is None or isinstance(wanted, int) or not names_tower(wanted))
     parameters = {name: one for name, one in base.named_parameters() if not (alone and is_tower(name))}
     if not config.adapter.kind.frozen:
         return parameters

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import TokenSet
@@ -26,19 +26,22 @@ _SHOWN = 4  # tokens
 
 
 def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
-    """Check that transformers tokenises the rows as we do; return why it cannot load the tokenizer at all, None where it can.
+    """Check that transformers tokenises the rows as we do; return why it cannot load the tokenizer, and what vocab.json has otherwise.
+
+    None where neither is so.
 
     Raises Refusal for the first row, of one of each shape and some of all, on which AutoTokenizer and tokenizer.json differ, or
     transformers' renderer writes otherwise.
     """
     folder = read_model(config.model).folder
     codec = codec_of(config, folder)
+    told = {"vocab.json": apart} if (apart := _other_numbers(codec)) else {}
     try:
         theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, AttributeError, ImportError, TypeError) as error:
         names = {"bos_token": codec.template.bos, "eos_token": codec.template.eos}
         refuse_other_rendering(config, codec, dict(codec.template.names) | names)
-        return {"transformers": f"cannot load it: {error}"}
+        return {"transformers": f"cannot load it: {error}"} | told
     refuse_other_rendering(config, codec, theirs.special_tokens_map)
     shapes = ((source, one) for source, _, one in one_of_each_shape(config, codec))
     firsts = ((source, one) for source, _, one in first_rows(config, codec, _ROWS))
@@ -46,7 +49,21 @@ def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
     _refuse_other_cuts(codec.tokenizer, theirs, chain(texts, _spread_out(codec.tokenizer, tokens)))
     if codec.template.compiled is None:
         _refuse_other_ends(codec, theirs)
-    return None
+    return told or None
+
+
+def _other_numbers(codec: Codec) -> str | None:
+    """Say which tokens a vocab.json in the folder numbers otherwise than tokenizer.json; None where there are none.
+
+    Slow tokenizers of transformers 4 and some engines read it.
+    """
+    listed = read_json(codec.folder / "vocab.json")
+    known = codec.tokenizer.get_vocab()
+    apart = [word for word, number in (listed or {}).items() if isinstance(number, int) and known.get(word) != number]
+    if not listed or not apart:
+        return None
+    first = f"{apart[0]!r} is {listed[apart[0]]}, in tokenizer.json {known.get(apart[0], 'not there')}"
+    return f"{len(apart):,} of its {len(listed):,} tokens have other numbers ({first}): a program that reads it gives the model other ids"
 
 
 def _spread_out(ours: Any, tokens: TokenSet) -> Iterator[tuple[str, str]]:
