@@ -13,6 +13,8 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, base_of_adapter, read_model, weight_files
+from holdfast.base_model.packed import packed_as, widened_from
+from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.data.token_set.learned_rows import run_of
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.given_template import codec_of
@@ -21,6 +23,7 @@ from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder, which_runs
 from holdfast.run.plan import read_plan
+from holdfast.run.timeline import read_timeline, settings_of_process
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
 _NOTES = (
@@ -72,6 +75,16 @@ class Subject:
         if self.whole is not None:
             return {"model": str(self.tuned), "adapter": None}
         return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
+
+    def held(self) -> Json | None:
+        """Return the fewer bits {kind, double, dtype} in which the run held its base, where the base comes in more; None where it did not."""
+        if self.run is None or self.whole is not None or packed_as(self.facts.config) or widened_from(self.facts.config):
+            return None
+        timeline = read_timeline(self.run.timeline_file)
+        settings = settings_of_process(timeline) if timeline else None
+        if settings is None or FORMATS[settings.frozen].width is None:
+            return None
+        return {"kind": settings.frozen, "double": settings.double_quant, "dtype": settings.dtype}
 
     def hashes(self) -> Json:
         """Return the hashes by which an export, a verdict and the registry name their origin."""
