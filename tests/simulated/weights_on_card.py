@@ -110,7 +110,7 @@ def measured(folder: str, told: dict[str, int]) -> None:
 
 
 def measured_as_held(folder: str, told: dict[str, int]) -> None:
-    """What its run held in 4 bits is measured in those where more do not fit, from the bits that were kept; none of 16 is put on the card."""
+    """What its run held in 4 bits is measured in those where more do not fit, from the bits that were kept."""
     own = quantised._own
     form = {"kind": "nf4", "double": False, "dtype": "bf16"}
     run = loaded(folder, CARD, frozen="nf4", dtype="fp32")  # the same bits: both were rounded to bf16, as the files have them

@@ -64,7 +64,9 @@ def test_kernels_of_three_layers_keep_what_they_compute_in_the_registers_of_rdna
     fixed = {argument: known[argument] for argument in kernel.arg_names if argument in known}
     types = {one: "constexpr" if one in fixed else OF_LORA.get(one, "i32") for one in kernel.arg_names}
     even = [at for at, one in enumerate(kernel.arg_names) if types[one].startswith("*") or one in ("features", "stretch")]
-    source = triton.compiler.ASTSource(fn=kernel, signature=types, constexprs=fixed, attrs={(at,): [["tt.divisibility", 16]] for at in even})
+    source = triton.compiler.ASTSource(
+        fn=kernel, signature=types, constexprs=fixed, attrs={(at,): [["tt.divisibility", 16]] for at in even}
+    )
     how = {option: value for option, value in sizes.items() if option.startswith("num_")}
     made = triton.compile(source, target=GPUTarget(*TARGETS["gfx1100"]), options=how)
     assert re.findall(r"\.vgpr_spill_count:\s+(\d+)", made.asm["amdgcn"]) == ["0"]

@@ -77,7 +77,7 @@ class Subject:
         return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
 
     def held(self) -> Json | None:
-        """Return the fewer bits {kind, double, dtype} in which the run held its base, where the base comes in more; None where it did not."""
+        """Return the fewer bits {kind, double, dtype} in which the run held a base that comes in more; None where it did not."""
         if self.run is None or self.whole is not None or packed_as(self.facts.config) or widened_from(self.facts.config):
             return None
         timeline = read_timeline(self.run.timeline_file)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.library import Library
 
-_OPS = "allreduce_ broadcast_ _allgather_base_ _reduce_scatter_base_ alltoall_base_ send recv_ allgather_ barrier".split()
+_OPS = ["allreduce_", "broadcast_", "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "send", "recv_", "allgather_", "barrier"]
 _LIBRARY = Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
 
 

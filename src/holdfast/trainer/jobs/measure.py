@@ -85,7 +85,8 @@ class _ProgressFile:
 
 
 def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
-    name, answer, device = part["name"], {"held": place.held.weights.kind if place.held else None}, place.device
+    name, device = part["name"], place.device
+    answer: Json = {"held": place.held.weights.kind if place.held else None}
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenise(part)
     told = _ProgressFile(out, name)

@@ -29,7 +29,7 @@ _ROOM = 0.9  # of what is free, for weights; the rest computes
 
 
 class HeldForm(NamedTuple):
-    """How a run held a base model that comes in more bits. dtype: of its arithmetic, which the model's own matrices were rounded to first."""
+    """How a run held a base model that comes in more bits. dtype: of its arithmetic, to which matrices were rounded first."""
 
     weights: PackedWeights
     dtype: str
