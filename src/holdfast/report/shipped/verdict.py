@@ -67,7 +67,7 @@ def lines(answer: Json) -> list[tuple[str, str]]:
         ("loss per token", _loss(loss)),
         *(
             [("base", f"in {answer['held']}, as the run held it: in 16 bits it did not fit, and figures may differ")]
-            if answer["held"]
+            if answer.get("held")
             else []
         ),
         ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same ({chance(ab['p_value'])})"),
