@@ -15,7 +15,7 @@ from holdfast.config.settings import Settings
 from holdfast.config.train import Train
 from holdfast.trainer.optim.optimizer import AdamW
 from holdfast.trainer.step.step import compute_gradients, gradients_sha256
-from holdfast.trainer.tasks.text.compared import ComparedLoss
+from holdfast.trainer.tasks.text.compared import ComparedLoss, StartValues
 from holdfast.trainer.tasks.text.objective import objective_of
 from holdfast.trainer.tasks.text.reference import StoredValues
 from support.architectures import ARCHITECTURES, task_of
@@ -31,14 +31,18 @@ def on_card() -> Any:
     return task
 
 
-def compared(objective: str, folder: Path) -> None:
-    """Answers that are held against each other: what the model without its adapter says of a step's rows is asked for meanwhile."""
+def compared(objective: str, folder: Path, begun: bool = False) -> None:
+    """Answers that are held against each other: what the model without its adapter says of a step's rows is asked for meanwhile.
+
+    begun: it is the adapter that the run began from.
+    """
     task, train = on_card(), {"objective": objective}
     task.tokens = pairs_of(6, marked=objective == "kto")
     config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": train})
     settings = Settings(steps=1, samples=6, threads=1, micro_batch_tokens=64)
     task.compared = ComparedLoss(task, objective_of(config), config.train.objective_kind, settings, folder)
     task.compared.order = np.arange(6)
+    task.compared.start = StartValues(task.trained) if begun else None
     optimizer, passes = AdamW(task.artifact, Train()), task.compared._scores
     task.compared._scores = lambda rows, without=False: (seen.append(without), passes(rows, without))[1]
     for number, samples in enumerate(STEPS):
@@ -78,6 +82,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    for objective in ("dpo", "simpo", "orpo", "kto"):
+    for objective, begun in (("dpo", False), ("simpo", False), ("orpo", False), ("kto", False), ("dpo", True), ("kto", True)):
         with tempfile.TemporaryDirectory() as folder:
-            compared(objective, Path(folder))
+            compared(objective, Path(folder), begun)

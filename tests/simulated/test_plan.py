@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from conftest import events, holdfast, lines
@@ -51,6 +52,23 @@ def test_a_run_whose_kernels_are_left_out_takes_what_its_step_was_traced_to(conf
     measured = events(folder, "memory_compared")[-1]["measured_bytes"]
     assert 0.99 * measured <= max(step.peak for step in steps) <= 1.01 * measured
     assert hoped.bytes["logits"] == steps[0].bytes["logits"] > 0, "a start may leave the loss's kernel out"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("double", [False, True])
+def test_a_run_in_4_bits_takes_what_its_step_was_traced_to(config_of: Callable[..., Path], tmp_path: Path, double: bool) -> None:
+    pytest.importorskip("bitsandbytes")
+    shape = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2}
+    asked = yaml.safe_load(config_of().read_text())
+    model = make_family("llama", Path(asked["model"]), tmp_path / "model", **shape)
+    folder, train = tmp_path / "run", TRAIN | {"frozen": "nf4", "double_quant": double}
+    config = config_of(model=str(model), train=train, adapter={"r": 4, "dropout": 0.1}, run={"standby": False})
+    done = holdfast("train", config, "--run", folder, env=card.environment(bitsandbytes=True))
+    assert done.returncode == 0, done.stderr
+    measured = events(folder, "memory_compared")[-1]["measured_bytes"]
+    with steps_traced(folder) as (steps, _):
+        most = max(step.peak for step in steps)
+    assert 0.99 * measured <= most <= 1.03 * measured, most / measured
 
 
 @contextmanager

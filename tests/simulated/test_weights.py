@@ -36,6 +36,7 @@ def test_weights_in_fewer_bits_take_of_a_card_what_is_held_and_one_matrix_on_the
         assert told[name] <= told["packed held"] + 2.2 * matrix, told
     all_wide = told["measured"]
     assert told["nf4-bf16 start"] < 0.4 * all_wide, told
+    assert told["measured as held"] <= 0.5 * all_wide and told["measured as held, 16-bit matrices read"] <= 4, told
     assert told["measured with 0.5 of it"] <= 0.5 * all_wide and told["measured with 0.01 of it"] <= 0.01 * all_wide, told
 
 

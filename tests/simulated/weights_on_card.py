@@ -109,6 +109,28 @@ def measured(folder: str, told: dict[str, int]) -> None:
         told[f"measured with {share} of it"] = most
 
 
+def measured_as_held(folder: str, told: dict[str, int]) -> None:
+    """What its run held in 4 bits is measured in those where more do not fit, from the bits that were kept."""
+    own = quantised._own
+    form = {"kind": "nf4", "double": False, "dtype": "bf16"}
+    run = loaded(folder, CARD, frozen="nf4", dtype="fp32")  # the same bits: both were rounded to bf16, as the files have them
+    wanted = logits(run)
+    del run
+    whole, held, _ = at_most(lambda: load_plain(folder, None, CARD))
+    del whole
+    gc.collect()
+    card.limit(int(card.now() + 0.5 * held))
+    left, said, read = places(form, quick=True), list[str](), list[int]()
+    quantised._own = lambda weight, *more: (read.append(weight.numel()), own(weight, *more))[1]
+    found, _, most = at_most(lambda: at_first_that_fits(left, lambda place: logits(load_plain(folder, None, *place)), said.append))
+    quantised._own = own
+    assert left[0].held and "in nf4, as its run held the base" in said[0], said
+    assert torch.equal(found, wanted), (found - wanted).abs().max()
+    told["measured as held"], told["measured as held, 16-bit matrices read"] = most, len(read)
+    assert [bool(place.held) for place in places(form)] == [False, False, True, False], "layers of the files are nearer to what is shipped"
+    card.limit(card.TOTAL)
+
+
 def pages() -> None:
     """Moments in paged memory, which the driver does not clear, give the bits of those on the card, over several stretches."""
     ends = []
@@ -133,4 +155,5 @@ if __name__ == "__main__":
         starts(sys.argv[1], kind, dtype, told, double=kind == "fp4")
     packed(sys.argv[2], told)
     measured(sys.argv[1], told)
+    measured_as_held(sys.argv[1], told)
     print(json.dumps(told))

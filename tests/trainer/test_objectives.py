@@ -23,7 +23,7 @@ from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import sequences
 from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
-from holdfast.trainer.tasks.text.compared import SequenceGroup
+from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues
 from holdfast.trainer.tasks.text.reference import Portions
 from support.architectures import TERMS
 from support.pairs import pairs_of
@@ -194,7 +194,7 @@ def test_what_begins_from_an_adapter_is_held_against_that_adapter_at_every_step(
         for key, tensor in tensors.items():
             tensor.data.copy_(values[key])
     task: Any = stand.task
-    task.compared.start = {key: value.clone() for key, value in values.items()}
+    task.compared.start = StartValues(values)
     assert abs(expected(stand, name) - expected(stand, name, start)) > 0.01, "which reference it is can be told from the loss"
     for step in range(1, 5):
         wanted = expected(stand, name, start)
@@ -202,6 +202,10 @@ def test_what_begins_from_an_adapter_is_held_against_that_adapter_at_every_step(
         computed = stand.compute(step, budget=60 if step == 3 else None)
         assert computed.loss == but_for_rounding(wanted, TERMS, condition=SUMS)
         assert stand.saved()[0] == before, "the weights are back to the bit"
+        block = stand.optimizer.weights.clone()
+        with task.compared._before_training():
+            assert torch.equal(stand.optimizer.weights, block), "a snapshot's copy may be reading them meanwhile"
+            assert all(torch.equal(tensor, values[key]) for key, tensor in task.trained.items())
         if step == 2:  # values that are lost are made again with the weights of then, not with those of now
             next(tmp_path.glob("reference-*.bin")).unlink()
             del task.compared.values

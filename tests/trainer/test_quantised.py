@@ -24,6 +24,8 @@ from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.frozen.tensor_file import write_tensors
+from holdfast.trainer.model.place import HeldForm
+from holdfast.trainer.model.plain import load_plain
 from support.architectures import LABELS, ROUNDINGS, TERMS
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
@@ -246,3 +248,16 @@ def test_a_package_that_is_not_installed_is_named_before_anything_is_read(monkey
     with pytest.raises(Stop, match=r"frozen: nf4 and train.optimizer: adamw8bit need bitsandbytes") as stop:
         refuse_what_is_missing(config, read_model("tiny"))
     assert "'.[quantised]'" in stop.value.hint
+
+
+def test_what_a_run_held_in_4_bits_is_measured_in_those_to_the_bit(model: Path) -> None:
+    stand = stand_of(model, "nf4")
+    held = HeldForm(PackedWeights("nf4"), "fp32")
+    ids = torch.arange(3, 40)[None]
+    with torch.inference_mode():
+        found = load_plain(str(model), None, torch.device("cpu"), held=held)(input_ids=ids).logits
+        wide = load_plain(str(model), None, torch.device("cpu"))(input_ids=ids).logits
+        with stand.task.own_attention():
+            wanted = stand.task.base(input_ids=ids).logits
+    assert_equal_but_for_rounding(found, wanted, TERMS)
+    assert (found - wide).abs().max() > 0.01 * wide.abs().max(), "4 bits can be told from 16"

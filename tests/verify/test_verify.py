@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from holdfast.base.files import sha256
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.cli.main import main
 from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.data.token_set import learned_rows
 from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.token_set.overlap import told_of_held_out
@@ -37,6 +39,7 @@ from holdfast.run.timeline import Entry, add_entry
 from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.greedy import batches, greedy
+from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, in_one_form, places
 from holdfast.verify import compare
 from holdfast.verify.compare import Request, verify
 from holdfast.verify.expectations import read_prompts
@@ -342,3 +345,33 @@ def test_a_trained_prompt_is_measured_as_peft_computes_it(made: SimpleNamespace,
     model.save_pretrained(tmp_path / "prompt")
     answer = verify(request_of(made, tmp_path / "prompt", generate=2))
     assert answer["infers"] and answer["loss"]["tuned"] != answer["loss"]["base"]
+
+
+FORM = {"kind": "nf4", "double": True, "dtype": "bf16"}
+
+
+def test_both_sides_are_measured_in_one_form_where_memory_runs_out_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    left, told, done = places(FORM), list[str](), list[tuple[str, str]]()
+
+    def work(part: dict[str, str], place: ModelPlace) -> None:
+        if place.held is None and (part["name"] == "tuned" or place.layers_away):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        done.append((part["name"], place.held.weights.kind if place.held else "as it comes"))
+
+    for part in in_one_form([{"name": "base"}, {"name": "tuned"}], left):
+        at_first_that_fits(left, partial(work, part), told.append)
+    assert done == [("base", "as it comes"), ("tuned", "nf4"), ("base", "nf4"), ("tuned", "nf4")]
+    assert told[-1].endswith("it lies on the card in nf4, as its run held the base; with the base in 16 bits figures may differ")
+    assert [(place.layers_away, bool(place.held)) for place in places(FORM, quick=True)][1:3] == [(False, True), (True, False)]
+    assert not any(place.held for place in places())
+
+
+@pytest.mark.parametrize(("frozen", "held"), [("nf4", FORM), ("auto", None)])
+def test_a_run_tells_the_fewer_bits_it_held_its_base_in(made: SimpleNamespace, tmp_path: Path, frozen: str, held: Any) -> None:
+    settings = Settings(steps=1, samples=1, threads=1, micro_batch_tokens=8, frozen=frozen, double_quant=True, dtype="bf16")  # type: ignore[arg-type]
+    (tmp_path / "timeline.jsonl").write_text(json.dumps({"from_step": 1, "settings": settings.model_dump(), "reason": ""}) + "\n")
+    subject = read_subject(made.good)
+    assert subject.held() is None, "without a run nothing is known"
+    assert replace(subject, run=RunFolder(tmp_path)).held() == held

@@ -44,14 +44,16 @@ class PartAnswer:
     hidden: npt.NDArray[np.float32] | None = None
 
 
-def measure(folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str], say: Say = _quiet) -> dict[str, PartAnswer]:
+def measure(
+    folder: Path, samples: Samples, parts: list[Json], env: Mapping[str, str], say: Say = _quiet, held: Json | None = None
+) -> dict[str, PartAnswer]:
     """Have a child measure each part; return its answers by name. folder: an empty place for files; say: called with progress.
 
-    Raises Stop(1) where it fails.
+    held: the fewer bits of the base that will do where it does not fit on a card as it comes. Raises Stop(1) where it fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     samples.save(folder / "rows.npz")
-    ask("measure", folder, {"rows": str(folder / "rows.npz"), "parts": parts}, env, say)
+    ask("measure", folder, {"rows": str(folder / "rows.npz"), "parts": parts, "held": held}, env, say)
     return {part["name"]: _read(folder, part["name"]) for part in parts}
 
 

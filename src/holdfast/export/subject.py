@@ -13,7 +13,7 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, read_json, sha256
 from holdfast.base.tasks import kind_of
 from holdfast.base_model.folder import ModelFacts, base_of_adapter, read_model, weight_files
-from holdfast.base_model.packed import packed_as
+from holdfast.base_model.packed import packed_as, widened_from
 from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.data.token_set.learned_rows import run_of
 from holdfast.data.tokens.codec import Codec, load_codec
@@ -76,19 +76,23 @@ class Subject:
             return {"model": str(self.tuned), "adapter": None}
         return {"model": str(self.facts.folder), "adapter": str(self.tuned)}
 
+    def held(self) -> Json | None:
+        """Return the fewer bits {kind, double, dtype} in which the run held a base that comes in more; None where it did not."""
+        if self.run is None or self.whole is not None or packed_as(self.facts.config) or widened_from(self.facts.config):
+            return None
+        plan, settings = read_plan(self.run.plan_file), settings_in(self.run.timeline_file)
+        frozen = (plan.frozen if plan else None) or settings.frozen if settings.frozen == "auto" else settings.frozen
+        if FORMATS[frozen].width is None:
+            return None
+        return {"kind": frozen, "double": settings.double_quant, "dtype": settings.dtype}
+
     def held_otherwise(self) -> Json:
         """Return {"base_held": {"trained", "measured"}}: in how many bits training held the base's matrices, and its files do.
 
-        Empty where that is the same, or not known. What is measured and shipped goes by the files.
+        Empty where that is the same, or not known. What is shipped goes by the files.
         """
-        plan = read_plan(self.run.plan_file) if self.run and self.whole is None else None
-        if self.run is None or plan is None or packed_as(self.facts.config):
-            return {}
-        frozen = settings_in(self.run.timeline_file).frozen
-        frozen = plan.frozen or frozen if frozen == "auto" else frozen
-        if FORMATS[frozen].width is None:
-            return {}
-        return {"base_held": {"trained": frozen, "measured": str(self.facts.stored or "F32").lower()}}
+        held = self.held()
+        return {"base_held": {"trained": held["kind"], "measured": str(self.facts.stored or "F32").lower()}} if held else {}
 
     def hashes(self) -> Json:
         """Return the hashes by which an export, a verdict and the registry name their origin."""

@@ -141,7 +141,7 @@ class Transformers:
         say: Callable[[str], None],
         experts: Mapping[str, Subject] | None = None,
     ) -> None:
-        request: Json = {**subject.loaded(), "threads": usable_threads()}
+        request: Json = {**subject.loaded(), "threads": usable_threads(), "held": subject.held()}
         request |= {"experts": {name: str(one.tuned) for name, one in (experts or {}).items()}}
         write_json(work / "serve.json", request | {"ends": end_tokens(codec, subject.facts), "pad": codec.pad})
         self._child = Child(trainer_command("serve", work / "serve.json"), work / "engine.log", env)

@@ -81,22 +81,23 @@ def verify(request: Request) -> Json:
         part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
         part |= {"pad": codec.pad, "losses": True, "alone": min(_ALONE, len(task))}
         parts.append(part | {"prompts": [one.ids for one in asked], "ends": ends, "longest": request.longest})
+    held = subject.held() if request.against is None or request.against.held() == subject.held() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
-        suite = _suite(request, parts, Path(work))
+        suite = _suite(request, parts, Path(work), held)
     kind = task.kind.replace("_", "-")
     measured = f"measuring the loss on {counted(len(task), f'{kind} row')}"
     request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-", ignore_cleanup_errors=True) as work:
-        found = measure(Path(work), task.with_(general), parts, request.env, request.say)
+        found = measure(Path(work), task.with_(general), parts, request.env, request.say, held)
         return _answer(request, codec, task, general, asked, found, suite)
 
 
-def _suite(request: Request, parts: list[Json], work: Path) -> Json | None:
+def _suite(request: Request, parts: list[Json], work: Path, held: Json | None) -> Json | None:
     """Return what lm-eval found; asked first of all, because a name it does not know ends the command."""
     if request.suite is None:
         return None
     request.say(f"lm-eval asks both models {', '.join(request.suite.names)}")
-    return ask_suite(request.suite, parts, work, request.env)
+    return ask_suite(request.suite, parts, work, request.env, held)
 
 
 def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
@@ -182,11 +183,12 @@ def _answer(
         "answers": {name: _of_answers(one, texts[name]) for name, one in found.items()} if asked else None,
         "endings": _endings(asked, base, tuned, request.longest),
         "noise_floor": floor,
+        "held": tuned.facts.get("held"),
         **verdict,
         **groups,
         "samples": _samples(asked, texts, codec),
         "hashes": request.subject.hashes(),
-        **request.subject.held_otherwise(),
+        **({} if tuned.facts.get("held") else request.subject.held_otherwise()),
     }
 
 

@@ -49,13 +49,15 @@ def read_suite(names: str | None, path: Path | None, limit: int | None, chat: bo
     return Suite(listed, path.absolute() if path else None, limit, chat)
 
 
-def ask_suite(suite: Suite, parts: list[Json], folder: Path, env: Mapping[str, str]) -> Json:
+def ask_suite(suite: Suite, parts: list[Json], folder: Path, env: Mapping[str, str], held: Json | None = None) -> Json:
     """Return `suite` of the answer: lm-eval's figures of each task under both models, and the questions one of them does better.
 
-    parts: the models `base` and `tuned`. Raises Stop for an unknown task, and for data that cannot be had.
+    parts: the models `base` and `tuned`; held: the fewer bits of the base that will do where it does not fit on a card.
+    Raises Stop for an unknown task, and for data that cannot be had.
     """
     online = {name: os.environ.get(name) for name in _OFFLINE}  # models are on this machine, the data of tasks may not be
-    request: Json = {"suite": list(suite.names), "path": str(suite.path) if suite.path else None, "limit": suite.limit, "chat": suite.chat}
+    request: Json = {"suite": list(suite.names), "path": str(suite.path) if suite.path else None, "limit": suite.limit}
+    request |= {"chat": suite.chat, "held": held}
     ask(
         "suite",
         folder,

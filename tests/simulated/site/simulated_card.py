@@ -277,3 +277,5 @@ def _fail_late() -> None:
 
 
 _put_in()
+if int(_OPTIONS["devices"]) > 1:
+    import simulated_nccl  # noqa: F401

@@ -67,6 +67,11 @@ def lines(answer: Json) -> list[tuple[str, str]]:
         ("in training", _overlap(answer)),
         *([("base", base)] if (base := of_base(answer)) else []),
         ("loss per token", _loss(loss)),
+        *(
+            [("base", f"in {answer['held']}, as the run held it: in 16 bits it did not fit, and figures may differ")]
+            if answer.get("held")
+            else []
+        ),
         ("row by row", f"{ab['wins']:,} better, {ab['losses']:,} worse, {ab['ties']:,} the same ({chance(ab['p_value'])})"),
     ]
     for name in ("exact_match", "expectations"):

@@ -3,7 +3,8 @@
 The request (JSON) names `rows` (a file of arrays: ids, learned, starts), `threads`, `out` (a folder) and `parts`. A part is a model
 folder, an adapter or null, a name, and what is asked of it: `losses`, `alone` (how many rows once more, each by itself), `logits`
 (a list of [row, position]), `prompts`, `chats`, `texts`. `settings` and `tokenizer`: the folders whose generation config and
-tokenizer are used, where these are not the model's. What is found goes to `out/NAME.*`; what the user can mend to `out/error.json`.
+tokenizer are used, where these are not the model's. `held`: the form in which their run held the base (place.py), where fewer bits will do;
+all parts are measured in one form. What is found goes to `out/NAME.*`; what the user can mend to `out/error.json`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from holdfast.trainer.common.device import release, take_threads
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.jobs.losses import by_length, row_sums
 from holdfast.trainer.model.greedy import greedy
-from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, note, places
+from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, in_one_form, note, places
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.model.unfit import CODE
 
@@ -41,9 +42,10 @@ def measure(path: Path) -> int:
     request: Json = read_json(path) or {}
     out = Path(request["out"])
     take_threads(request["threads"])
-    left = places()
+    left = places(request.get("held"))
     rows = np.load(request["rows"])
-    for part in request["parts"]:
+    parts: list[Json] = request["parts"]
+    for part in in_one_form(parts, left):
         try:
             at_first_that_fits(left, partial(_measure, part, rows, out), partial(note, out, part["name"]))
         except Stop as stop:
@@ -83,7 +85,8 @@ class _ProgressFile:
 
 
 def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
-    name, answer, device = part["name"], dict[str, Any](), place.device
+    name, device = part["name"], place.device
+    answer: Json = {"held": place.held.weights.kind if place.held else None}
     if part.get("chats") is not None or part.get("texts") is not None:
         answer |= _tokenise(part)
     told = _ProgressFile(out, name)

@@ -24,7 +24,7 @@ def serve(path: Path) -> int:
     """Load base and adapter, say so, and answer until the input ends."""
     request: Json = read_json(path) or {}
     take_threads(request["threads"])
-    left, told = places(), list[str]()
+    left, told = places(request.get("held"), quick=True), list[str]()
     others = {f"expert{number}": folder for number, folder in enumerate(request["experts"].values())}
     model = at_first_that_fits(left, lambda place: load_plain(request["model"], request["adapter"], *place, others), told.append)
     names = dict(zip(request["experts"], others, strict=True))  # PEFT's own have no dot

@@ -18,7 +18,7 @@ from holdfast.base.errors import BLOCKED, USAGE, error_message
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.trainer.common.device import release, take_threads
 from holdfast.trainer.common.oom import is_out_of_memory
-from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, note, places
+from holdfast.trainer.model.place import ModelPlace, at_first_that_fits, in_one_form, note, places
 from holdfast.trainer.model.plain import load_plain
 
 _BATCH = 8
@@ -38,8 +38,8 @@ def suite(path: Path) -> int:
         return _failed(out, "lm-eval", f"no such task: {error.args[0]}", hint, USAGE)
     except _OF_OTHERS as error:
         return _failed(out, "lm-eval", f"the tasks cannot be read: {error_message(error)}", _hint_of(error), BLOCKED)
-    left = places()
-    for part in request["parts"]:
+    left = places(request["held"])
+    for part in in_one_form(request["parts"], left):
         asked = partial(_run_tasks, part, request, manager, tasks)
         try:
             found = at_first_that_fits(left, asked, partial(note, out, part["name"]))

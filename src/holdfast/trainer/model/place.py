@@ -1,11 +1,12 @@
-"""Where a finished model computes: whole on the card, else its layers brought there one after the other, else on the CPU. Trains nothing.
+"""Where a finished model computes: whole on the card, else there in the few bits that its run held it in, else its layers brought there one
+after the other, else on the CPU. Trains nothing.
 
 What was chosen follows from the model's own bytes and what is free of the card, and steps down where memory runs out all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +15,8 @@ from torch import nn
 
 from holdfast.base.child import NOTES
 from holdfast.base.errors import error_message
-from holdfast.base.files import append_line
+from holdfast.base.files import Json, append_line
+from holdfast.base_model.packed import PackedWeights
 from holdfast.trainer.common.decoder import bring
 from holdfast.trainer.common.device import free_bytes, release
 from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
@@ -26,16 +28,26 @@ _T = TypeVar("_T")
 _ROOM = 0.9  # of what is free, for weights; the rest computes
 
 
+class HeldForm(NamedTuple):
+    """How a run held a base model that comes in more bits. dtype: of its arithmetic, to which matrices were rounded first."""
+
+    weights: PackedWeights
+    dtype: str
+
+
 class ModelPlace(NamedTuple):
-    """A device, and whether layers are kept in main memory and come to it for their part of a pass."""
+    """A device, whether layers are kept in main memory and come to it for their part of a pass, and the fewer bits that matrices have."""
 
     device: torch.device
     layers_away: bool = False
+    held: HeldForm | None = None
 
     @property
     def words(self) -> str:
         if self.device.type == "cpu":
             return "it computes on the CPU"
+        if self.held:
+            return f"it lies on the card in {self.held.weights.kind}, as its run held the base; with the base in 16 bits figures may differ"
         return "its layers stay in main memory and come to the card one after the other" if self.layers_away else "it lies on the card"
 
 
@@ -43,13 +55,21 @@ class DoesNotFit(OutOfMemory):
     """A model is larger than what is free of its device; nothing was tried."""
 
 
-def places() -> list[ModelPlace]:
-    """List the places where a model can lie on this machine, the fastest first."""
+def places(held: Json | None = None, quick: bool = False) -> list[ModelPlace]:
+    """List the places where a model can lie on this machine, in the order they are tried: whole and as it comes first of all.
+
+    held: {kind, double, dtype} of the run whose base it is, where that held it in fewer bits than it comes in. quick: take it so rather
+    than bring its layers for each pass.
+    """
     cpu = ModelPlace(torch.device("cpu"))
     if not torch.cuda.is_available():
         return [cpu]
     card = torch.device("cuda", torch.cuda.current_device())
-    return [ModelPlace(card), ModelPlace(card, layers_away=True), cpu]
+    others = [ModelPlace(card, layers_away=True)]
+    if held:
+        fewer = ModelPlace(card, held=HeldForm(PackedWeights(held["kind"], held["double"]), held["dtype"]))
+        others = [fewer, *others] if quick else [*others, fewer]
+    return [ModelPlace(card), *others, cpu]
 
 
 def at_first_that_fits(left: list[ModelPlace], work: Callable[[ModelPlace], _T], tell: Callable[[str], None]) -> _T:
@@ -61,13 +81,22 @@ def at_first_that_fits(left: list[ModelPlace], work: Callable[[ModelPlace], _T],
         try:
             return work(left[0])
         except Exception as error:
-            no_layers = left[0].layers_away and isinstance(error, Refusal)
-            if len(left) == 1 or not (is_out_of_memory(error) or no_layers):
+            refused = (left[0].layers_away or left[0].held) and isinstance(error, Refusal)
+            if len(left) == 1 or not (is_out_of_memory(error) or refused):
                 raise
             why = error_message(error)
         release()
         left.pop(0)
         tell(f"{why}; so {left[0].words}")
+
+
+def in_one_form(parts: list[Json], left: list[ModelPlace]) -> Iterator[Json]:
+    """Yield each part, and all of them again where the model's bits became other ones meanwhile: they are compared with each other."""
+    at = 0
+    while at < len(parts):
+        before = left[0].held
+        yield parts[at]
+        at = at + 1 if left[0].held == before or at == 0 else 0
 
 
 def note(out: Path, part: str, text: str) -> None:
@@ -76,10 +105,10 @@ def note(out: Path, part: str, text: str) -> None:
 
 
 def refuse_too_large(model: nn.Module, device: torch.device) -> None:
-    """Raise DoesNotFit where a model in main memory is larger than what is free of a card, beside the widest matrix in fp32."""
+    """Raise DoesNotFit where what of a model is in main memory is larger than what is free of a card, beside the widest matrix in fp32."""
     if device.type == "cpu":
         return
-    sizes = {one.data_ptr(): one.nbytes for one in (*model.parameters(), *model.buffers())}
+    sizes = {one.data_ptr(): one.nbytes for one in (*model.parameters(), *model.buffers()) if one.device != device}
     widest = 4 * max((one.numel() for one in model.parameters() if one.ndim > 1), default=0)
     needed, free = sum(sizes.values()) + widest, free_bytes(device)
     if needed > _ROOM * free:

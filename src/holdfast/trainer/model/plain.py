@@ -14,27 +14,35 @@ from typing import Any
 import torch
 from transformers import logging
 
-from holdfast.base_model.folder import read_model
+from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.base_model.packed import packed_as
 from holdfast.trainer.common.oom import is_out_of_memory
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import keep_narrow, widen_rest
 from holdfast.trainer.model.frozen.quantised import hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
-from holdfast.trainer.model.load import HALVES, loader, read_widened, unlike_config, widen_constants
-from holdfast.trainer.model.place import ModelPlace, put
+from holdfast.trainer.model.layers.mixed import HALF_TYPES
+from holdfast.trainer.model.load import DTYPES, HALVES, loader, read_widened, unlike_config, widen_constants
+from holdfast.trainer.model.place import HeldForm, ModelPlace, put
 from holdfast.trainer.model.trained.saved import with_adapter
 
 
 def load_plain(
-    folder: str, adapter: str | None, device: torch.device, layers_away: bool = False, others: Mapping[str, str] | None = None
+    folder: str,
+    adapter: str | None,
+    device: torch.device,
+    layers_away: bool = False,
+    held: HeldForm | None = None,
+    others: Mapping[str, str] | None = None,
 ) -> Any:
     """Load the model in `folder`, with the PEFT adapter `adapter` on it, if any. Raises what transformers and PEFT raise.
 
     others: further adapters, by PEFT's name of each; the first one is active.
-    layers_away: they stay in main memory and come to the card for their part of a pass. Raises DoesNotFit, Refusal.
+    layers_away: they stay in main memory and come to the card for their part of a pass. held: linear layers have those fewer bits, which
+    are read from what the run kept of them. Raises DoesNotFit, Refusal.
     Where a model's own code does not compute with weights in 16 bits beside values in fp32, all of it is widened.
     """
-    place = ModelPlace(device, layers_away)
+    place = ModelPlace(device, layers_away, held)
     model, narrow = _load(folder, adapter, place, others)
     if narrow and not _computes(model, device):
         del model
@@ -81,8 +89,19 @@ def _load(folder: str, adapter: str | None, place: ModelPlace, others: Mapping[s
         hold_quantised(model, facts.folder, packed, torch.float32, place.device, cpu, given=given)
         widen_constants(model, facts)
         widen_rest(model)  # what was never packed is loaded in the type of bitsandbytes' arithmetic
-    elif halves:
-        widen_constants(model, facts)
-        keep_narrow(model, halves, torch.float32)
+    else:
+        if place.held:
+            _hold(model, facts, place.held, place.device)
+        if halves:
+            widen_constants(model, facts)
+            keep_narrow(model, halves, torch.float32)
     whole = model.eval() if adapter is None else with_adapter(model, Path(adapter).resolve(), others)
     return put(whole, model, place), halves is not None
+
+
+def _hold(model: Any, facts: ModelFacts, held: HeldForm, device: torch.device) -> None:
+    """Put linear layers in fewer bits onto the device, one after the other, to the bits of the run. Raises Refusal where they are wrong."""
+    narrow = HALF_TYPES.get(held.dtype) or HALVES.get(facts.stored or "")
+    found = hold_quantised(model, facts.folder, held.weights, DTYPES[held.dtype], device, device, narrow)
+    if found.fault:
+        raise Refusal("launch_misconfigured", found.fault, "pip install -U bitsandbytes")

@@ -52,13 +52,13 @@ def _project(
 
     (tokens, features), (rank, blocks) = x.shape, _ranks(a)
     h, both = _of_project(x, a, rows, keys, at, dropped, scale, wide)
-    size, columns = _of_width(blocks * len(a), 64, 32, 16), _columns(x, blocks * len(a))
-    cuts, stretch = _cuts(-(-tokens // size), features, columns)
+    sizes = sizes_of_project(blocks * len(a), x.element_size() == 2, _spills(x))
+    size = sizes["BT"]
+    cuts, stretch = _cuts(-(-tokens // size), features, sizes["BF"])
     parts = x.new_empty(cuts, *h.shape, dtype=torch.float32) if cuts > 1 else h
     lora.project[(-(-tokens // size), cuts)](
         x.contiguous(), *_three(a), *_drawn(rows, keys, x), at, dropped, scale, parts, both, tokens, features, stretch,
-        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, BT=size, BF=columns, DROP=rows is not None, WIDE=wide, CUT=cuts > 1,
-        num_warps=4 if blocks * len(a) <= 64 else 8, num_stages=3 if blocks * len(a) <= 64 else 2,
+        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, DROP=rows is not None, WIDE=wide, CUT=cuts > 1, **sizes,
     )  # fmt: skip
     if cuts > 1:
         beside = _power(h.shape[1])
@@ -89,11 +89,10 @@ def _spread(dh: Tensor, a: list[Tensor], rows: Tensor | None, keys: Tensor | Non
 
     (rank, blocks), tokens, features = _ranks(a), len(dh), a[0].shape[1]
     dx = _of_spread(dh, a, rows, keys, at, dropped, scale)
-    size, columns = 64 if blocks <= 128 else 32, _columns(dh, blocks)
-    lora.spread[(-(-tokens // size), -(-features // columns))](
+    sizes = sizes_of_spread(blocks, len(a), dh.element_size() == 2, _spills(dh))
+    lora.spread[(-(-tokens // sizes["BT"]), -(-features // sizes["BF"]))](
         dh, *_three(a), *_drawn(rows, keys, dh), at, dropped, scale, dx, tokens, features,
-        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, BT=size, BF=columns, DROP=rows is not None,
-        num_warps=4,
+        G=len(a), RANK=rank, PADDED=padded_rank(rank), BR=blocks, DROP=rows is not None, **sizes,
     )  # fmt: skip
     return dx
 
@@ -110,17 +109,16 @@ def _gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Tenso
     blocks = max(16, _power(padded))
     parts = _of_gather(x, dh, layers, rows, keys, at, dropped, scale)
     x = x.contiguous()
-    columns = _of_width(blocks * layers, 128, 64, 32)
-    lora.gather[(-(-features // columns), len(parts))](
+    sizes = sizes_of_gather(blocks * layers, _spills(x))
+    lora.gather[(-(-features // sizes["BF"]), len(parts))](
         x, dh, *_drawn(rows, keys, x), at, dropped, scale, parts, tokens, len(parts), features,
-        G=layers, PADDED=padded, BR=blocks, BT=32, BF=columns, DROP=rows is not None,
-        num_warps=8, num_stages=3,
+        G=layers, PADDED=padded, BR=blocks, DROP=rows is not None, **sizes,
     )  # fmt: skip
     return parts
 
 
 def _of_gather(x: Tensor, dh: Tensor, layers: int, rows: Tensor | None, keys: Tensor | None, at: int, dropped: int, scale: float) -> Tensor:
-    columns = _of_width(max(16, _power(dh.shape[1] // layers)) * layers, 128, 64, 32)
+    columns = sizes_of_gather(max(16, _power(dh.shape[1] // layers)) * layers, spills=False)["BF"]
     shares = max(1, min(-(-_BLOCKS // -(-x.shape[1] // columns)), len(x) // 256))
     return x.new_empty(shares, dh.shape[1], x.shape[1], dtype=torch.float32)
 
@@ -218,6 +216,34 @@ def _of_width(width: int, few: int, some: int, many: int) -> int:
     return few if width <= 192 else some if width <= 384 else many
 
 
-def _columns(x: Tensor, width: int) -> int:
-    """Return the number of features read at once, such that the inputs of a product fit into 64 KiB."""
-    return 64 if x.element_size() == 2 and width <= 128 else 32
+def _columns(halves: bool, width: int) -> int:
+    """Return the number of features read at once, such that the inputs of a product fit into 64 KiB. halves: of 16 bits each."""
+    return 64 if halves and width <= 128 else 32
+
+
+def sizes_of_project(width: int, halves: bool, spills: bool) -> dict[str, int]:
+    """Return the sizes that `project` is launched with. width: of a group's blocks of ranks; spills: where shapes of other cards do."""
+    columns = _columns(halves, width) // (2 if spills else 1)
+    wide = width > 64
+    return {"BT": _of_width(width, 64, 32, 16), "BF": columns, "num_warps": 8 if wide else 4, "num_stages": 2 if wide or spills else 3}
+
+
+def sizes_of_spread(blocks: int, layers: int, halves: bool, spills: bool) -> dict[str, int]:
+    """Return the sizes that `spread` is launched with, for `layers` of `blocks` ranks."""
+    tokens, columns = 64 if blocks <= 128 else 32, _columns(halves, blocks)
+    if spills and blocks * layers > 48:
+        tokens, columns = 64 if blocks * layers <= 128 else 32, 32
+    return {"BT": tokens, "BF": columns, "num_warps": 4}
+
+
+def sizes_of_gather(width: int, spills: bool) -> dict[str, int]:
+    """Return the sizes that `gather` is launched with. width: of a group's blocks of ranks."""
+    columns = _of_width(width, 128, 64, 32) // (2 if spills and width > 96 else 1)
+    return {"BT": 32, "BF": columns, "num_warps": 8, "num_stages": 3}
+
+
+def _spills(x: Tensor) -> bool:
+    """Return whether x lies on a card with RDNA 3, whose matrix instructions hold their operands twice: blocks are smaller there."""
+    if not x.is_cuda or torch.version.hip is None:
+        return False
+    return str(getattr(torch.cuda.get_device_properties(x.device), "gcnArchName", "")).startswith("gfx11")

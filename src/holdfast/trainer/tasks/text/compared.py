@@ -36,11 +36,11 @@ class ComparedLoss:
     """An objective on a model. folder: where reference values are kept; without one they are computed each time.
 
     order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none.
-    start: values, in main memory, of what is trained, by name: the adapter that the run began from, where that is the reference.
+    start: the values that what is trained began with, where these are the reference.
     """
 
     order: Rows | None = None
-    start: Mapping[str, Tensor] | None = None
+    start: StartValues | None = None
 
     def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
         self.task, self.objective, self.kind = task, objective, kind
@@ -132,23 +132,40 @@ class ComparedLoss:
         """Return the context in which the model is the reference."""
         if self.start is None:
             return switched_off(self.task.model, self.task.losses)
-        return with_values(self.task.trained, self.start)
+        return self.start.in_place_of(self.task.trained)
 
 
-@contextmanager
-def with_values(live: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Iterator[None]:
-    """Compute with other values of live tensors within the context; theirs are back to the bit after it."""
-    kept = {name: tensor.detach().clone() for name, tensor in live.items()}
+class StartValues:
+    """Values of what is trained, as it was before training, in one block of main memory.
 
-    def put(values: Mapping[str, Tensor]) -> None:
-        for name, tensor in live.items():
-            tensor.data.copy_(values[name])
+    values: parts of the block, by name, which may be written to.
+    """
 
-    try:
-        put(others)
-        yield
-    finally:
-        put(kept)
+    def __init__(self, trained: Mapping[str, Tensor]) -> None:
+        block = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in trained.values()])
+        self._block = block.pin_memory() if any(tensor.is_cuda for tensor in trained.values()) else block
+        self._shapes = {name: tensor.shape for name, tensor in trained.items()}
+        self.values = self._parts(self._block)
+
+    def _parts(self, block: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(block, [shape.numel() for shape in self._shapes.values()])
+        return {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+
+    @contextmanager
+    def in_place_of(self, live: Mapping[str, Tensor]) -> Iterator[None]:
+        """Compute with these values within the context. The live ones stay where they are, because a snapshot may be copying them.
+
+        Nobody waits: they go to a card in one copy.
+        """
+        kept = {name: tensor.data for name, tensor in live.items()}
+        there = self._parts(self._block.to(next(iter(live.values())).device, non_blocking=True))
+        try:
+            for name, tensor in live.items():
+                tensor.data = there[name]
+            yield
+        finally:
+            for name, tensor in live.items():
+                tensor.data = kept[name]
 
 
 @contextmanager

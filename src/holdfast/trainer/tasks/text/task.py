@@ -22,6 +22,7 @@ from holdfast.trainer.common.refuse import SHOWN, Refusal, put_in
 from holdfast.trainer.model.half_proof import halves_differ
 from holdfast.trainer.model.load import checkpoint_layers
 from holdfast.trainer.protocol.task import Asked, DataSet, Task
+from holdfast.trainer.tasks.text.compared import StartValues
 from holdfast.trainer.tasks.text.evaluation import compared
 from holdfast.trainer.tasks.text.packing import TextBatch
 from holdfast.trainer.tasks.text.proof import batch_of, differences, own_logits, slower_in_halves
@@ -54,8 +55,8 @@ class TextTask(TextModel):
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
         begun = run.plan().start_adapter
         if begun and begun.get(IS_REFERENCE) and task.compared is not None:
-            task.compared.start = {name: tensor.detach().cpu().clone() for name, tensor in task.trained.items()}
-            put_in(TensorImage(task.compared.start), run.start_adapter, begun, task.form.config)
+            task.compared.start = StartValues(task.trained)
+            put_in(TensorImage(task.compared.start.values), run.start_adapter, begun, task.form.config)
         if task.held:
             refuse_other_weights(run, settings, task.held.sha256)
         return task
