@@ -42,7 +42,7 @@ def compared(objective: str, folder: Path, begun: bool = False) -> None:
     settings = Settings(steps=1, samples=6, threads=1, micro_batch_tokens=64)
     task.compared = ComparedLoss(task, objective_of(config), config.train.objective_kind, settings, folder)
     task.compared.order = np.arange(6)
-    task.compared.start = StartValues(task.trained) if begun else None
+    task.compared.start = StartValues.copied(task.trained) if begun else None
     optimizer, passes = AdamW(task.artifact, Train()), task.compared._scores
     task.compared._scores = lambda rows, without=False: (seen.append(without), passes(rows, without))[1]
     for number, samples in enumerate(STEPS):

@@ -29,7 +29,7 @@ def found(**groups: Group) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("measured", "certain", "promoted", "verdict", "says"),
     [
-        (found(ssh=group(-0.1, 0.05)), False, True, "better", "new rows are better: loss -0.5000"),
+        (found(ssh=group(-0.1, 0.05)), False, True, "better", "new rows are better, loss -0.5000"),
         (found(ssh=group(0.3, 0.1)), False, False, "worse", "ssh +0.3000"),
         (found(ssh=group(0.03, 0.1)), False, False, "cannot_tell", "ssh +0.0300"),  # over the margin, though it may be chance
         (found(ssh=group(0.01, 0.1)), False, True, "better", "within the margin of 0.02"),

@@ -427,10 +427,10 @@ def test_a_library_that_train_stops_for_is_told_and_the_exit_code(
 
 
 def test_an_adapter_that_is_the_reference_is_counted_where_its_values_wait() -> None:
-    """The run's own values lie beside it while the reference's are in their place; on a CPU the reference's do all the time."""
+    """The reference's values come to a card while it is computed with them; on a CPU they lie beside the run's own all the time."""
     model = ModelFacts(Path("m"), LLAMA, {}, 0, "BF16")
     with tracer() as child:
-        for objective, device, copies in (("dpo", "cuda", 1), ("kto", "cpu", 2)):
+        for objective, device in (("dpo", "cuda"), ("kto", "cpu")):
             found = []
             for start in (None, "adapter"):
                 train = {"objective": objective, "max_tokens": 64}
@@ -440,4 +440,4 @@ def test_an_adapter_that_is_the_reference_is_counted_where_its_values_wait() -> 
                 found.append(child.demand(Config.model_validate(tree), model, settings, [16], 16, how))
             adapter = found[0].bytes["adapter"]
             assert adapter > found[0].bytes["activations"], "so that the copy is more than what backward takes"
-            assert (copies - 1) * adapter < found[1].peak - found[0].peak <= copies * adapter
+            assert 0 < found[1].peak - found[0].peak <= adapter

@@ -194,7 +194,7 @@ def test_what_begins_from_an_adapter_is_held_against_that_adapter_at_every_step(
         for key, tensor in tensors.items():
             tensor.data.copy_(values[key])
     task: Any = stand.task
-    task.compared.start = StartValues(values)
+    task.compared.start = StartValues.copied(values)
     assert abs(expected(stand, name) - expected(stand, name, start)) > 0.01, "which reference it is can be told from the loss"
     for step in range(1, 5):
         wanted = expected(stand, name, start)

@@ -149,7 +149,7 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
         return False, "worse" if sure else unsure, "; ".join(reasons)
     domains = counted(len(old) - 1, "domain")
     blind = "; ".join(f"{name} was not measured, it has {counted(n, 'new row')} and none at the gate" for name, n in unmeasured.items())
-    why = f"new rows are better: loss {_told(new)}; {domains} and general answers are within the margin of {margin:g}"
+    why = f"new rows are better, loss {_told(new)}; {domains} and general answers are within the margin of {margin:g}"
     return True, "better", why + (f"; {blind}" if blind else "")
 
 

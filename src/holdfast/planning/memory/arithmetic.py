@@ -44,8 +44,8 @@ def trained_bytes(config: Config, count: int, on_card: bool) -> TrainedBytes:
     width, state = (2 if train.weights == "bf16" else 4), int(count * train.optimizer_kind.state_bytes)
     away = on_card and train.offload == "optimizer"
     beside = (_ROUNDED * min(count, STRETCH) if width == 2 else 0) + (visiting_bytes(count, state) if away else 0)
-    if config.adapter.start and train.objective_kind.reference:  # the adapter's own values wait while the reference's are in their place
-        beside += count * width * (1 if on_card else 2)
+    if config.adapter.start and train.objective_kind.reference:  # the reference's values: on a card they come while it is computed with
+        beside += count * width
     return TrainedBytes(count * width, count * width, state, state if away else 0, int(beside))
 
 

@@ -138,14 +138,19 @@ class ComparedLoss:
 class StartValues:
     """Values of what is trained, as it was before training, in one block of main memory.
 
-    values: parts of the block, by name, which may be written to.
+    block: one number for each of `trained`, in its order. values: parts of the block, by name, which may be written to.
     """
 
-    def __init__(self, trained: Mapping[str, Tensor]) -> None:
-        block = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in trained.values()])
-        self._block = block.pin_memory() if any(tensor.is_cuda for tensor in trained.values()) else block
+    def __init__(self, block: Tensor, trained: Mapping[str, Tensor]) -> None:
+        self._block = block
         self._shapes = {name: tensor.shape for name, tensor in trained.items()}
-        self.values = self._parts(self._block)
+        self.values = self._parts(block)
+
+    @classmethod
+    def copied(cls, trained: Mapping[str, Tensor]) -> StartValues:
+        """Copy what is trained, as it is now."""
+        block = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in trained.values()])
+        return cls(block.pin_memory() if any(tensor.is_cuda for tensor in trained.values()) else block, trained)
 
     def _parts(self, block: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(block, [shape.numel() for shape in self._shapes.values()])

@@ -10,6 +10,7 @@ from holdfast.config.objectives import OBJECTIVES
 from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import TokenSet
 from holdfast.data.token_set.worse import WORSE
+from holdfast.trainer.tasks.text.compared import StartValues
 from holdfast.trainer.tasks.text.task import TextTask
 
 
@@ -19,11 +20,10 @@ def of_shapes(config: Config, settings: Settings, lengths: list[int], labels: in
     if task.losses.head:
         task.losses.head.fused = False  # its kernel needs less, and a start may leave it out
     if task.compared is not None and task.compared.kind.reference and config.adapter.start:
-        # of a card they lie in main memory, and there alone they take room of what is traced
-        task.compared.start = {
-            name: torch.empty(1).expand(tensor.shape) if settings.device == "cuda" else tensor.detach().clone()
-            for name, tensor in task.trained.items()
-        }
+        numbers = sum(tensor.numel() for tensor in task.trained.values())
+        # of a card they lie in main memory, where they take no room of what is traced
+        block = torch.empty(1).expand(numbers) if settings.device == "cuda" else torch.empty(numbers)
+        task.compared.start = StartValues(block, task.trained)
     return task, task.layers
 
 

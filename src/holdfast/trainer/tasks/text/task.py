@@ -55,7 +55,7 @@ class TextTask(TextModel):
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
         begun = run.plan().start_adapter
         if begun and begun.get(IS_REFERENCE) and task.compared is not None:
-            task.compared.start = StartValues(task.trained)
+            task.compared.start = StartValues.copied(task.trained)
             put_in(TensorImage(task.compared.start.values), run.start_adapter, begun, task.form.config)
         if task.held:
             refuse_other_weights(run, settings, task.held.sha256)
