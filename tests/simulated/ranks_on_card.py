@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -56,7 +57,8 @@ def shards(device: torch.device) -> None:
     kept = card.now() - before
     assert kept < held, (kept, held)
     assert torch.equal(learned(cut, device), wanted)
-    assert card.now() - before <= kept + 4096, "what was gathered is gone again"
+    gc.collect()  # a pass leaves cycles
+    assert card.now() - before <= kept + 4096, (card.now() - before, kept, "what was gathered is gone again")
 
 
 def main(number: int, folder: str) -> None:

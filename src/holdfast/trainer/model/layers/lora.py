@@ -32,10 +32,9 @@ def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool =
         for module in plain:
             module.forward = partial(_forward, module)
         return len(plain)
-    apart = cut or near is not everywhere
-    for parent, layers in groups_of(model, plain, lambda layers: not apart and _alike(layers, half)):
+    for parent, layers in groups_of(model, plain, partial(_alike, half=half)):
         with near(*layers):
-            group = _HalfGroup(layers, half, cut)
+            group = _HalfGroup(layers, half, cut, near is not everywhere)
         if parent is not None:
             parent.register_forward_hook(group.forget, always_call=True)
     return len(plain)
@@ -44,9 +43,9 @@ def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool =
 class _HalfGroup(SiblingGroup):
     """LoRA layers with one input whose products are in 16 bits."""
 
-    def __init__(self, layers: list[Any], half: torch.dtype, cut: bool) -> None:
+    def __init__(self, layers: list[Any], half: torch.dtype, cut: bool, comes_and_goes: bool) -> None:
         super().__init__(layers)
-        self.joined = JoinedMatrix(layers, half, cut)
+        self.joined = JoinedMatrix(layers, half, cut, comes_and_goes)
         (self.dropout,) = dropouts_of(layers[:1])
         (self.scale,) = layers[0].scaling.values()
 

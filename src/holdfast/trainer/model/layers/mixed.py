@@ -65,12 +65,12 @@ class JoinedMatrix:
     """[[W, B], [A, 0]] of LoRA layers with one input, in one matrix [out + ranks, in + ranks], whose A and B are filled in.
 
     W of each stands below that of the one before, B on a diagonal of blocks. On a GPU r is filled up with zeros to what its fast products
-    ask of a row's length. Its blocks are the frozen weights from now on; one that is held in fewer bits, or cut, is put into another
-    matrix each time, and stays alone.
+    ask of a row's length. Its blocks are the frozen weights from now on; those that are held in fewer bits, or cut, are put into another
+    matrix each time. comes_and_goes: between forward and backward the matrix is away, and with it what was filled in.
     """
 
-    def __init__(self, layers: list[Any], half: torch.dtype, cut: bool = False) -> None:
-        self.layers, self.half = layers, half
+    def __init__(self, layers: list[Any], half: torch.dtype, cut: bool = False, comes_and_goes: bool = False) -> None:
+        self.layers, self.half, self.comes_and_goes = layers, half, comes_and_goes
         (first,) = layers[0].lora_A.values()
         self.rank, self.features = first.weight.shape
         self.padded = padded_rank(self.rank) if on_card(first.weight) else self.rank
@@ -92,9 +92,10 @@ class JoinedMatrix:
         """Put A [rank, in] and B [out, rank] of each layer in, and return the matrix."""
         matrix, row = self._kept, 0
         if matrix is None:
-            base: Any = self.layers[0].base_layer
-            matrix = torch.zeros(self.out + self.columns, self.features + self.columns, dtype=self.half, device=base.weight.device)
-            matrix[: self.out, : self.features] = widened(base.weight, self.half)
+            place = self.layers[0].base_layer.weight.device
+            matrix = torch.zeros(self.out + self.columns, self.features + self.columns, dtype=self.half, device=place)
+            for part, layer in zip(torch.split(matrix[: self.out], self.sizes), self.layers, strict=True):
+                part[:, : self.features] = widened(layer.base_layer.weight, self.half)
         for at, (down, up, size) in enumerate(zip(a, b, self.sizes, strict=True)):
             start = at * self.padded
             matrix[self.out + start : self.out + start + self.rank, : self.features] = down
@@ -105,7 +106,9 @@ class JoinedMatrix:
 
     def filled(self, times: int, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """Return the matrix with these A and B in it; times: what `times` was when they were last put in."""
-        return self._kept if self._kept is not None and self.times == times else self.fill(a, b)
+        if self._kept is None or self.times != times or self.comes_and_goes:
+            return self.fill(a, b)
+        return self._kept
 
 
 class JoinedLinear(torch.autograd.Function):
