@@ -58,17 +58,20 @@ def shards(device: torch.device) -> None:
     assert kept < held, (kept, held)
     assert torch.equal(learned(cut, device), wanted)
     gc.collect()  # a pass leaves cycles
-    assert card.now() - before <= kept + 4096, (card.now() - before, kept, "what was gathered is gone again")
+    beside = trained[0].nbytes  # autograd's thread may hold the gradient it computed last
+    assert card.now() - before <= kept + beside + 4096, (card.now() - before, kept, "what was gathered is gone again")
 
 
 def main(number: int, folder: str) -> None:
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)
-    group = Group(number, SIZE, dist.FileStore(f"{folder}/store", SIZE), lambda: False, together=True)  # type: ignore[attr-defined]
+    store = dist.FileStore(f"{folder}/store", SIZE)  # type: ignore[attr-defined]
+    group = Group(number, SIZE, store, lambda: False, together=True)
     adds(group, device)
     shards(device)
     print("ok", number, flush=True)
-    dist.barrier()
+    store.set(f"over-{number}", "1")
+    store.wait([f"over-{one}" for one in range(SIZE)])
     os._exit(0)
 
 

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -86,28 +85,36 @@ def test_receivers_that_fail_are_told_without_their_address(hook: SimpleNamespac
     assert not any(one["sent"] for one in told) and all(one["why"] for one in told) and "hook-secret" not in str(told)
 
 
-def _drips(line: socket.socket) -> None:
+def _drips(line: socket.socket, over: threading.Event) -> None:
     for one in b"HTTP/1.1 200 OK\r\nX: " + 10_000 * b"a":
         line.sendall(bytes([one]))
-        time.sleep(0.05)
+        if over.wait(0.05):
+            return
 
 
-@pytest.mark.parametrize(
-    "answer", [_drips, lambda line: line.sendall(line.recv(65536) and b"\xff\x00 no HTTP\r\n\r\n")], ids=["drips", "no HTTP"]
-)
+def _speaks_no_http(line: socket.socket, _: threading.Event) -> None:
+    line.sendall(line.recv(65536) and b"\xff\x00 no HTTP\r\n\r\n")
+
+
+@pytest.mark.parametrize("answer", [_drips, _speaks_no_http], ids=["drips", "no HTTP"])
 def test_what_answers_in_no_known_way_is_told_and_hinders_no_other(
-    answer: Callable[[socket.socket], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[[socket.socket, threading.Event], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "PATIENCE_S", 1.0)
 
+    over = threading.Event()
+
     def serve(server: socket.socket) -> None:
         with contextlib.suppress(OSError), server.accept()[0] as line:
-            answer(line)
+            answer(line, over)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        thread = threading.Thread(target=serve, args=(server,), daemon=True)
+        thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
         told = {one["receiver"]: one for one in send(Notify(url=url, command=f"cat > {tmp_path}/heard"), WORD)}
+        over.set()
+        thread.join()
     assert told["command"]["sent"] and (tmp_path / "heard").read_text()
     assert told["url"]["why"] in (sending.NO_ANSWER, "BadStatusLine")
 
