@@ -35,8 +35,16 @@ class Tab:
         self.browser = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._open = contextlib.ExitStack()
         self._open.callback(self._end)
-        port, path = when(lambda: (folder / "profile/DevToolsActivePort").read_text().split())
         self._number, self._session, self.errors = 0, "", list[str]()
+        try:
+            self._attach(folder / "profile/DevToolsActivePort")
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, place: Path) -> None:
+        """Connect to the page. place: where the browser writes its port and path, which is there before they are."""
+        port, path = when(lambda: _port_and_path(place))
         self._socket = self._open.enter_context(client.connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None))
         target = next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
         self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
@@ -74,6 +82,12 @@ class Tab:
     def _end(self) -> None:
         self.browser.terminate()
         self.browser.wait()
+
+
+def _port_and_path(place: Path) -> tuple[str, str]:
+    """Raises OSError or ValueError while they are not written."""
+    port, path = place.read_text().split()
+    return port, path
 
 
 def when(look: Any, seconds: float = 300) -> Any:
