@@ -138,7 +138,8 @@ class Learner:
         """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""
         came = [ArrivedRecord(**entry) for entry in read_lines(one.arrived)]
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
-        judged = judge_rows(self.policy, came, seen_keys(before), disliked_by(before))
+        known, heard = disliked_by(before), disliked_by([one])
+        judged = judge_rows(self.policy, came, seen_keys(before), known)
         held = _held_out(judged.kept, judged.together, self.policy.gate.new)
         fates = []
         for number, entry in enumerate(came):
@@ -151,7 +152,7 @@ class Learner:
         rows = [row for number, row in judged.kept.items() if number not in held]
         new = [judged.kept[number] for number in sorted(held)]
         carried = carried_from(before) if self.policy.replay.carried else None
-        bad = disliked_by([*before, one])
+        bad = known | heard
         tried = self._apart_from(new, _liked(carried.rows, bad) if carried else [], "carried")
         new += self._apart_from(rows, _liked(carried.new, bad) if carried else [], "carried held-out")
         rows += tried
@@ -165,7 +166,7 @@ class Learner:
         replayed = {"old": len(old), "general": len(general), "carried": len(tried)}
         facts: Json = {"rows": counts, "held_out": len(held), "replayed": replayed, "start_run": start}
         facts |= {"carried": carried.number if carried else None}
-        facts |= {"disliked_since": self._disliked_since(learned_by(before, start), disliked_by([one]))}
+        facts |= {"disliked_since": self._disliked_since(learned_by(before, start), heard)}
         facts |= {"by_reason": judged.by_reason, "data_sha256": sha256(one.train), "refused": None}
         if self._poisoned(judged):
             worst, count = next(iter((reason, n) for reason, n in judged.by_reason.items() if reason != "seen_before"))

@@ -1,5 +1,5 @@
-"""Where a finished model computes: whole on the card, else there in the few bits that its run held it in, else its layers brought there one
-after the other, else on the CPU. Trains nothing.
+"""Where a finished model computes: whole on the card, else with its layers brought there one after the other, or in the few bits that its
+run held it in, else on the CPU. Trains nothing.
 
 What was chosen follows from the model's own bytes and what is free of the card, and steps down where memory runs out all the same.
 """

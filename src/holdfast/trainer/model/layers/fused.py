@@ -20,7 +20,7 @@ from holdfast.trainer.model.kernels import ops
 from holdfast.trainer.model.layers.dropout import StatelessDropout, StepContext
 from holdfast.trainer.model.layers.lora import plain_layers
 from holdfast.trainer.model.layers.mixed import HALF, as_rows
-from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, groups_of, same_shapes
+from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, group_siblings, same_shapes
 
 
 class MaskSource(NamedTuple):
@@ -36,18 +36,12 @@ class FusedLayers:
     """The plain LoRA layers of a model in groups; variants keep PEFT's own forward pass, as they do in lora.py."""
 
     def __init__(self, model: nn.Module, context: StepContext, mixed: bool, near: Near = everywhere) -> None:
-        self.groups: list[FusedGroup] = []
         self.near = near  # inside, the frozen weights of a group are on the card
         layers = plain_layers(model)
         context.keep_keys(next(iter(layers[0].lora_A.values())).weight.device if layers else torch.device("cpu"))  # where it computes
         comes_and_goes = near is not everywhere
         whole = [layer for layer in layers if not _shares_bytes(layer.base_layer)]
-        for parent, found in groups_of(model, whole, _alike):
-            with near(*found):
-                group = FusedGroup(found, mixed, comes_and_goes)
-            if parent is not None:
-                parent.register_forward_hook(group.forget, always_call=True)
-            self.groups.append(group)
+        self.groups = group_siblings(model, whole, _alike, lambda found: FusedGroup(found, mixed, comes_and_goes), near)
 
     @contextmanager
     def off(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.layers.dropout import StatelessDropout
 from holdfast.trainer.model.layers.mixed import JoinedLinear, JoinedMatrix, as_rows
-from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, groups_of, same_shapes
+from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, group_siblings, same_shapes
 
 
 def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False, near: Near = everywhere) -> int:
@@ -32,11 +32,8 @@ def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool =
         for module in plain:
             module.forward = partial(_forward, module)
         return len(plain)
-    for parent, layers in groups_of(model, plain, partial(_alike, half=half)):
-        with near(*layers):
-            group = _HalfGroup(layers, half, cut, near is not everywhere)
-        if parent is not None:
-            parent.register_forward_hook(group.forget, always_call=True)
+    comes_and_goes = near is not everywhere
+    group_siblings(model, plain, partial(_alike, half=half), lambda found: _HalfGroup(found, half, cut, comes_and_goes), near)
     return len(plain)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from threading import local
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from holdfast.trainer.model.frozen.halves import held_linear
+from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.layers.dropout import StatelessDropout
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
+AnyGroup = TypeVar("AnyGroup", bound="SiblingGroup")
 
 
 class SiblingGroup:
@@ -56,19 +58,30 @@ class SiblingGroup:
         return layer.lora_A[name].weight, layer.lora_B[name].weight
 
 
-def groups_of(model: nn.Module, layers: list[Any], alike: Callable[[list[Any]], bool]) -> Iterator[tuple[nn.Module | None, list[Any]]]:
-    """Yield the layers in groups that have one input, each with the module that gives it, then each other layer alone.
+def group_siblings(
+    model: nn.Module,
+    layers: list[Any],
+    alike: Callable[[list[Any]], bool],
+    make: Callable[[list[Any]], AnyGroup],
+    near: Near = everywhere,
+) -> list[AnyGroup]:
+    """Make a group of the layers that have one input, where they are `alike`, then one of each other layer alone.
 
-    alike: whether layers with one input can be computed together.
+    alike: whether layers with one input can be computed together. make: builds a group. near: inside, its weights are where it computes.
     """
-    left = {id(layer): layer for layer in layers}
+    left: dict[int, Any] = {id(layer): layer for layer in layers}
+    groups: list[AnyGroup] = []
     for parent in model.modules():
         for names in _SIBLINGS:
             found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
             if len(found) > 1 and alike(found):
-                yield parent, [left.pop(id(layer)) for layer in found]
+                with near(*found):
+                    groups.append(make([left.pop(id(layer)) for layer in found]))
+                parent.register_forward_hook(groups[-1].forget, always_call=True)
     for layer in left.values():
-        yield None, [layer]
+        with near(layer):
+            groups.append(make([layer]))
+    return groups
 
 
 def same_shapes(layers: list[Any]) -> bool:
