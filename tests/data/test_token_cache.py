@@ -385,7 +385,9 @@ def test_the_token_set_is_mapped_and_its_file_is_what_safetensors_writes(assets:
     assert f"{path}\n" in Path("/proc/self/maps").read_text()
     assert not any(array.flags.owndata or array.flags.writeable for array in arrays.values())
     facts = json.dumps(
-        {"files": tokens.files, "held_out_files": 0, "pad": tokens.pad, "grouped_by": tokens.grouped_by}, separators=(",", ":")
+        {"files": tokens.files, "held_out_files": 0, "pad": tokens.pad, "grouped_by": tokens.grouped_by},
+        separators=(",", ":"),
+        ensure_ascii=False,
     )
     assert path.read_bytes() == save({name: np.array(array) for name, array in arrays.items()}, metadata={"holdfast": facts})
     theirs = load_file(path)

@@ -96,6 +96,19 @@ def adapts_stacks(model_type: object) -> bool:
     return listed.get(str(model_type), model_type) in ("mixtral", "qwen2_moe")
 
 
+@cache
+def multiplies_stacks(model_type: object) -> bool:
+    """True if transformers' code of a type multiplies stacks of experts by its grouped product, which can be given them in fewer bits."""
+    special = _listed("SPECIAL_MODEL_TYPE_TO_MODULE_NAME", "models/auto/auto_mappings.py") or {}
+    name = special.get(str(model_type), str(model_type)).replace("-", "_")
+    found = importlib.util.find_spec("transformers")
+    try:
+        file = Path(found.origin).parent / "models" / name / f"modeling_{name}.py" if found and found.origin else None
+        return file is not None and "@use_experts_implementation" in file.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # no such file, or no name of one
+        return False
+
+
 def has_towers(config: Json) -> bool:
     """True if a model with this config.json embeds images or sound, besides text: GIT and Phi-4 multimodal have no `text_config`."""
     return any(isinstance(config.get(f"{part}_config"), dict) for part in ("text", "vision", "audio"))

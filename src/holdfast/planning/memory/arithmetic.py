@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.packed import packed_as
 from holdfast.base_model.parts import in_stacks
 from holdfast.config.choices.frozen_formats import NESTED_SAVES
 from holdfast.config.config import Config
@@ -125,12 +126,16 @@ def footprint(
     total = model.parameters()
     trainable = trainable_parameters(config, model)
     masks = 6 * hidden + middle if config.adapter.dropout and not fused else 0
-    stacked = in_stacks(model.shapes)  # no linear layers: as wide as what is computed, and never in fewer bits
+    stacked = in_stacks(model.shapes)  # no linear layers: as wide as what is computed
     weights = (total - stacked) * (2 if halves or mixed else 4) + stacked * (2 if mixed else 4)
-    width = config.train.frozen_format.width
+    width, widened = config.train.frozen_format.width, 0
     if width is not None:
+        held = width - NESTED_SAVES * config.train.double_quant
         inside = sum(math.prod(shape) for name, shape in model.linear().items() if not in_stacks({name: shape}))
-        weights = int(weights - inside * (2 if halves or mixed else 4) + inside * (width - NESTED_SAVES * config.train.double_quant))
+        weights = int(weights - inside * (2 if halves or mixed else 4) + inside * held)
+        if packed_as(model.config) is None:
+            widened = stacked // _layers(model) * 2 // 3 * (2 if mixed else 4)  # the larger stack of a layer, gate and up
+            weights = int(weights - stacked * (2 if mixed else 4) + stacked * held)
     elif config.train.frozen == "fp32":
         weights = total * 4
     if config.adapter.kind.own_weights:  # what is trained is counted as the adapter
@@ -144,7 +149,7 @@ def footprint(
             "adapter": own.weights,
             "gradients": own.gradients,
             "optimizer": own.state - own.away,
-            "workspace": own.beside,
+            "workspace": own.beside + widened,
         },
         loading=total * (2 if halves and mixed else 4) + (weights if width is not None else 0),  # what is quantised lies beside its origin
         layers=_layers(model),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base_model.folder import ModelFacts, comes_quantised
 from holdfast.base_model.packed import packed_as, widened_from
-from holdfast.base_model.parts import in_stacks
+from holdfast.base.units import listed
+from holdfast.base_model.parts import in_stacks, part_of
+from holdfast.base_model.types import multiplies_stacks
 from holdfast.config.config import Config
+from holdfast.planning.memory.trained_size import trained_sizes
 
 _WHOLE = "take the model in 16 bits"
 
@@ -39,10 +42,17 @@ def as_it_comes(config: Config, model: ModelFacts) -> Config:
 
 
 def refuse_experts(config: Config, model: ModelFacts) -> None:
-    """Raise Stop(1) where weights are asked for in 4 or 8 bits of which a part is experts in stacks, that stays as wide as it is."""
+    """Raise Stop(1) where weights are asked for in 4 or 8 bits, and a part of them is experts in stacks that cannot be held so."""
     stacked = in_stacks(model.shapes)
     if config.train.frozen_format.width is None or not stacked or packed_as(model.config) is not None:
         return
-    text = f"train.frozen {config.train.frozen} holds linear layers in fewer bits, and {stacked / model.parameters():.0%} of the weights of"
-    text += f" {model.folder} are experts in stacks, which are none: they would stay in 16 bits"
-    raise Stop(BLOCKED, text, "leave train.frozen out; where that does not fit, train.offload: layers")
+    asked, kind = f"train.frozen {config.train.frozen}", model.text.get("model_type") or model.config.get("model_type")
+    if not multiplies_stacks(kind):
+        text = f"{asked} holds linear layers in fewer bits, and {stacked / model.parameters():.0%} of the weights of {model.folder} are"
+        text += f" experts in stacks, which transformers' code of {kind} multiplies in a way of its own: they would stay in 16 bits"
+        raise Stop(BLOCKED, text, "leave train.frozen out; where that does not fit, train.offload: layers")
+    if trained := [name for name in trained_sizes(config, model) if part_of(name) == "experts"]:
+        text = (
+            f"{asked} holds the experts of {model.folder} in stacks of fewer bits, and the adapter is to change them ({listed(trained, 3)})"
+        )
+        raise Stop(BLOCKED, text, "name layers beside them: adapter.targets: [q_proj, k_proj, v_proj, o_proj]; or leave train.frozen out")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.packed import packed_as
 from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora
 from holdfast.base_model.types import WRAPPED, adapts_stacks, has_towers, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
@@ -88,7 +89,10 @@ def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
     found["score"] = hidden * config.train.objective_kind.scores
     if kind.count is not None:
         targets = list(kind.sits_on) if kind.sits_on and adapter.targets == "all-linear" else adapter.targets
+        beside = targets == "all-linear" and config.train.frozen_format.width is not None and packed_as(model.config) is None
         for name, matrix in _adapted(model, targets).items():
+            if beside and part_of(name) == "experts":  # in stacks of fewer bits
+                continue
             if (held := _as_stacked(name, matrix, model, kind.peft)) is not None:
                 found[f"{name}.adapter"] = kind.count(adapter.file_rank, held)
     return {name: size for name, size in found.items() if size}

@@ -27,7 +27,7 @@ from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import keep_narrow
-from holdfast.trainer.model.frozen.quantised import held_layers, hold_quantised
+from holdfast.trainer.model.frozen.quantised import held_weights, hold_quantised
 from holdfast.trainer.model.frozen.unpack import unpack
 from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
 
@@ -89,7 +89,7 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         keep_narrow(model, torch.bfloat16, dtype)
     model.config.use_cache = False
     if fewer:
-        bring(model, (module.weight for _, module in held_layers(model)), home)
+        bring(model, held_weights(model), home)
     else:
         model = model.to(home)
     return model, notes + without_attention_dropout(model)

@@ -22,7 +22,7 @@ from holdfast.trainer.common.device import free_bytes, release
 from holdfast.trainer.common.oom import OutOfMemory, is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers
-from holdfast.trainer.model.frozen.quantised import held_layers, to_card
+from holdfast.trainer.model.frozen.quantised import held_weights, to_card
 
 _T = TypeVar("_T")
 _ROOM = 0.9  # of what is free, for weights; the rest computes
@@ -123,7 +123,7 @@ def put(model: Any, base: Any, place: ModelPlace) -> Any:
         OffloadedLayers(model, base, place.device).settle()
         return model
     refuse_too_large(model, place.device)
-    held = [module.weight for _, module in held_layers(base)]
+    held = list(held_weights(base))
     for weight in held:
         to_card(weight, place.device)
     bring(model, held, place.device)

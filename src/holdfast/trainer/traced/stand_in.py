@@ -25,6 +25,7 @@ from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.common.libraries import module_if_there
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
+from holdfast.trainer.model.frozen.experts import multiply_held
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.quantised import QuantisedWeights
 from holdfast.trainer.model.trained import choose
@@ -67,9 +68,9 @@ class _UnfilledModel:
         about = transformers.AutoConfig.for_model(**self.config)
         model = self.auto.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
         if self.mapped is not None:
-            for _, layer in quantised.layers_of(model):
-                nothing = torch.empty(1, dtype=layer.weight.dtype).expand(layer.weight.shape)
-                layer.weight = nn.Parameter(nothing, requires_grad=False)
+            for _, module, own in list(quantised.matrices_of(model)):
+                weight = getattr(module, own)
+                setattr(module, own, nn.Parameter(torch.empty(1, dtype=weight.dtype).expand(weight.shape), requires_grad=False))
             self.mapped()
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
@@ -92,7 +93,7 @@ def hold_unfilled(
     model: Any,
     _folder: Path,
     form: PackedWeights,
-    _dtype: torch.dtype,
+    dtype: torch.dtype,
     _device: torch.device,
     _home: torch.device,
     _narrow: torch.dtype | None = None,
@@ -100,18 +101,29 @@ def hold_unfilled(
 ) -> QuantisedWeights:
     """Do what hold_quantised does to a model, without values: as many bytes, with as high a peak on the way."""
     library, seen = bitsandbytes(f"train.frozen {form.kind}"), set()
-    for _, module in list(quantised.layers_of(model)):
-        shape, first = module.weight.shape, module.weight.shape not in seen
+    stacks = []
+    for _, module, own in list(quantised.matrices_of(model)):
+        weight = getattr(module, own)
+        if given is not None and weight.ndim > 2:
+            continue  # as it comes
+        shape, first = weight.shape, weight.shape not in seen
         seen.add(shape)
         wide = [torch.empty(shape, dtype=torch.float32)] if first or given is None else []
         if first or (given is None and form.kind == "int8"):
             wide.append(torch.empty(shape, dtype=torch.float32))  # the widened one, that the first of its shape is held against
         elif given is None:
-            wide.append(torch.empty(shape, dtype=module.weight.dtype))  # as the file has it
+            wide.append(torch.empty(shape, dtype=weight.dtype))  # as the file has it
         wide = wide[:1]
-        module.weight, _ = _in_fewer_bits(shape, form.kind, form.double, library)
+        held, _ = _in_fewer_bits(shape, form.kind, form.double, library)
+        setattr(module, own, held)
         wide.clear()
-        vars(module)["forward"] = partial(held_linear, module)
+        if len(shape) > 2:
+            held.computed = dtype
+            stacks.append(module)
+        else:
+            vars(module)["forward"] = partial(held_linear, module)
+    if stacks:
+        multiply_held(stacks)
     return QuantisedWeights("", "")
 
 
@@ -119,8 +131,8 @@ def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> 
     """Make a stand-in for a parameter of bitsandbytes', whose classes take no fakes; return it and the tensors it is made of."""
     count = shape.numel()
     if kind == "int8":
-        made: Any = nn.Parameter(torch.empty(shape, dtype=torch.int8), requires_grad=False)
-        made.SCB = torch.empty(shape[0])
+        made: Any = nn.Parameter(torch.empty(shape.numel() // shape[-1], shape[-1], dtype=torch.int8), requires_grad=False)
+        made.SCB, made.of_shape = torch.empty(len(made)), shape
         return made, [made.data, made.SCB]
     made = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
     blocks = -(-count // quantised.BLOCK)

@@ -82,7 +82,7 @@ def widened(weight: Any, dtype: torch.dtype) -> Tensor:
         wide: Tensor = bitsandbytes("a weight in 4 bits").functional.dequantize_4bit(weight.data, own)
         return wide.view(getattr(weight, "of_shape", wide.shape))
     if (scales := getattr(weight, "SCB", None)) is not None:
-        wide = weight.data.float().mul_((scales / 127.0)[:, None]).to(dtype)
+        wide = weight.data.float().mul_((scales / 127.0)[:, None]).to(dtype).view(getattr(weight, "of_shape", weight.shape))
     else:
         wide = weight.detach().to(dtype)
     return wide

@@ -1,6 +1,7 @@
 """Frozen matrices in 4 or 8 bits by bitsandbytes: quantised once, kept by content, widened one product at a time, forward and backward.
 
-Linear layers but the output layer. The module stays torch's, its weight is bitsandbytes' parameter, which PEFT knows how to widen, too.
+Linear layers but the output layer, and experts in stacks. The module stays torch's, its weight is bitsandbytes' parameter, which PEFT
+knows how to widen, too.
 Before they are used, one layer of each shape is held against its own 16-bit weight: a kernel that loads and is wrong is seen.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.model.frozen.experts import multiply_held, stacks_of
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.tensor_file import write_tensors
 
@@ -62,13 +64,14 @@ def hold_quantised(
     given: weights as they came, as `LAYER:PART`; the model's own are then left unread. Raises Refusal without bitsandbytes.
     """
     library = bitsandbytes(f"train.frozen {form.kind}")
-    layers = {name: module for name, module in layers_of(model) if given is None or f"{name}:data" in given}
+    matrices = {name: rest for name, *rest in matrices_of(model) if given is None or f"{name}:data" in given}
     place = _place(folder, form, dtype, library.__version__) if given is None else None
-    kept = _open_cached(place, layers) if place else None
+    kept = _open_cached(place, matrices) if place else None
     tensors: dict[str, Tensor] = {}
     fault, seen = "", set()
-    for name, module in layers.items():
-        weight = module.weight.detach()
+    for name, (module, own_name) in matrices.items():
+        weight = getattr(module, own_name).detach()
+        whole, weight = weight.shape, weight.reshape(-1, weight.shape[-1])  # experts stand below each other
         if given is not None:
             parts = _parts_of(given, name)
         elif kept is not None:
@@ -82,12 +85,18 @@ def hold_quantised(
             fault = _fault(name, there, own, form.kind, dtype)
             del own
         parts = {part: value.to(home) for part, value in parts.items()}
-        module.weight = held = there.weight if home == device else _parameter(parts, form.kind, weight.shape, library, home)
+        held = there.weight if home == device else _parameter(parts, form.kind, weight.shape, library, home)
+        setattr(module, own_name, held)
         if kept is None:
             tensors |= {f"{name}:{part}": value for part, value in parts.items()}
+        if len(whole) > 2:
+            held.of_shape, held.computed = whole, dtype
+            continue
         if form.kind == "int8":
             vars(module)["state"] = SimpleNamespace(SCB=held.SCB)  # where PEFT's DoRA looks for the scales
         vars(module)["forward"] = partial(held_linear, module)
+    if stacks := [module for module, own_name in matrices.values() if own_name != "weight"]:
+        multiply_held(stacks)
     return QuantisedWeights(sha256(place) if kept is not None and place else write_tensors(place, tensors), fault)
 
 
@@ -114,9 +123,16 @@ def layers_of(model: Any) -> Iterator[tuple[str, nn.Linear]]:
             yield name, module
 
 
-def held_layers(model: Any) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield (name, layer) of the linear layers whose weights are quantised by now."""
-    return ((name, module) for name, module in layers_of(model) if not module.weight.is_floating_point())
+def matrices_of(model: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield (name, module, name within it) of the weights that are quantised: a linear layer's has the layer's name."""
+    yield from ((name, module, "weight") for name, module in layers_of(model))
+    yield from stacks_of(model)
+
+
+def held_weights(model: Any) -> Iterator[Any]:
+    """Yield the weights that are quantised by now."""
+    weights = (getattr(module, own) for _, module, own in matrices_of(model))
+    return (weight for weight in weights if not weight.is_floating_point())
 
 
 def _parts(weight: Tensor, form: PackedWeights, library: Any) -> dict[str, Tensor]:
@@ -169,7 +185,7 @@ def _place(folder: Path, form: PackedWeights, dtype: torch.dtype, version: str) 
     return cache / "quantised" / f"{key[:32]}.safetensors"
 
 
-def _open_cached(place: Path, layers: dict[str, nn.Linear]) -> Callable[[str], dict[str, Tensor]] | None:
+def _open_cached(place: Path, layers: Iterable[str]) -> Callable[[str], dict[str, Tensor]] | None:
     """Open cached weights; return a function that reads a layer's tensors, None where the file is not whole or of other layers."""
     try:
         file: Any = safe_open(place, "pt")

@@ -25,6 +25,7 @@ from holdfast.run.artifact import Artifact
 from holdfast.trainer.common.decoder import text_decoder
 from holdfast.trainer.common.libraries import without_bitsandbytes
 from holdfast.trainer.common.refuse import Refusal
+from holdfast.trainer.model.frozen.experts import stacks_of
 from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
 from holdfast.trainer.model.trained.loaded_names import RENAMES, loadable_names
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
@@ -75,6 +76,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         wanted.exclude_modules = _beside(model, text)
     if not names_router(adapter.targets):
         _leave_routers_out(model, wanted)
+    _leave_held_stacks_out(model, wanted, adapter)
     if adapter.targets == "all-linear":
         kind = getattr(model.config, "model_type", None)
         _leave_out(wanted, [name for name, _ in model.named_modules() if takes_no_lora(kind, name)])
@@ -135,6 +137,25 @@ def _leave_routers_out(model: nn.Module, wanted: Any) -> None:
         RENAMES.convert_peft_config_for_transformers(wanted, model, None)
     if named := getattr(wanted, "target_parameters", None):
         wanted.target_parameters = {name for name in named if not is_router(name)}
+
+
+def _leave_held_stacks_out(model: nn.Module, wanted: Any, adapter: Adapter) -> None:
+    """Take stacks of experts held in 4 or 8 bits out of what all-linear comes to. Raises Refusal where they are asked for by name."""
+    held = {own for _, module, own in stacks_of(model) if not getattr(module, own).is_floating_point()}
+    if not held:
+        return
+    if RENAMES is not None:
+        RENAMES.convert_peft_config_for_transformers(wanted, model, None)
+    found = {name for name in getattr(wanted, "target_parameters", None) or () if name.rpartition(".")[2] in held}
+    if found and (adapter.targets != "all-linear" or adapter.target_parameters):
+        text = f"the experts of this model are held in 4 or 8 bits, and the adapter is to change them ({', '.join(sorted(found))})"
+        hint = "name layers beside them: adapter.targets: [q_proj, k_proj, v_proj, o_proj]; or leave train.frozen out"
+        raise Refusal("launch_misconfigured", text, f"{hint}; then start afresh with --run DIR")
+    if found:
+        wanted.target_parameters = sorted(set(wanted.target_parameters) - found) or None
+        for pattern in (wanted.rank_pattern, wanted.alpha_pattern):
+            for name in [name for name in pattern if name.endswith(tuple(held))]:
+                del pattern[name]
 
 
 def _leave_out(wanted: Any, names: list[str]) -> None:
