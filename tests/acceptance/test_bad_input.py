@@ -608,7 +608,8 @@ def test_a_log_is_read_as_it_was_put_away(tmp_path: Path, kind: str) -> None:
     log.write_bytes(text.encode("utf-16-le") if kind == "utf-16" else packers.get(kind, bytes)(data))
     if kind == "torn gzip":
         log.write_bytes(log.read_bytes()[:-300])
-    command = f"{shlex.quote(sys.executable)} -m holdfast diagnose {f'<(cat {shlex.quote(str(log))})' if kind == 'pipe' else shlex.quote(str(log))} --json"
+    place = shlex.quote(str(log))
+    command = f"{shlex.quote(sys.executable)} -m holdfast diagnose {f'<(cat {place})' if kind == 'pipe' else place} --json"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     assert (found["cause"], found["clues"][0]["line"]) == ("gpu_kernel_fault", 2001), done.stderr

@@ -37,6 +37,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("there is no C compiler")
     library = tmp_path_factory.mktemp("disk") / "faulty_disk.so"
+    if " " in str(library) or ":" in str(library):
+        pytest.skip(f"LD_PRELOAD takes no path like {library}")
     source = ROOT / "tests/support/faulty_disk.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
     return library

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,8 @@ CHANGE_RUNS = {"move", "stop", "train", "trial"}  # these answer from runs of th
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs and inputs; beside the committed ones a log, a machine, bad rows, votes, bars, a walk."""
     place = tmp_path_factory.mktemp("golden")
+    if shlex.quote(str(place)) != str(place):
+        pytest.skip(f"the recorded commands are of a path without quotes, and this is {place}")
     inputs = settle(place, *RUNS)
     (inputs / "oom.log").write_text("step 811 loss 1.31\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     (inputs / "machine.json").write_text(json.dumps(CARD))

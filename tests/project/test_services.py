@@ -38,6 +38,8 @@ def holdfast_at(file: Path) -> Path:
 
 def unit_at(home: Path) -> str:
     """The unit with its placeholders filled in, for one whose home is `home`."""
+    if " " in str(home):
+        pytest.skip(f"systemd fills a home in behind the splitting at spaces, a test before it; this is {home}")
     return UNIT.read_text().replace("%h", str(home)).replace("%i", "my-run")
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -97,13 +98,13 @@ def test_an_adapter_that_is_no_better_than_the_base_is_called_that(
 
 def test_a_finished_run_says_what_to_type_next_and_cuts_no_path(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = json.loads((run / "summary.json").read_text()) | {"status": "finished", "artifact_sha256": "0" * 64}
-    assert next_command(summary, RunFolder(run)) == [("next", f"holdfast verify {run}")]
+    assert next_command(summary, RunFolder(run)) == [("next", f"holdfast verify {shlex.quote(str(run))}")]
     assert next_command(summary | {"status": "interrupted"}, RunFolder(run)) == []
     voice = Terminal(to_stderr=False, quiet=False)
     voice.console = Console(file=io.StringIO(), force_terminal=True, width=40, soft_wrap=True, color_system=None)  # type: ignore[assignment]
     voice.summary(summary, RunFolder(run))
     told = voice.console.file.getvalue()  # type: ignore[attr-defined]
-    assert "…" not in told and f"{run}/report.html" in "".join(told.split())
+    assert "…" not in told and "".join(f"{run}/report.html".split()) in "".join(told.split())
 
 
 def test_a_mark_in_a_chart_tells_no_secret(run: Path, tmp_path: Path) -> None:

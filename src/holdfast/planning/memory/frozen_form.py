@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.units import listed
 from holdfast.base_model.folder import ModelFacts, comes_quantised
 from holdfast.base_model.packed import packed_as, widened_from
-from holdfast.base.units import listed
 from holdfast.base_model.parts import in_stacks, part_of
 from holdfast.base_model.types import multiplies_stacks
 from holdfast.config.config import Config

@@ -47,7 +47,7 @@ def multiply_held(modules: list[Any]) -> None:
         vars(moe).update(_grouped_linear=_grouped, _plain_grouped_linear=plain)
 
 
-def _grouped(input: Tensor, weight: Any, offs: Tensor, bias: Tensor | None = None, is_transposed: bool = False) -> Tensor:  # noqa: A002
+def _grouped(input: Tensor, weight: Any, offs: Tensor, bias: Tensor | None = None, is_transposed: bool = False) -> Tensor:
     """Multiply tokens [tokens, in], sorted by expert, with the stack of their experts. offs: where each expert's tokens end."""
     moe: Any = module_if_there("transformers.integrations.moe")
     if weight.is_floating_point():
