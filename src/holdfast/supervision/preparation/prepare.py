@@ -241,7 +241,7 @@ def _beside_length(changed: list[str]) -> list[str]:
 
 
 def _rate_jump(train: Train, committed: int, before: int, steps: int, factor: float) -> str:
-    """Describe what extending does to the learning rate, whose schedule now ends later. factor: of a rollback, or a rate asked for since."""
+    """Describe what extending does to the learning rate, whose schedule now ends later. factor: of a rollback, or another rate since."""
     at = committed + 1
     old, new = (factor * learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
     return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
