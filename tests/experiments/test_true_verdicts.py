@@ -242,6 +242,11 @@ PAIRS: dict[str, tuple[Json, Json, str]] = {
     "nothing that is known": (run_of(LONG, sha="a"), run_of([loss + 1e-6 for loss in LONG], sha="b"), "noise"),
     "checkpoints, which no loss follows from": (run_of(LONG), run_of(HIGH, **{"save.every": 3}), "cannot be told"),
     "prompts that are answered, in runs of as many steps": (run_of(LONG), run_of(HIGH, **{"evaluate.generate": 3}), "cannot be told"),
+    "a remedy's setting beside checkpoints": (
+        run_of(LONG),
+        run_of(HIGH, **{"save.every": 3}) | {"settings": {"micro_batch_tokens": 64, "dtype": "fp32"}},
+        "settings.dtype",
+    ),
     "patience, and so the end": (run_of(LONG), run_of(SHORT, **{"evaluate.patience": 3}), "evaluate.patience"),
     "checkpoints beside a rate": (run_of(LONG), run_of(HIGH, **{"save.every": 3, "train.lr": 1.0}), "train.lr"),
     "one was extended": (

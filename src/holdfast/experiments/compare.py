@@ -144,9 +144,9 @@ def changed(one: Json, other: Json) -> list[str]:
     if one["model"] != other["model"] and "model" not in found:
         found.append("model")
     rate = "" if any(key.startswith(_OF_ITS_RATE) for key in found) else _rates_differ(one, other)
-    found = (found or [key for key in _apart_in("settings", one, other) if not rate or key != "settings.lr_factor"]) + (
-        [rate] if rate else []
-    )
+    if all(key.startswith((*_OF_NO_LOSS, *_OF_THE_END)) for key in found):  # no setting follows from these
+        found += [key for key in _apart_in("settings", one, other) if not rate or key != "settings.lr_factor"]
+    found += [rate] if rate else []
     was = [f"machine.packages.{key}" for key in {**one.get("was", {}), **other.get("was", {})}] if _was(one) != _was(other) else []
     return found + _apart_in("machine", one, other) + was
 
