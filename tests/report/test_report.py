@@ -62,6 +62,13 @@ def test_a_run_with_a_goal_that_patience_has_ended_says_so() -> None:
     assert early_end(summary | {"until": reached}) == "ended at step 6: loss 0.9"
 
 
+def test_answers_of_held_out_rows_are_not_called_trained_on() -> None:
+    counts = {"rows": 90, "kept": 90, "mended": 0, "rejected": 0, "by_reason": {}, "held_out": {"rows": 11}}
+    told = dict(report_training._data_rows(counts | {"learned": {"answers": 90, "learned": 90}}))
+    assert told["of the kept ones held out"] == "11" and told["answers in all rows that are kept, held-out ones too"] == "90"
+    assert not any("trained on" in name for name in told)
+
+
 class Page(HTMLParser):
     """Collects what could load or run something."""
 
