@@ -312,6 +312,7 @@ def test_reference_values_after_memory_ran_out_are_those_of_a_run_that_was_not_s
         return seen
 
     stand = begin(tmp_path / "on", whole)
+    assert stand.task.compared.values is not None, "cut as it was, before memory ran out"
     order = [int(row) for row in stand.task.data.table.order(0)]
     narrow = Portions(np.array(order), stand.task.data.sizes, half, packed=True)
     assert len(narrow.of(order[-1])) < len(order), "the rows are too few to be cut"

@@ -33,7 +33,6 @@ _OF_ITS_RATE = (  # keys that another learning rate may follow from, by the numb
     *("train.lr", "train.schedule", "train.warmup", "train.steps", "train.epochs", "train.until", "train.effective_batch"),
     *("train.optimizer", "data"),
 )
-_RATE = ("train.", "data", "model")  # keys that another learning rate may follow from, by the number of steps
 _RATE = "the learning rate from step"
 
 
