@@ -117,11 +117,12 @@ def test_the_decision_names_what_was_seen() -> None:
     assert of_course(known(a_failure_report(), back_to=0), start, Verdict("uncertain", 0, 0.0, "no trials")).remedy == "rollback"
 
 
-def course_lab(levels: dict[float, float]) -> Lab:
-    """A lab in which the loss after the trouble depends on the rate alone."""
+def course_lab(levels: dict[float, float], cured: Callable[[set[int]], bool] = lambda _: False) -> Lab:
+    """A lab in which the loss after the trouble depends on the rate, and on the rows that are left out where those cure it."""
 
     def replay(change: TrialChange) -> Json:
         loss = levels.get(round(change.settings.get("lr_factor", 1.0), 5), 9.0)
+        loss = 2.0 if cured(set(change.settings.get("quarantine", ()))) else loss
         return {"begun": True, "ending": "finished", "finite": loss < 9.5, "losses": [3.7, 4.1] + [loss] * 14}
 
     return Lab(RunFolder(Path("/nowhere")), 1, settings_with(), replay, 60)
@@ -142,6 +143,24 @@ def test_the_rate_is_lowered_until_less_would_not_do_better(levels: dict[float, 
     steps = {step: {"samples": [step], "grad_norm": 1.0} for step in range(1, 63)}
     verdict = investigate_course(course_lab(levels), trouble, steps)
     assert (verdict.kind, verdict.settings.get("lr_factor")) == (kind, factor)
+
+
+LEFT_OUT: dict[str, tuple[Callable[[set[int]], bool], str, tuple[int, ...]]] = {
+    "one row": (lambda left: 83 in left, "rows", (83,)),
+    "two rows, each of which does it": (lambda left: {81, 86} <= left, "rows", (81, 86)),
+    "any change, as at the edge of a rate": (lambda left: bool(left), "setting", ()),
+    "any eight rows": (lambda left: len(left) >= 8, "setting", ()),
+    "any of the step": (lambda left: any(80 <= one < 88 for one in left), "setting", ()),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_rows_are_accused_of_a_spike_where_as_many_others_left_out_do_not_help(name: str) -> None:
+    cured, kind, accused = LEFT_OUT[name]
+    steps = {step: {"samples": [*range(8 * step, 8 * step + 8)], "grad_norm": 9.0 if step == 10 else 1.0} for step in range(1, 80)}
+    spike = Trouble("spike", 10, 70, 2.0, 2.8, 9.0, True)
+    verdict = investigate_course(course_lab({0.5: 2.0, 0.05: 2.0}, cured), spike, steps)
+    assert (verdict.kind, tuple(sorted(verdict.rows))) == (kind, accused)
 
 
 @settings(max_examples=300, deadline=None)

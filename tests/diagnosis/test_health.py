@@ -119,3 +119,9 @@ def test_labels_nobody_can_predict_are_told_after_ten_steps(config_of: Callable[
     assert ("label tokens of the first 10 steps were predicted right" in first) is not learnable, first
     assert all(0 <= row["token_accuracy"] <= 1 for row in rows)
     assert (sum(row["token_accuracy"] for row in rows[:10]) > 0.1) is learnable
+
+
+def test_a_gradient_is_not_called_clipped_by_a_sign_that_does_not_know_the_limit() -> None:
+    """With train.max_grad_norm 1e9 a gradient of 2,380 was called clipped, and the step had moved the weights by all of it."""
+    says = cards_of("signs")["norm-spike"].look(rows({"grad_norm": [0.8] * 20 + [2380.0]}))
+    assert says and "jumped to 2.38e+03" in says and "it is clipped" not in says

@@ -242,3 +242,20 @@ def test_a_row_that_only_the_number_format_cannot_hold_is_told_from_one_that_is_
     assert ("in fp32 the same goes through: bf16 is what fails there" in found.evidence) is told
     without = verdict(found.trials - told)
     assert (without.kind, without.rows) == ("rows", (3,)), "the last trial is no condition of the verdict"
+
+
+def test_rows_that_fail_in_several_ways_are_each_said_to_fail_in_their_own() -> None:
+    """A row whose loss is no number was put in quarantine as one that was killed, where another row of its step was."""
+    lab = lab_of(Fault(lambda seen: any({3, 5} & {*batch} for batch in seen.batches)), [20 + one for one in range(8)], random.Random(1))
+    plays = lab.replay
+
+    def replay(change: TrialChange) -> Json:
+        found = plays(change)
+        finished = {"ending": "finished", "loss": None, "grad_norm": 1.0}
+        return found | finished if 3 not in found["samples"] or found["finite"] else found
+
+    lab.replay = replay
+    found = investigate(lab, (), 2, [])
+    assert (found.kind, set(found.rows)) == ("rows", {3, 5}), found
+    assert "rows.jsonl:4: killed by SIGABRT" in found.evidence and "rows.jsonl:6: not finite: loss" in found.evidence, found.evidence
+    assert "goes through without them" in found.evidence

@@ -19,13 +19,16 @@ import pytest
 import torch
 
 from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_rows
+from holdfast.config.train import Train
 from holdfast.experiments.hosts import Hosts
 from holdfast.experiments.investigate import investigate
 from holdfast.experiments.replay import TrialChange, new_trial
 from holdfast.experiments.trials import Lab
 from holdfast.run.folder import RunFolder
+from holdfast.run.sampling.step_table import learning_rate
 from holdfast.run.timeline import read_timeline, settings_at
 from holdfast.supervision.launch import child_environment, trainer_launch
+from holdfast.supervision.preparation.prepare import _rate_jump
 from holdfast.trainer.jobs.trial import _Stage
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding, distance
 
@@ -276,6 +279,14 @@ def test_an_extended_run_goes_on_where_it_ended(config_of: Callable[..., Path], 
         "settings": {"steps": 7, "samples": 56, "patience_from": 5},
         "reason": "extended from 4 steps",
     }
+
+
+def test_what_extending_does_to_the_rate_is_told_as_steps_will_have_it() -> None:
+    """After a rollback at half the rate, or a rate that was asked for on the way, the rates told were the first one's."""
+    train = Train(steps=4, lr=1e-3, warmup=0.0)
+    told = _rate_jump(train, 2, 4, 8, 0.5)
+    rates = [0.5 * learning_rate(3, steps, 1e-3, "cosine", 0.0) for steps in (4, 8)]
+    assert told.startswith(f"{rates[0]:.2e} -> {rates[1]:.2e} at step 3,")
 
 
 def test_a_run_is_never_extended_to_a_shorter_end(config_of: Callable[..., Path], tmp_path: Path) -> None:

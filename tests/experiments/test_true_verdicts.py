@@ -224,6 +224,7 @@ def run_of(losses: list[float], status: str = "finished", sha: str | None = None
 
 
 LONG, SHORT = [5.0 - 0.01 * at for at in range(60)], [5.0 - 0.01 * at for at in range(30)]
+HIGH = [loss + 1 for loss in LONG]
 PAIRS: dict[str, tuple[Json, Json, str]] = {
     "another batch, so fewer steps of the same epochs": (
         run_of(LONG, **{"train.effective_batch": 8}),
@@ -239,6 +240,47 @@ PAIRS: dict[str, tuple[Json, Json, str]] = {
     "a goal in hours": (run_of(LONG), run_of(SHORT), "how long they were trained"),
     "nothing": (run_of(LONG, "gave_up"), run_of(LONG, "gave_up"), "none"),
     "nothing that is known": (run_of(LONG, sha="a"), run_of([loss + 1e-6 for loss in LONG], sha="b"), "noise"),
+    "checkpoints, which no loss follows from": (run_of(LONG), run_of(HIGH, **{"save.every": 3}), "cannot be told"),
+    "prompts that are answered, in runs of as many steps": (run_of(LONG), run_of(HIGH, **{"evaluate.generate": 3}), "cannot be told"),
+    "a remedy's setting beside checkpoints": (
+        run_of(LONG),
+        run_of(HIGH, **{"save.every": 3}) | {"settings": {"micro_batch_tokens": 64, "dtype": "fp32"}},
+        "settings.dtype",
+    ),
+    "patience, and so the end": (run_of(LONG), run_of(SHORT, **{"evaluate.patience": 3}), "evaluate.patience"),
+    "checkpoints beside a rate": (run_of(LONG), run_of(HIGH, **{"save.every": 3, "train.lr": 1.0}), "train.lr"),
+    "one was extended": (
+        run_of(LONG) | {"rates": dict.fromkeys(range(1, 61), 0.1)},
+        run_of(HIGH) | {"rates": {at: 0.1 if at < 9 else 0.2 for at in range(1, 61)}},
+        "the learning rate from step 9 on",
+    ),
+    "a rate that follows from the rows": (
+        run_of(LONG) | {"rates": {1: 0.1}},
+        run_of(SHORT) | {"rates": {1: 0.2}, "data": {"sha256": "b"}, "row_keys": np.array([2])},
+        "data: rows that the other does not have (1 of 1, 1 of 1)",
+    ),
+    "the same model in another folder": (
+        run_of(LONG, model="a") | {"model": {"x": "1"}},
+        run_of(HIGH, model="b") | {"model": {"x": "1"}},
+        "cannot be told",
+    ),
+    "another model": (run_of(LONG, model="a") | {"model": {"x": "1"}}, run_of(HIGH, model="b") | {"model": {"x": "2"}}, "model"),
+    "rows beside another share that is held out": (
+        run_of(LONG, **{"data.held_out": 0.1}),
+        run_of(HIGH, **{"data.held_out": 0.2}) | {"data": {"sha256": "b"}, "row_keys": np.array([2])},
+        "cannot be told between data.held_out, data: rows that the other does not have (1 of 1, 1 of 1)",
+    ),
+    "other rows that were left out, as many": (
+        run_of(LONG) | {"quarantined": 1, "left_out": ["a:1"]},
+        run_of(HIGH) | {"quarantined": 1, "left_out": ["a:2"]},
+        "incidents",
+    ),
+    "libraries that one began with": (
+        run_of(LONG) | {"was": {"torch up to step 9": "2.9"}},
+        run_of(HIGH),
+        "machine.packages.torch up to step 9",
+    ),
+    "not one step that both have": (run_of(LONG) | {"loss_steps": [*range(61, 121)]}, run_of(LONG), "cannot be told"),
 }
 
 

@@ -132,14 +132,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def _ended(folder: Path, peak: int, events: Sequence[Json] = (), lost: float = 0.0) -> None:
-    """A run of 20 steps, 1 s and 100 tokens each, as far as what is kept of it goes."""
+def _ended(folder: Path, peak: int, events: Sequence[Json] = (), lost: float = 0.0, pause: float = 0.0) -> None:
+    """A run of 20 steps, 1 s and 100 tokens each, as far as what is kept of it goes. pause: before the last ten, in another attempt."""
     run = RunFolder(folder)
     folder.mkdir()
     whole = {"steps": 20, "samples": 20, "rows": {"train": 20, "held_out": 0, "per_epoch": 20}, "data_sha256": ""}
     write_plan(run.plan_file, RunPlan(**dict(PLAN), **whole))
     run.machine_file.write_text(json.dumps(MACHINE))
-    rows = [{"step": step, "tokens": 100, "seconds": 1.0, "time": 1000.0 + 2 * step} for step in range(1, 21)]
+    rows = [{"step": step, "tokens": 100, "seconds": 1.0, "time": 1000.0 + 2 * step, "attempt": 1} for step in range(1, 21)]
+    rows[10:] = [row | {"time": row["time"] + pause, "attempt": 2} for row in rows[10:]]
     run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     summary = {"peak_bytes": peak, "wall_seconds": 49.0, "incidents": [{"seconds_to_recover": lost}] if lost else []}
@@ -168,6 +169,15 @@ def test_a_run_that_ended_tells_how_long_the_next_one_takes(cache: Path, tmp_pat
         file.write('{"machine": 1}\n{"rate": "fast"}\n')
     assert with_duration(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds == seconds, "what is no such row is left out"
     assert with_duration(CONFIG, MACHINE | {"torch": None}, PLAN, 4000, 0).seconds is None, "another machine's runs tell nothing"
+
+
+def test_a_week_before_a_run_is_extended_is_no_pace_of_its_steps(cache: Path, tmp_path: Path) -> None:
+    """Whoever extended a run a week after it had ended was told that the next one takes weeks."""
+    _ended(tmp_path / "a", 6000, pause=7 * 24 * HOUR)
+    (row,) = read_lines(cache / past_runs._FILE)
+    assert row["beside"] == pytest.approx(0.9), "two seconds from step to step, of which it computes for one"
+    seconds = with_duration(CONFIG, MACHINE, PLAN, tokens=4000, checked=0).seconds
+    assert seconds and seconds.likely < 100
 
 
 @pytest.mark.parametrize("every", [5, None])

@@ -27,7 +27,7 @@ from holdfast.report.run.report import render
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.table_page import table_page
-from holdfast.report.words import words_of
+from holdfast.report.words import early_end, words_of
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.terminal.run_view import Terminal
@@ -51,6 +51,23 @@ def run(tmp_path_factory: pytest.TempPathFactory, assets: object) -> Path:
     done = holdfast("train", config, "--run", folder / "run")
     assert done.returncode == 0, done.stderr
     return folder / "run"
+
+
+def test_a_run_with_a_goal_that_patience_has_ended_says_so() -> None:
+    early = {"step": 6, "steps": 9, "without_improvement": 2, "min_delta": 0.0}
+    missed = {"goals": {"loss": 1.0}, "reached": None, "step": None, "reason": None}
+    summary: Json = {"status": "finished", "until": missed, "stopped_early": early}
+    assert early_end(summary) == "ended early after step 6 of 9: 2 evaluations without improvement"
+    assert early_end(summary | {"stopped_early": None}) == "no goal of train.until was reached"
+    reached = missed | {"reached": "loss", "step": 6, "reason": "loss 0.9"}
+    assert early_end(summary | {"until": reached}) == "ended at step 6: loss 0.9"
+
+
+def test_answers_of_held_out_rows_are_not_called_trained_on() -> None:
+    counts = {"rows": 90, "kept": 90, "mended": 0, "rejected": 0, "by_reason": {}, "held_out": {"rows": 11}}
+    told = dict(report_training._data_rows(counts | {"learned": {"answers": 90, "learned": 90}}))
+    assert told["of the kept ones held out"] == "11" and told["answers in all rows that are kept, held-out ones too"] == "90"
+    assert not any("trained on" in name for name in told)
 
 
 class Page(HTMLParser):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
+from holdfast.base.files import Json
 from holdfast.report.track import TRACKERS, Tracker, follow, numbers
 from holdfast.run.folder import RunFolder
 from support import forked
@@ -128,6 +129,39 @@ def test_held_out_losses_and_incidents_are_tracked_once(run: Path, monkeypatch: 
     for name in ("tracked.json", "evaluations.jsonl", "readings.jsonl"):
         (run / name).unlink()
     (run / "events.jsonl").write_bytes(events_before)
+
+
+def test_steps_that_took_the_place_of_others_and_a_second_end_are_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracker kept the losses of steps that were taken back, and the held-out loss of the end before a run was extended."""
+    run = RunFolder(tmp_path)
+    run.config_file.write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}}))
+    run.path.joinpath("run.json").write_text(json.dumps({"id": "ab" * 16}))
+    told: list[tuple[int, float]] = []
+    ends: list[float] = []
+
+    def log(values: dict[str, float], step: int) -> None:
+        told.extend((step, values[name]) for name in ("train/loss", "eval/loss") if name in values)
+        ends.extend([values["eval/tuned"]] if "eval/tuned" in values else [])
+
+    monkeypatch.setitem(TRACKERS, "none", lambda run, config: Tracker(log, lambda text, step: None, lambda: None))
+
+    def followed(losses: list[float], tuned: float, events: list[Json]) -> list[tuple[int, float]]:
+        told.clear()
+        rows = [{"step": at, "loss": loss, "tokens": 1, "seconds": 0.0} for at, loss in enumerate(losses, 1)]
+        run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run.evaluations_file.write_text("".join(json.dumps({"step": at, "loss": 10 * losses[at - 1]}) + "\n" for at in (2, 4)))
+        run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
+        run.summary_file.write_text(json.dumps({"steps": len(losses), "loss": {"eval_base": 9.0, "eval_tuned": tuned}}))
+        follow(run, ["none"], lambda: True)
+        return list(told)
+
+    back = [{"time": 5.0, "event": "rolled_back", "step": 4, "to": 2}]
+    assert followed([1.0, 2.0, 8.0, 9.0], 3.0, []) == [(1, 1.0), (2, 2.0), (2, 20.0), (3, 8.0), (4, 9.0), (4, 90.0)]
+    assert followed([1.0, 2.0, 3.0, 4.0], 3.0, back) == [(3, 3.0), (4, 4.0), (4, 40.0)]
+    assert followed([1.0, 2.0, 3.0, 4.0], 3.0, back) == []
+    assert ends == [3.0]
+    assert followed([1.0, 2.0, 3.0, 4.0, 5.0], 2.0, back) == [(5, 5.0)]
+    assert ends == [3.0, 2.0]
 
 
 def test_a_trackers_own_variables_say_where_a_run_belongs(run: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,12 @@ from holdfast.config.config import Config
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import sequences
+from holdfast.run.timeline import Entry, add_entry
 from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
 from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues
-from holdfast.trainer.tasks.text.reference import Portions
+from holdfast.trainer.tasks.text.reference import Portions, Values
+from holdfast.trainer.tasks.text.task import budgets_of_order
 from support.architectures import TERMS
 from support.pairs import pairs_of
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
@@ -288,6 +291,58 @@ def test_rows_are_scored_with_those_beside_them_in_the_first_epoch_once_each_who
     again.task.compared.budget = compared.budget
     again.task.compared.score([int(row) for row in order])
     assert file.read_bytes() == next((tmp_path / "again").glob("reference-*.bin")).read_bytes()
+
+
+def test_reference_values_after_memory_ran_out_are_those_of_a_run_that_was_not_stopped(model: Path, tmp_path: Path) -> None:
+    """Rows are scored together as the timeline says for the step they are first due in, by a process from before and from after."""
+    whole, half, timeline = 400, 60, tmp_path / "timeline.jsonl"
+    first = {"threads": 1, "steps": 3, "samples": 6, "micro_batch_tokens": whole}
+    add_entry(timeline, Entry(1, first))
+
+    def begin(folder: Path, budget: int) -> Stand:
+        stand = stand_of(model, "dpo", folder)
+        compared = stand.task.compared
+        compared.budget, compared.budgets = budget, partial(budgets_of_order, timeline, len(compared.order), 2)
+        return stand
+
+    def asked(stand: Stand) -> list[int]:
+        compared, seen = stand.task.compared, list[int]()
+        score = compared._of_portion
+        compared._of_portion = lambda rows: (seen.append(len(rows)), score(rows))[1]
+        return seen
+
+    stand = begin(tmp_path / "on", whole)
+    assert stand.task.compared.values is not None, "cut as it was, before memory ran out"
+    order = [int(row) for row in stand.task.data.table.order(0)]
+    narrow = Portions(np.array(order), stand.task.data.sizes, half, packed=True)
+    assert len(narrow.of(order[-1])) < len(order), "the rows are too few to be cut"
+    timeline.write_text("")
+    add_entry(timeline, Entry(1, first | {"micro_batch_tokens": half}))
+    seen = asked(stand)
+    stand.compute(1, budget=half, rows=order[:2])
+    assert max(seen) == len(narrow.of(order[0])), "what does not fit is smaller at once, and not after a start"
+    stand.compute(2, budget=half, rows=order[2:])
+    other = begin(tmp_path / "killed", half)
+    other.compute(1, budget=half, rows=order[:2])
+    other = begin(tmp_path / "killed", half)
+    other.compute(2, budget=half, rows=order[2:])
+    (one,), (two,) = ((tmp_path / name).glob("reference-*.bin") for name in ("on", "killed"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_how_many_rows_are_scored_together_follows_the_timeline(tmp_path: Path) -> None:
+    timeline = tmp_path / "timeline.jsonl"
+    add_entry(timeline, Entry(1, {"threads": 1, "steps": 4, "samples": 8, "micro_batch_tokens": 40}))
+    add_entry(timeline, Entry(3, {"micro_batch_tokens": 10}))
+    budgets = budgets_of_order(timeline, 8, 2)
+    assert budgets.tolist() == [40] * 4 + [10] * 4
+    portions = Portions(np.arange(8), np.full(8, 10), budgets, packed=True)
+    assert [portions.of(row) for row in (0, 4, 5)] == [[0, 1, 2, 3], [4], [5]]
+    values = Values(portions, None, 8, 1, torch.device("cpu"))
+    values.compute([4], lambda rows: torch.ones(len(rows)))
+    values.cut(Portions(np.arange(8), np.full(8, 10), 80, packed=True))
+    values.compute([0], lambda rows: torch.zeros(len(rows)))
+    assert values.of([0, 4, 5]).tolist() == [0, 1, 0], "what is known stays"
 
 
 WRONG: list[tuple[Json, str]] = [

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def learned(self) -> dict[str, int]:
-        """Of the rows that are trained on: answers, learned, without_end, tool_calls_left_out, reasoning_left_out; empty for a table."""
+        """Of the kept rows, held-out ones too: answers, learned, without_end, tool_calls_left_out, reasoning_left_out; {} for a table."""
         return dict((self.rows or {}).get("learned", {}))
 
     @property

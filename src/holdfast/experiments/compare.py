@@ -7,74 +7,33 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from holdfast.base.errors import USAGE, Stop
-from holdfast.base.files import Json, read_json, read_lines
+from holdfast.base.files import Json
 from holdfast.base.units import counted
-from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES
-from holdfast.data.token_set.overlap import keys_of
-from holdfast.data.token_set.token_set import load_tokens, split
+from holdfast.experiments.run_facts import ENDS, read_run
 from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder, flat
-from holdfast.run.timeline import read_timeline, settings_of_process
 
 _FEWEST = 2  # steps: of fewer the noise is unknown
-_ENDS, _SIGMAS, _FASTER = 20, 3.0, 0.1  # last steps that are held against each other; standard errors; share of the speed
-_MACHINE = ("python", "memory_bytes", "torch", "gpus", "cuda", "rocm", "packages")
+_SIGMAS, _FASTER = 3.0, 0.1  # standard errors; share of the speed
+_PARTED = 1e-3  # share of the loss
 _OF_THE_SEED = ("train.seed",)
 _OF_THE_LOSS = ("train.objective", "preference.")  # keys that make a held-out loss another quantity
-
-_Keys: TypeAlias = npt.NDArray[np.int64]
-
-
-def facts_of(run: RunFolder) -> Json:
-    """Return what is known of a run: config, settings, data, machine, speed, memory, losses, incidents. None is unknown.
-
-    row_keys: a hash of each row's tokens, in their order, int64 [rows]; held_keys: of the held-out rows. order: samples of the last steps.
-    """
-    config = run.config()
-    plan, machine, summary = run.plan(), read_json(run.machine_file) or {}, read_json(run.summary_file) or {}
-    rows = [row for row in run.steps() if row.get("loss") is not None]
-    seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
-    settings = settings_of_process(read_timeline(run.timeline_file)).as_json()
-    keys = _row_keys(run, config)
-    beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from"}
-    return {
-        "config": flat(config.model_dump(mode="json", exclude={"run": True, "faults": True, "data": {"files", "held_out_files"}})),
-        "settings": {name: value for name, value in settings.items() if name not in beside} | {"env": flat(settings.get("env") or {})},
-        "data": {"sha256": plan.data_sha256, "rows": plan.rows.train, "held_out": plan.rows.held_out},
-        "row_keys": keys[0],
-        "held_keys": keys[1],
-        "model": plan.base.files if plan.base else None,
-        "machine": {name: machine.get(name) for name in _MACHINE},
-        "steps": rows[-1]["step"] if rows else 0,
-        "losses": [row["loss"] for row in rows],
-        "loss_steps": [row["step"] for row in rows],
-        "order": [row.get("samples") for row in rows[-_ENDS:]],
-        "tokens_per_second": round(tokens / seconds, 1) if seconds else None,
-        "peak_bytes": max((row["peak_bytes"] for row in rows), default=None),
-        "loss": {"first": rows[0]["loss"] if rows else None, "last": rows[-1]["loss"] if rows else None}
-        | {name: (summary.get("loss") or {}).get(name) for name in ("eval_base", "eval_tuned")},
-        "incidents": [f"step {one['step']}: {one['cause']}, {one['remedy']}" for one in summary.get("incidents") or ()],
-        "quarantined": len(list(read_lines(run.quarantine_file))),
-        "status": summary.get("status"),
-        "artifact_sha256": summary.get("artifact_sha256"),
-    }
-
-
-def _row_keys(run: RunFolder, config: Config) -> tuple[_Keys | None, _Keys | None]:
-    """Return a hash of each row's tokens, and of the held-out rows' alone; None where the rows are gone or are not of texts."""
-    try:
-        tokens = load_tokens(run.data_file)
-        keys = keys_of(tokens.ids, tokens.learned, tokens.starts).whole
-        return keys, keys[split(tokens, config.data, config.train.seed)[1]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None
+_NOT_OF_TOKENS = ("data.held_out", "data.weights", "data.rows_per_epoch")  # keys of the rows that leave the tokens of each as they are
+_OF_NO_LOSS = (  # keys that no training loss follows from
+    *("save.", "machine.memory_bytes", "machine.packages.triton", "machine.packages.amdsmi"),
+    *("train.memory_limit", "train.memory_reserve", "train.spot_check", "train.parts_in"),
+)
+_OF_THE_END = ("evaluate.",)  # keys of no loss, but for when a run ends
+_OF_ITS_RATE = (  # keys that another learning rate may follow from, by the number of steps
+    *("train.lr", "train.schedule", "train.warmup", "train.steps", "train.epochs", "train.until", "train.effective_batch"),
+    *("train.optimizer", "data"),
+)
+_RATE = "the learning rate from step"
 
 
 def _rows_differ(one: Json, other: Json) -> str:
@@ -142,6 +101,10 @@ def _differences(runs: Sequence[tuple[str, Json]]) -> Iterable[Json]:
                 yield {"what": key if part == "config" else f"{part}.{key}", "values": values}
     if _differ(facts["model"] for _, facts in runs):
         yield {"what": "model.files", "values": {name: _files(facts["model"]) for name, facts in runs}}
+    for what in ("was", "left_out"):
+        values = {name: facts.get(what) or None for name, facts in runs}
+        if _differ(values.values()):
+            yield {"what": {"was": "libraries before", "left_out": "quarantined.rows"}[what], "values": values}
     for what in ("steps", "loss", "tokens_per_second", "peak_bytes", "incidents", "quarantined", "status", "artifact_sha256"):
         values = {name: facts[what] for name, facts in runs}
         if _differ(values.values()):
@@ -167,14 +130,35 @@ def seed_band(runs: Sequence[tuple[str, Json]]) -> Json | None:
 
 
 def changed(one: Json, other: Json) -> list[str]:
-    """List what a person or a machine changed between two runs: keys of config, settings not derived from them, data, model, machine."""
+    """List what a person or a machine changed between two runs: keys of config, settings not derived from them, data, model, machine.
+
+    So is a learning rate that was another one where nothing says why: one was extended, or its rate changed on the way.
+    """
     found = [key for key in {**one["config"], **other["config"]} if one["config"].get(key) != other["config"].get(key)]
-    told = any(key.startswith("data.") or key == "train.max_tokens" for key in found)
+    if one["model"] is not None and one["model"] == other["model"]:
+        found = [key for key in found if key != "model"]  # the same files in another place
+    told = any((key.startswith("data.") and not key.startswith(_NOT_OF_TOKENS)) or key == "train.max_tokens" for key in found)
     if one["data"]["sha256"] != other["data"]["sha256"] and not told and (rows := _rows_differ(one, other)):
         found.append(rows)
     if one["model"] != other["model"] and "model" not in found:
         found.append("model")
-    return (found or _apart_in("settings", one, other)) + _apart_in("machine", one, other)
+    rate = "" if any(key.startswith(_OF_ITS_RATE) for key in found) else _rates_differ(one, other)
+    if all(key.startswith((*_OF_NO_LOSS, *_OF_THE_END)) for key in found):  # no setting follows from these
+        found += [key for key in _apart_in("settings", one, other) if not rate or key != "settings.lr_factor"]
+    found += [rate] if rate else []
+    was = [f"machine.packages.{key}" for key in {**one.get("was", {}), **other.get("was", {})}] if _was(one) != _was(other) else []
+    return found + _apart_in("machine", one, other) + was
+
+
+def _was(facts: Json) -> Json:
+    return dict(facts.get("was") or {})
+
+
+def _rates_differ(one: Json, other: Json) -> str:
+    """Say from which step on the learning rates of two runs differ; empty where they do not."""
+    a, b = one.get("rates") or {}, other.get("rates") or {}
+    first = min((step for step in a.keys() & b.keys() if not math.isclose(a[step], b[step], rel_tol=1e-9)), default=None)
+    return "" if first is None else f"{_RATE} {first} on"
 
 
 def _apart_in(part: str, one: Json, other: Json) -> list[str]:
@@ -184,7 +168,7 @@ def _apart_in(part: str, one: Json, other: Json) -> list[str]:
 
 def level(facts: Json) -> tuple[float, float]:
     """Return (mean loss of the last steps, its standard error)."""
-    last = facts["losses"][-_ENDS:]
+    last = facts["losses"][-ENDS:]
     if not last:
         return math.nan, math.inf
     return mean(last), (stdev(last) / math.sqrt(len(last)) if len(last) > 1 else math.inf)
@@ -199,7 +183,7 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
         yield {"cause": "none", "evidence": f"{pair} end with the same bits ({a['artifact_sha256'][:16]})"}
         return
     apart = _apart(a, b)
-    out = "" if a["quarantined"] == b["quarantined"] else f"; {a['quarantined']} and {b['quarantined']} rows were left out"
+    out = _left_out(a, b)
     if min(len(a["losses"]), len(b["losses"])) < _FEWEST:
         few = min(len(a["losses"]), len(b["losses"]))
         yield {"cause": "cannot be told", "evidence": f"{pair}: one has {counted(few, 'step')}, whose noise is unknown; {_told(what)}"}
@@ -224,10 +208,23 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
         yield {"cause": cause, "evidence": f"{pair}: {speeds[0]:,.0f} and {speeds[1]:,.0f} tokens/s; {told}"}
 
 
+def _left_out(a: Json, b: Json) -> str:
+    """Say that other rows were left out in one run than in the other; empty where they are the same."""
+    if a["quarantined"] != b["quarantined"]:
+        return f"; {a['quarantined']} and {b['quarantined']} rows were left out"
+    return (
+        ""
+        if a.get("left_out") == b.get("left_out")
+        else f"; other rows were left out ({', '.join(a['left_out'])}; {', '.join(b['left_out'])})"
+    )
+
+
 def _nothing_differs(pair: str, a: Json, b: Json) -> Json:
     """Say that nothing known differs between two runs, and how far their losses are the same."""
     one, other = (dict(zip(facts["loss_steps"], facts["losses"], strict=True)) for facts in (a, b))
     both = one.keys() & other.keys()
+    if not both:
+        return {"cause": "cannot be told", "evidence": f"{pair}: no step's loss is there of both; nothing known differs"}
     if all(one[step] == other[step] for step in both):
         return {
             "cause": "none",
@@ -237,13 +234,14 @@ def _nothing_differs(pair: str, a: Json, b: Json) -> Json:
 
 
 def _where_they_part(a: Json, b: Json) -> str:
-    """Say at which step the losses of two runs part; rows that one of them has lost may hide an earlier one."""
+    """Say at which step the losses of two runs are clearly apart first; rows that one of them has lost may hide an earlier one."""
     one, other = (dict(zip(facts["loss_steps"], facts["losses"], strict=True)) for facts in (a, b))
     both = [step for step in one if step in other]
-    parted = next((at for at, step in enumerate(both) if abs(one[step] - other[step]) > 1e-3 * abs(one[step])), None)
+    parted = next((at for at, step in enumerate(both) if abs(one[step] - other[step]) > _PARTED * abs(one[step])), None)
     if parted is None:
         return ""
-    return f"; they part at step {both[parted]}" + (" or before" if both[parted] - 1 != ([0, *both])[parted] else "")
+    before = " or before" if both[parted] - 1 != ([0, *both])[parted] else ""
+    return f"; first more than {_PARTED:.1%} apart at step {both[parted]}{before}"
 
 
 def _apart(a: Json, b: Json) -> str:
@@ -252,7 +250,7 @@ def _apart(a: Json, b: Json) -> str:
         return ""
     (x, dx), (y, dy) = level(a), level(b)
     noise, of = math.hypot(dx, dy), "of a run's own steps"
-    pairs = [one - other for one, other in zip(a["losses"][-_ENDS:], b["losses"][-_ENDS:], strict=False)]
+    pairs = [one - other for one, other in zip(a["losses"][-ENDS:], b["losses"][-ENDS:], strict=False)]
     if a["steps"] == b["steps"] and a.get("order") and a["order"] == b.get("order") and not _rows_differ(a, b):
         noise, of = stdev(pairs) / math.sqrt(len(pairs)), "of the same steps, one by one"
     if abs(x - y) <= max(_SIGMAS * noise, 1e-4 * abs(x)):
@@ -263,11 +261,13 @@ def _apart(a: Json, b: Json) -> str:
 def _named(what: list[str], a: Json, b: Json) -> str:
     if a["steps"] != b["steps"] and any(one["status"] != "finished" for one in (a, b)):
         return "one of them did not run to its end"
-    if a["steps"] != b["steps"] and not what:
+    none = _OF_NO_LOSS if a["steps"] != b["steps"] else (*_OF_NO_LOSS, *_OF_THE_END)
+    bears = [key for key in what if not key.startswith(none)]
+    if a["steps"] != b["steps"] and all(key.startswith(_RATE) for key in bears):
         return "how long they were trained"
-    if not what and (a["quarantined"] != b["quarantined"] or a["incidents"] != b["incidents"]):
+    if not bears and (_left_out(a, b) or a["incidents"] != b["incidents"]):
         return "incidents"
-    return _one([key for key in what if not key.startswith("machine.")] or what)
+    return _one([key for key in bears if not key.startswith("machine.")] or bears)
 
 
 def _one(keys: list[str]) -> str:
@@ -284,14 +284,12 @@ def _told(keys: list[str]) -> str:
 
 
 _SPEED_KEYS = ("threads", "precision", "attention", "packing", "micro_batch", "checkpointed", "liger", "ladder", "adapter.")
-OF_NO_SPEED = {
-    f"train.{key}" for key in ("lr", "schedule", "warmup", "weight_decay", "epsilon", "max_grad_norm", "seed", "steps", "epochs")
-}
+OF_NO_SPEED = ("lr", "schedule", "warmup", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed", "steps", "epochs", "until")
 
 
 def _of_speed(key: str) -> bool:
     known = key.startswith(("machine.", "settings.", "model", "train.")) or any(word in key for word in _SPEED_KEYS)
-    return known and key not in OF_NO_SPEED and not key.startswith("train.until")
+    return known and key.removeprefix("train.").split(".")[0] not in OF_NO_SPEED
 
 
 def _once(likely: list[Json]) -> list[Json]:
@@ -330,12 +328,3 @@ def _held_out_apart(one: tuple[str, Json], other: tuple[str, Json]) -> str:
 def _is_reference(facts: Json) -> bool:
     """Return whether a run's loss is held against the adapter it began from."""
     return OBJECTIVES[facts["config"].get("train.objective", "sft")].reference
-
-
-def read_run(run: RunFolder) -> Json:
-    """Read `facts_of` a folder that holds a run. Raises Stop."""
-    run.existing()
-    run.refuse_foreign()
-    if not run.plan_file.exists():
-        raise Stop(USAGE, f"{run.path} has no plan yet", "let the run begin first")
-    return facts_of(run)

@@ -36,6 +36,8 @@ def span(trouble: Trouble) -> int:
 def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Verdict:
     """Find what keeps a spike from coming: nothing at all (transient), samples left out (rows), a lower rate (setting); or uncertain.
 
+    Rows are accused where as many others left out do not keep it from coming: at a rate near the edge, any change may.
+
     `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step.
     """
 
@@ -57,8 +59,8 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
         around = [step for step in range(trouble.onset - BEFORE + 1, trouble.onset + 1) if step >= lab.step and step in steps]
         loudest = max(around, key=lambda step: steps[step].get("grad_norm") or 0.0, default=None)
         suspects = list(steps[loudest]["samples"]) if loudest is not None else []
-        if suspects and not without(suspects):
-            guilty = _smallest(suspects, without)
+        guilty = _smallest(suspects, without) if suspects and not without(suspects) else []
+        if guilty and all(without(others) for others in _as_many_others(guilty, suspects, lab.step, loudest, steps)):
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
             return lab.verdict("rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
@@ -83,6 +85,17 @@ def _rate_that_holds(level: Callable[[float], float], limit: float) -> float | N
             break
         held = (share, now) if now <= limit else None
     return held[0] if held else None
+
+
+def _as_many_others(guilty: list[int], suspects: list[int], first: int, loudest: int | None, steps: dict[int, Any]) -> list[list[int]]:
+    """Return as many other samples of the loudest step, and of steps beside it: where they help as well, it was not the rows.
+
+    first: the first step that is trained again.
+    """
+    near = sorted((step for step in steps if step >= first and step != loudest), key=lambda step: abs(step - (loudest or 0)))[: 2 * BEFORE]
+    elsewhere = [one for step in near for one in steps[step]["samples"] if one not in suspects]
+    same = [one for one in suspects if one not in guilty]
+    return [some[: len(guilty)] for some in (same, elsewhere) if some]
 
 
 def _smallest(suspects: list[int], without: Any) -> list[int]:

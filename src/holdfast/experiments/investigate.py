@@ -167,10 +167,19 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
         return None
     failed = lab.outcome(TrialChange(tuple(rows)))
     first = _traced(lab, rows, failed).get("first_nonfinite")
-    rest = "the step goes through without it" if left else "it is all the step has"
-    text = f"{seen}, {rest}{_where(first)}; {failure(failed)}{_in_fp32(lab, rows, failed)}"
+    them = ("it", "it is") if len(rows) == 1 else ("them", "they are")
+    rest = f"the step goes through without {them[0]}" if left else f"{them[1]} all the step has"
+    text = f"{seen}, {rest}{_where(first)}; {_ways(lab, blamed)}{_in_fp32(lab, rows, failed)}"
     cause = first["cause"] if first else None
     return lab.verdict("rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
+
+
+def _ways(lab: Lab, blamed: list[list[int]]) -> str:
+    """Say how culprits fail, each of them where they do so in several ways."""
+    ways = [failure(lab.outcome(TrialChange(tuple(rows)))) for rows in blamed]
+    if len(set(ways)) == 1:
+        return ways[0]
+    return "; ".join(f"{' and '.join(lab.sources(rows))}: {way}" for rows, way in zip(blamed, ways, strict=True))
 
 
 def _are_the_longest(lab: Lab, rows: list[int], left: list[int]) -> bool:

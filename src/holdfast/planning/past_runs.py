@@ -7,7 +7,7 @@ import hashlib
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -72,7 +72,7 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
     orders = read_launch_spec(run.attempt(max(run.attempts(), default=0)))
     each = f" in the first of {orders.ranks} processes" if orders and orders.ranks > 1 else ""
     say(f"memory: {gib(measured)} at its peak{each}, {gib(planned)} planned ({planned / measured - 1:+.0%})")
-    if plan.seconds and summary.get("wall_seconds"):
+    if plan.seconds and summary.get("wall_seconds") and summary.get("steps") == plan.steps:  # else it was extended, or ended early
         expected = f"{span(plan.seconds.low)} to {span(plan.seconds.high)}"
         say(f"wall time: {span(summary['wall_seconds'])}, {expected} expected")
     folder, took = cache_folder(os.environ), _took(run, config, plan, summary)
@@ -93,13 +93,13 @@ def _took(run: RunFolder, config: Config, plan: RunPlan, summary: Json) -> Json 
     tokens, seconds = sum(row["tokens"] for row in rows), sum(row["seconds"] for row in rows)
     tenths = statistics.quantiles([row["tokens"] / row["seconds"] for row in rows], n=10)
     rate = tokens / seconds
-    between = rows[-1]["time"] - rows[0]["time"] + rows[0]["seconds"]
+    between = _in_attempts(rows)
     lost = min(sum(one["seconds_to_recover"] or 0 for one in summary["incidents"]), wall)  # several may be recovered from at once
     end = next((event["seconds"] for event in run.events() if event["event"] == "final_evaluation_ended"), 0.0)
     created = next((event["seconds"] for event in run.events() if event["event"] == "run_created"), 0.0)
     starts = [event["time"] for event in run.events() if event["event"] == "attempt_started" and event["time"] <= rows[0]["time"]]
     # of the process that did the first step alone: what others lost before it is no loading
-    begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else wall - between - end
+    begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else wall - lost - between - end
     evaluated = read_evaluations(run)
     on_the_way = sum(row["seconds"] for row in evaluated if row["step"] < rows[-1]["step"])
     samples = sum(len(row.get("samples") or ()) for row in rows)
@@ -110,11 +110,17 @@ def _took(run: RunFolder, config: Config, plan: RunPlan, summary: Json) -> Json 
         "rate": [rate, min(rate, tenths[0]), max(rate, tenths[-1])],
         "begin": max(0.0, begin),
         "end": max(0.0, end - check * 2 * plan.rows.held_out * mean / rate),
-        "beside": max(0.0, (between - lost) / (seconds + on_the_way) - 1),
+        "beside": max(0.0, between / (seconds + on_the_way) - 1),
         "wall": wall,
         "lost": lost,
         "check": check,
     }
+
+
+def _in_attempts(rows: Sequence[Json]) -> float:
+    """Sum the seconds from each attempt's first step to its last: between two of them lies a failure, or a week until it was extended."""
+    firsts, lasts = ({row.get("attempt"): row for row in some} for some in (reversed(rows), rows))
+    return float(sum(lasts[number]["time"] - first["time"] + first["seconds"] for number, first in firsts.items()))
 
 
 def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:

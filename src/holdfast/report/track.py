@@ -143,8 +143,11 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
 
 
 def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, journal: Tail) -> Json:
-    """Send what is new since `known`; what is known then."""
-    now = dict(known)
+    """Send what is new since `known`, and what took the place of steps that were taken back; what is known then."""
+    now, events = dict(known), journal.new()[0]
+    for event in events:
+        if event["event"] == "rolled_back" and event["time"] > now.get("rolled_back", 0.0):
+            now |= {"rolled_back": event["time"], **{kind: min(now.get(kind, 0), event["to"]) for kind in ("step", "evaluated")}}
     rows = [row for row in steps.new()[0] if row["step"] > now.get("step", 0)]
     done = rows[-1]["step"] if rows else now.get("step", 0)
     held_out = [row for row in read_evaluations(run) if now.get("evaluated", 0) < row["step"] <= done]
@@ -159,7 +162,7 @@ def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, 
         now["read"] = reading["time"]
         for tracker in trackers:
             tracker.log({f"machine/{name}": value for name, value in figures(reading).items()}, done)
-    for event in journal.new()[0]:
+    for event in events:
         if event["event"] == "attempt_ended" and "decision" in event and event["time"] > now.get("incident", 0.0):
             now["incident"], now["incidents"] = event["time"], now.get("incidents", 0) + 1
             for tracker in trackers:
@@ -176,14 +179,15 @@ def incident(event: Json) -> str:
 
 
 def _final_losses(run: RunFolder, trackers: list[Tracker], known: Json) -> Json:
-    """Send what base and tuned model lose on the held-out rows, once."""
-    loss = (read_json(run.summary_file) or {}).get("loss") or {}
+    """Send what base and tuned model lose on the held-out rows, once for each end: a run that is extended has another one."""
+    summary, final = read_json(run.summary_file) or {}, known.get("final")
+    loss, reached = summary.get("loss") or {}, summary.get("steps", known.get("step", 0))
     values = {f"eval/{name}": float(loss[f"eval_{name}"]) for name in ("base", "tuned") if loss.get(f"eval_{name}") is not None}
-    if not values or known.get("final"):
+    if not values or (type(final) is int and final == reached):
         return known
     for tracker in trackers:
         tracker.log(values, known.get("step", 0))
-    return known | {"final": True}
+    return known | {"final": reached}
 
 
 def main(argv: list[str]) -> int:

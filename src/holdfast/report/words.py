@@ -107,9 +107,9 @@ def beyond(by_reason: Json, limit: str) -> list[str]:
 
 def early_end(summary: Json) -> str:
     """Say why the run ended before its last step; empty when it did not."""
-    if (until := summary.get("until")) and summary["status"] == "finished":
-        return f"ended at step {until['step']:,}: {until['reason']}" if until["reached"] else "no goal of train.until was reached"
     early = summary.get("stopped_early")
+    if (until := summary.get("until")) and summary["status"] == "finished" and (until["reached"] or not early):
+        return f"ended at step {until['step']:,}: {until['reason']}" if until["reached"] else "no goal of train.until was reached"
     if not early:
         return ""
     text = f"ended early after step {early['step']:,} of {early['steps']:,}: {early['without_improvement']} evaluations without improvement"

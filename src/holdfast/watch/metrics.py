@@ -22,7 +22,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Json], Any]]] = {
     "grad_norm": ("norm of its gradient", lambda row: row["grad_norm"]),
     "learning_rate": ("its learning rate", lambda row: row["lr"]),
     "tokens_per_second": ("tokens a second in the last committed step", lambda row: row["tokens_per_second"]),
-    "peak_bytes": ("most memory in use in the last committed step", lambda row: row["peak_bytes"]),
+    "peak_bytes": ("most memory in use up to the last committed step, since its process began", lambda row: row["peak_bytes"]),
     "last_step_timestamp_seconds": ("when the last step was committed", lambda row: row["last_step_time"]),
     "left_seconds": ("likely time to the end", lambda row: (row["seconds_left"] or {}).get("likely")),
 }

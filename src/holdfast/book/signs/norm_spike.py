@@ -16,7 +16,9 @@ def look(steps: Sequence[Json]) -> str | None:
     if len(norms) <= _BEFORE:
         return None
     usual, last = median(norms[:-1]), norms[-1]
-    return f"the gradient norm jumped to {last:.3g} from about {usual:.3g}; it is clipped" if last > _TIMES * usual > 0 else None
+    if not last > _TIMES * usual > 0:
+        return None
+    return f"the gradient norm jumped to {last:.3g} from about {usual:.3g}; what is above train.max_grad_norm is clipped"
 
 
 CARD = Sign(

@@ -19,6 +19,7 @@ from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.everything import ITEMS, announced, items
+from holdfast.experiments.compare import OF_NO_SPEED
 from holdfast.planning.duration import work_of
 from holdfast.report.check_page import check_page
 from holdfast.report.pages import write_page
@@ -32,7 +33,6 @@ from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast check examples/quickstart.yaml --only start,overfit"
 WORK = "preparing the run"
-_OF_NO_SPEED = {"lr", "steps", "epochs", "seed", "warmup", "schedule", "until"}
 _MARKS = {"passed": "ok", "failed": "FAILED", "unknown": "?"}
 
 
@@ -142,4 +142,4 @@ def _last_run(config: Config, file: Path) -> Json | None:
 def _computed(config: Config) -> Json:
     """Return the part of a config that the speed of a step follows from."""
     tree = config.model_dump(mode="json", include={"model", "adapter", "train", "preference"})
-    return tree | {"train": {key: value for key, value in tree["train"].items() if key not in _OF_NO_SPEED}}
+    return tree | {"train": {key: value for key, value in tree["train"].items() if key not in OF_NO_SPEED}}

@@ -24,8 +24,8 @@ from holdfast.run.timeline import Entry, read_timeline
 
 _REJECTS_SHOWN = 8
 _TAUGHT = {
-    "answers": "answers in the rows that are trained on",
-    "learned": "answers that are learned",
+    "answers": "answers in all rows that are kept, held-out ones too",
+    "learned": "answers that are learned, or measured where they are held out",
     "without_end": "of these without a token that ends them",
     "tool_calls_left_out": "turns whose tool calls are left out",
     "reasoning_left_out": "turns whose reasoning is left out",
@@ -189,6 +189,7 @@ def _data_rows(data: Json) -> list[tuple[str, str]]:
         return []
     rows = [("repaired" if kind == "mended" else kind, f"{data[kind]:,}") for kind in ("rows", "kept", "mended", "rejected")]
     rows += [(f"  {reason}", f"{count:,}") for reason, count in sorted(data["by_reason"].items())]
+    rows += [("of the kept ones held out", f"{held:,}")] if (held := (data.get("held_out") or {}).get("rows")) else []
     firsts = data.get("first_noted", {})
     for reason, count in data.get("notes", {}).items():
         first = firsts.get(reason)

@@ -215,7 +215,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
         reason = f"extended from {early['step'] if early else now.steps} steps"
         settings = {"steps": steps, "samples": samples, "patience_from": run.committed() + 1} | ({"behind": behind} if behind else {})
         add_entry(run.timeline_file, Entry(run.committed() + 1, settings, reason))
-        rates = _rate_jump(old.train, run.committed(), now.steps, steps)
+        rates = _rate_jump(old.train, run.committed(), now.steps, steps, now.lr_factor)
         run.event("extended", steps=steps, before=now.steps, learning_rate=rates)
         terminal.tell(f"extended from {now.steps:,} to {steps:,} steps; learning rate {rates}")
     run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
@@ -240,10 +240,10 @@ def _beside_length(changed: list[str]) -> list[str]:
     return [change for change in changed if not change.startswith(("train.epochs:", "train.steps:", "train.until"))]
 
 
-def _rate_jump(train: Train, committed: int, before: int, steps: int) -> str:
-    """Describe what extending does to the learning rate, whose schedule now ends later."""
+def _rate_jump(train: Train, committed: int, before: int, steps: int, factor: float) -> str:
+    """Describe what extending does to the learning rate, whose schedule now ends later. factor: of a rollback, or another rate since."""
     at = committed + 1
-    old, new = (learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
+    old, new = (factor * learning_rate(min(at, end), end, train.lr, train.schedule, train.warmup) for end in (before, steps))
     return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -35,11 +35,13 @@ class SequenceGroup:
 class ComparedLoss:
     """An objective on a model. folder: where reference values are kept; without one they are computed each time.
 
-    order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none.
+    order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none. budgets:
+    reads the tokens that are scored together at each place of it; as in the settings where there is none.
     start: the values that what is trained began with, where these are the reference.
     """
 
     order: Rows | None = None
+    budgets: Callable[[], Rows] | None = None
     start: StartValues | None = None
 
     def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
@@ -51,6 +53,7 @@ class ComparedLoss:
     def __call__(self, batch: TextBatch, group: SequenceGroup, step: int) -> tuple[Tensor, Tensor]:
         """Return (sum of the samples' losses, what was measured: [measures])."""
         task = self.task
+        self.follow(group.budget)
         self.score(list(batch.numbers))
         reference = self.values.of(list(batch.numbers)) if self.kind.reference else None
         drift = self._drift(group) if self.kind.drift else None
@@ -66,11 +69,20 @@ class ComparedLoss:
         if self.kind.reference:
             self.values.compute(numbers, self._of_portion)
 
+    def follow(self, budget: int) -> None:
+        """Cut anew what is to be scored together where micro-batches have become others, as memory ran out."""
+        if self.kind.reference and budget != self.budget and self.budgets is not None:
+            self.budget = budget
+            self.values.cut(self._portions())
+
+    def _portions(self) -> Portions:
+        order = np.empty(0, np.int64) if self.order is None else self.order
+        budget = self.budget if self.budgets is None or self.order is None else self.budgets()
+        return Portions(order, np.diff(self.task.tokens.starts), budget, self.task.packing)
+
     @cached_property
     def values(self) -> Values:
-        tokens = self.task.tokens
-        order = np.empty(0, np.int64) if self.order is None else self.order
-        portions = Portions(order, np.diff(tokens.starts), self.budget, self.task.packing)
+        tokens, portions = self.task.tokens, self._portions()
         return Values(portions, StoredValues(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
 
     def _of_portion(self, numbers: list[int]) -> Tensor:

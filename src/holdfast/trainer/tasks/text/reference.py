@@ -1,7 +1,9 @@
 """Log-probabilities of the rows under the model before training: computed when a step first asks for one, kept in the run folder.
 
 Each row is computed with those beside it in the first epoch, so its value does not depend on what it is asked for with: a file that is
-lost, or half written, is made again to the same bits.
+lost, or half written, is made again to the same bits. How many are computed together follows from the micro-batches of the step that they
+are first due in. Where memory ran out in that very step, its rows keep what they were given before, and get rounding of their own if the
+file is lost, too.
 """
 
 from __future__ import annotations
@@ -56,18 +58,22 @@ class StoredValues:
 
 
 class Portions:
-    """Rows in an order, cut into what one pass takes: `budget` tokens, of rows that are padded to the longest where they are not packed."""
+    """Rows in an order, cut into what one pass takes: `budget` tokens, of rows that are padded to the longest where they are not packed.
 
-    def __init__(self, order: Rows, lengths: Rows, budget: int, packed: bool) -> None:
+    budget: for all, or for each place of the order; that of its first row holds for a portion.
+    """
+
+    def __init__(self, order: Rows, lengths: Rows, budget: int | Rows, packed: bool) -> None:
         first = np.sort(np.unique(order, return_index=True)[1])  # a mixture draws a row more than once
-        self._order = order[first].tolist()
+        self._order, budgets = order[first].tolist(), np.broadcast_to(budget, len(order))[first].tolist()
         self._begins, self._of = list[int](), np.full(len(lengths), -1)
-        width = tokens = 0
+        width = tokens = allowed = 0
         for at, (row, length) in enumerate(zip(self._order, lengths[self._order].tolist(), strict=True)):
             width, tokens = max(width, length), tokens + length
-            if not self._begins or (tokens if packed else width * (at + 1 - self._begins[-1])) > budget:
+            if not self._begins or (tokens if packed else width * (at + 1 - self._begins[-1])) > allowed:
                 self._begins.append(at)
                 width = tokens = length
+                allowed = budgets[at]
             self._of[row] = len(self._begins) - 1
         self._begins.append(len(self._order))
 
@@ -94,14 +100,21 @@ class Values:
         self._values = torch.from_numpy(values).to(device)
         self._coming = deque[tuple[list[int], Tensor, Any]]()
 
+    def cut(self, portions: Portions) -> None:
+        """Score in these portions what is not known yet."""
+        self._portions = portions
+
     def compute(self, rows: list[int], score: Callable[[list[int]], Tensor]) -> None:
-        """Score those of the rows that are not known, with their portions. Waits for nothing."""
+        """Score those of the rows that are not known, with their portions. Waits for nothing. What is known stays as it is."""
         self._keep_come()
         for row in rows:
             if self._known[row]:
                 continue
             portion = self._portions.of(row)
             found = score(portion).view(-1, self._sequences)
+            if self._known[portion].any():  # in a portion of another cut
+                new = [at for at, one in enumerate(portion) if not self._known[one]]
+                portion, found = [portion[at] for at in new], found[new]
             self._values.index_copy_(0, on_device(torch.tensor(portion), self._device), found)
             self._known[portion] = True
             if self._kept is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,8 @@ from holdfast.data.token_set.length_bias import length_bias
 from holdfast.data.token_set.token_set import TokenSet, load_tokens
 from holdfast.run.adapter_folder import IS_REFERENCE
 from holdfast.run.folder import RunFolder
+from holdfast.run.sampling.shuffle import Rows
+from holdfast.run.timeline import read_timeline, settings_at
 from holdfast.trainer.common.device import prepare_torch
 from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.common.refuse import SHOWN, Refusal, put_in
@@ -53,6 +57,8 @@ class TextTask(TextModel):
     @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> TextTask:
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
+        if task.compared is not None and task.compared.order is not None and run.timeline_file.exists():
+            task.compared.budgets = partial(budgets_of_order, run.timeline_file, len(task.compared.order), config.train.effective_batch)
         begun = run.plan().start_adapter
         if begun and begun.get(IS_REFERENCE) and task.compared is not None:
             task.compared.start = StartValues.copied(task.trained)
@@ -117,6 +123,15 @@ class TextTask(TextModel):
     def state(self) -> dict[str, Tensor]:
         """Return what the step hooks keep; dropout is a hash of step and position, and the order of rows follows from the seed."""
         return self.step_hooks.state()
+
+
+def budgets_of_order(file: Path, rows: int, batch: int) -> Rows:
+    """Read from the timeline the micro-batch tokens of the step that each place of the first epoch's order is in: [rows]."""
+    entries = read_timeline(file)
+    found = np.full(rows, settings_at(entries, 1).micro_batch_tokens)
+    for step in sorted({entry.from_step for entry in entries if "micro_batch_tokens" in entry.settings}):
+        found[(step - 1) * batch :] = settings_at(entries, step).micro_batch_tokens
+    return found
 
 
 def refuse_other_weights(run: RunFolder, settings: Settings, digest: str) -> None:

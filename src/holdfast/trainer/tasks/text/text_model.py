@@ -138,6 +138,9 @@ class TextModel:
     def prepare_passes(self, batches: Sequence[TextBatch]) -> None:
         """Compute reference values, for which the adapter is switched off, or has other values."""
         if self.compared is not None:
+            for batch in batches:
+                if batch.group is not None:
+                    self.compared.follow(batch.group.budget)
             self.compared.score([number for batch in batches for number in batch.numbers])
 
     def loss_sum(self, batch: TextBatch, step: int) -> tuple[Tensor, Tensor]:
