@@ -120,7 +120,13 @@ class Place:
         assets = SimpleNamespace(model=self.work / "model", rows=rows)
         (self.work / "inbox").mkdir()
         write_rows(self.work / "inbox/1.jsonl", make_rows(40))
-        policy = {"name": "helper", "config": "new.yaml", "sources": [{"files": "inbox/*.jsonl"}], "round": {"rows": 40}, "folder": "learned"}
+        policy = {
+            "name": "helper",
+            "config": "new.yaml",
+            "sources": [{"files": "inbox/*.jsonl"}],
+            "round": {"rows": 40},
+            "folder": "learned",
+        }
         (self.work / "policy.yaml").write_text(json.dumps(policy | {"gate": {"rows": "other.jsonl", "margin": 0.5}}))
         train = {"steps": 6, "effective_batch": 4}
         for name in ("new", "done", "half"):
@@ -235,7 +241,9 @@ class Command:
                 short.append(f"half written: {half}")
         again = place.run(self.words)
         done_before = (
-            ("is there", "nothing is overwritten", "give another --out", "steps already") if done.returncode == self.code else ()
+            ("is there", "nothing is overwritten", "give another --out", "steps already", "in place already")
+            if done.returncode == self.code
+            else ()
         )  # it was done
         if again.returncode != self.code and not any(words in again.stderr for words in done_before):
             short.append(f"again: {again.returncode} {again.stderr[-600:]}")

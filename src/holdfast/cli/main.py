@@ -16,6 +16,7 @@ from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_mess
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
+from holdfast.base.sigterm import as_ctrl_c
 from holdfast.base.tasks import own_verbs
 from holdfast.base.versions import __version__
 from holdfast.cli.outputs import code_of_output, guard_outputs
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)
         work = getattr(arguments.verb_module, "WORK", "")  # of commands that say nothing of their own while they work
-        with working(work, as_json) if work else contextlib.nullcontext():
+        with as_ctrl_c(INTERRUPTED), working(work, as_json) if work else contextlib.nullcontext():
             code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
         _tell(inert(f"holdfast: {stop}"), sys.stderr)

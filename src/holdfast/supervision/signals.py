@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from holdfast.base import sigterm
 from holdfast.base.errors import INTERRUPTED
 from holdfast.data.workers.interrupts import Interrupts
 from holdfast.processes.tree import below
@@ -43,7 +44,8 @@ class StopSignals:
         StopSignals._newest = self
         sent, told = os.pipe()
         os.set_blocking(told, False)
-        if (before := signal.set_wakeup_fd(told, warn_on_full_buffer=False)) != -1:  # a thread's of ours, or a loop's, as in a notebook
+        before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        if before != -1 and not sigterm.is_ours(before):  # a thread's of this class, or a loop's, as in a notebook
             signal.set_wakeup_fd(before)
             os.close(sent)
             os.close(told)
