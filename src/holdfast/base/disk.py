@@ -122,7 +122,7 @@ def _tells_no_case(folder: Path) -> bool:
     """True if names that differ in case alone are one file there (macOS, most sticks and shares), as a name that is there shows."""
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):
-            names = set(os.listdir(place))
+            names = {entry.name for entry in place.iterdir()}
             for name in names:
                 if name.isascii() and name.swapcase() not in names:  # as it is where it has no letter
                     return os.path.lexists(place / name.swapcase())

@@ -54,7 +54,7 @@ def is_ours(descriptor: int) -> bool:
 @contextlib.contextmanager
 def _watched(heard: threading.Event, code: int) -> Iterator[None]:
     """Have a thread end the process where a signal is not heard while this lasts: Python hears none while a library is busy."""
-    global _told  # noqa: PLW0603  (a process has one such descriptor)
+    global _told
     sent, told = os.pipe()
     os.set_blocking(told, False)
     if (before := signal.set_wakeup_fd(told, warn_on_full_buffer=False)) != -1:  # a loop's, as in a notebook

@@ -122,7 +122,7 @@ def _per_value(arguments: argparse.Namespace, files: list[str]) -> tuple[int, Js
 def _file_names(values: list[str]) -> dict[str, str]:
     """Return a file name for each value, of characters every file system has; values without one are `none`.
 
-    Names that differ in case alone are one file on many disks, and one of more than 255 bytes, with what is added while it is written, on none.
+    Names that differ in case alone are one file on many disks, and one of more than 255 bytes, or nearly so many, is on none.
     """
     found: dict[str, str] = {}
     taken: set[str] = set()
