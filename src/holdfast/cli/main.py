@@ -16,12 +16,12 @@ from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_mess
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
-from holdfast.base.sigterm import as_ctrl_c
 from holdfast.base.tasks import own_verbs
 from holdfast.base.versions import __version__
 from holdfast.cli.outputs import code_of_output, guard_outputs
 from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
+from holdfast.terminal.sigterm import as_ctrl_c
 from holdfast.terminal.working import working
 
 VERBS = {

@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 
-from holdfast.base import sigterm
 from holdfast.base.errors import INTERRUPTED
 from holdfast.data.workers.interrupts import Interrupts
 from holdfast.processes.tree import below
+from holdfast.terminal import sigterm
 from holdfast.terminal.run_view import Terminal
 
 _PATIENCE_S = 3.0  # for a call into a library to come back

@@ -18,7 +18,7 @@ _told = -1  # where this process tells its thread of signals
 
 @contextlib.contextmanager
 def as_ctrl_c(code: int) -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt; where a library is busy (a tokenizer), the process leaves with `code` after a while.
+    """Have SIGTERM raise KeyboardInterrupt inside; where a library is busy (a tokenizer), the process leaves with `code` after a while.
 
     Changes nothing where somebody hears SIGTERM already, or where this is not the main thread.
     """

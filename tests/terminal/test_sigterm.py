@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from conftest import make_rows, write_rows
-from holdfast.base import sigterm
 from holdfast.cli.commands import models
 from holdfast.cli.main import main
 from holdfast.data.survey import clean as cleaning
 from holdfast.data.templates.budget import ending
 from holdfast.export import export as exporting
+from holdfast.terminal import sigterm
 from support.shipped import make_adapter
 
 
@@ -74,7 +74,7 @@ def test_an_export_that_is_ended_leaves_nothing_and_takes_away_what_a_killed_one
 
 _STUCK = """
 import ctypes, os, signal, sys
-from holdfast.base import sigterm
+from holdfast.terminal import sigterm
 sigterm.PATIENCE_S = 0.2
 with sigterm.as_ctrl_c(130):
     if sys.argv[1] == "fork" and os.fork() == 0:
