@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import make_rows, write_rows
+from conftest import make_rows, wait_until, write_rows
 from holdfast.cli.commands import models
 from holdfast.cli.main import main
 from holdfast.data.survey import clean as cleaning
@@ -20,6 +21,13 @@ from holdfast.data.templates.budget import ending
 from holdfast.export import export as exporting
 from holdfast.terminal import sigterm
 from support.shipped import make_adapter
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def end_here(*_: Any, **__: Any) -> Any:
@@ -73,7 +81,7 @@ def test_an_export_that_is_ended_leaves_nothing_and_takes_away_what_a_killed_one
 
 
 _STUCK = """
-import ctypes, os, signal, sys
+import hashlib, os, signal, sys
 from holdfast.terminal import sigterm
 sigterm.PATIENCE_S = 0.2
 with sigterm.as_ctrl_c(130):
@@ -82,17 +90,23 @@ with sigterm.as_ctrl_c(130):
         os._exit(7)
     if sys.argv[1] == "fork":
         raise SystemExit(os.waitpid(-1, 0)[1])
-    mutex, libc = ctypes.create_string_buffer(128), ctypes.CDLL(None)
-    libc.pthread_mutex_lock(mutex)
     print("stuck", flush=True)
-    libc.pthread_mutex_lock(mutex)
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)  # hours
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the mutex is Linux's")
+def computed(pid: int) -> float:
+    """Return the seconds of processor that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has computed is seen in /proc")
 def test_a_call_that_does_not_come_back_is_left_and_a_fork_ends_by_itself() -> None:
     with subprocess.Popen([sys.executable, "-c", _STUCK, ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None and child.stdout.readline() == "stuck\n"
+        before = computed(child.pid)
+        wait_until(lambda: computed(child.pid) >= before + 0.2)  # it is in the call: nothing else of it computes for so long
         child.send_signal(signal.SIGTERM)
         assert child.communicate()[1].strip() == "holdfast: interrupted" and child.returncode == 130
     done = subprocess.run([sys.executable, "-c", _STUCK, "fork"], capture_output=True, text=True, check=False)

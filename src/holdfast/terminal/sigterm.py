@@ -42,8 +42,7 @@ def as_ctrl_c(code: int) -> Iterator[None]:
         try:
             yield
         finally:
-            if signal.getsignal(signal.SIGTERM) == hear:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a command may have put another in its place
 
 
 def is_ours(descriptor: int) -> bool:
