@@ -91,3 +91,28 @@ def test_an_input_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["data", "clean", str(file), "--out", str(tmp_path / out), "--rejects", str(tmp_path / rejects)]) == 2
     assert says in capsys.readouterr().err
     assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("clean", "rows.jsonl", "--out", "ROWS.jsonl"), "is one of the inputs"),
+        (("clean", "rows.jsonl", "--out", "c.jsonl", "--rejects", "C.jsonl"), "is named twice"),
+        (("split", "rows.jsonl", "--into", "a.jsonl=0.5", "--into", "A.jsonl=0.5"), "is named twice"),
+        (("split", "rows.jsonl", "--into", "Rows.jsonl=0.5", "--into", "b.jsonl=0.5"), "is one of the inputs"),
+        (("sample", "rows.jsonl", "--rows", "2", "--out", "Rows.Jsonl"), "is one of the inputs"),
+        (("make", "--rows", "9", "--out", "m.jsonl", "--held-out", "M.jsonl"), "is named twice"),
+    ],
+)
+@pytest.mark.parametrize("blind", [True, False])
+def test_names_that_differ_in_case_alone_are_one_file_where_the_disk_says_so(
+    blind: bool, words: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", make_rows(40)).read_bytes()
+    monkeypatch.chdir(tmp_path)
+    if blind:
+        there = lambda path: any(path.name.lower() == entry.name.lower() for entry in path.parent.iterdir())  # noqa: E731
+        monkeypatch.setattr(os.path, "lexists", there)
+    code = main(["data", *words])
+    assert (code == 2 and says in capsys.readouterr().err) if blind else code in (0, 1)
+    assert (tmp_path / "rows.jsonl").read_bytes() == rows

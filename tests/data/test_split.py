@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import write_rows
+from conftest import make_rows, write_rows
 from holdfast.base.files import Json
 from holdfast.cli.main import main
 from holdfast.data.duplicates.keys import keys_of, lines_of
@@ -179,3 +180,13 @@ def test_what_cannot_be_done_is_said(
     assert main(["data", *given]) == code
     assert says in capsys.readouterr().err
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.jsonl", "rows.jsonl"]
+
+
+def test_a_value_has_a_file_of_its_own_on_every_disk(tmp_path: Path, call: Call) -> None:
+    """Also where case is not told apart, and a name may have 255 bytes."""
+    kinds = ["Apple", "apple", "APPLE", "\u00e9t\u00e9", "e\u0301te\u0301", "\U00020000" * 90]
+    rows = [row | {"kind": kinds[at % 6]} for at, row in enumerate(make_rows(12))]
+    answer = call("split", write_rows(tmp_path / "rows.jsonl", rows), "--per", "kind", "--out", tmp_path / "out")
+    names = [Path(name).name for name in answer["files"]]
+    assert [*answer["files"].values()] == [2] * 6 and len({unicodedata.normalize("NFC", name).casefold() for name in names}) == 6
+    assert sorted(names) == sorted(file.name for file in (tmp_path / "out").iterdir())

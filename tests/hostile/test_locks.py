@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,6 +20,7 @@ from holdfast.base import locks
 from holdfast.base.errors import Stop
 from holdfast.base.identity import alive, identify, myself
 from holdfast.base.locks import hold, holds
+from holdfast.cli.main import main
 from holdfast.processes import process
 from holdfast.processes.hang_timeout import Overdue
 from holdfast.processes.hanging import end_hanging
@@ -122,6 +124,28 @@ def test_a_lock_that_is_given_back_in_time_is_had(tmp_path: Path) -> None:
     with hold(tmp_path / "lock", wait=True) as ours:
         assert ours
     child.communicate()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("words", [("stop", "run"), ("attach", "run"), ("models", "promote", "name", "1"), ("move", "run", "--to", "away")])
+def test_a_file_system_without_locks_is_named(
+    words: tuple[str, ...], number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text("model: tiny\ndata: {files: rows.jsonl}\n")
+    (tmp_path / "run/run.json").write_text('{"id": "0123456789abcdef"}')
+    for name in ("supervisor.lock", "trainer.lock"):
+        (tmp_path / "run" / name).touch()
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    monkeypatch.chdir(tmp_path)
+
+    def flock(_descriptor: int, _how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main(list(words)) == 1
+    told = capsys.readouterr().err
+    assert f"the file system of {tmp_path}" in told and "gives no locks" in told and "mount it with locks" in told
 
 
 @pytest.mark.parametrize("value", [None, 7, "me", [], {}, {"pid": "1"}, {"pid": -1}, {"pid": 10**30}, {"pid": True}, {"pid": 1}])

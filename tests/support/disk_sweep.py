@@ -57,6 +57,8 @@ COMMANDS: dict[str, list[str]] = {
     "move": ["move", "done", "--to", "away"],
     "status": ["status", "done"],
     "models": ["models"],
+    "promote": ["models", "promote", "done", "1", "--force", "a trial"],
+    "learn": ["learn", "policy.yaml", "--rounds", "1"],
     "compare": ["compare", "done", "half", "--html", "compare.html"],
     "diagnose": ["diagnose", "done"],
     "plan": ["plan", "new.yaml", "--why", "why.html"],
@@ -65,10 +67,10 @@ COMMANDS: dict[str, list[str]] = {
     "run": ["run", "--run", "command", "--", "python", "train.py"],
     "rerun": ["run", "--run", "begun-run", "--", "python", "goes-on.py"],
 }
-TRAINS = ("train", "resume", "run", "rerun", "move")
+TRAINS = ("train", "resume", "run", "rerun", "move", "learn")
 _UNCOUNTED = "is unknown: its rows cannot be counted"
 _TIMES = {"seconds", "speed", "wall_seconds", "goodput", "tokens_per_second", "disk_free_bytes"}  # keys of an answer
-WITHOUT_RUNS = {"check", "clean", "show", "split", "sample", "diff", "make", "init", "plan", "doctor", "train", "run"}
+WITHOUT_RUNS = {"check", "clean", "show", "split", "sample", "diff", "make", "init", "plan", "doctor", "train", "run", "learn"}
 
 
 class Disk:
@@ -116,6 +118,16 @@ class Place:
         make_model(self.work / "model", rows, "test")
         (self.work / "train.py").write_text(_SCRIPT)
         assets = SimpleNamespace(model=self.work / "model", rows=rows)
+        (self.work / "inbox").mkdir()
+        write_rows(self.work / "inbox/1.jsonl", make_rows(40))
+        policy = {
+            "name": "helper",
+            "config": "new.yaml",
+            "sources": [{"files": "inbox/*.jsonl"}],
+            "round": {"rows": 40},
+            "folder": "learned",
+        }
+        (self.work / "policy.yaml").write_text(json.dumps(policy | {"gate": {"rows": "other.jsonl", "margin": 0.5}}))
         train = {"steps": 6, "effective_batch": 4}
         for name in ("new", "done", "half"):
             write_config(
@@ -229,7 +241,9 @@ class Command:
                 short.append(f"half written: {half}")
         again = place.run(self.words)
         done_before = (
-            ("is there", "nothing is overwritten", "give another --out", "steps already") if done.returncode == self.code else ()
+            ("is there", "nothing is overwritten", "give another --out", "steps already", "in place already")
+            if done.returncode == self.code
+            else ()
         )  # it was done
         if again.returncode != self.code and not any(words in again.stderr for words in done_before):
             short.append(f"again: {again.returncode} {again.stderr[-600:]}")

@@ -1,4 +1,4 @@
-"""Whether a disk takes bytes, judged by writing, since a quota shows in no figure; and having what was written reach it.
+"""Whether a disk takes bytes, judged by writing, since a quota shows in no figure; having what was written reach it; names of one file.
 
 What was not flushed, a file, a folder or its name, is gone after a power cut.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -103,3 +104,26 @@ def _flush(file: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def place_of(path: str | Path) -> object:
+    """Return what all names of one file have in common, be it there or not: links to it, and case where its folder tells none apart."""
+    real = Path(os.path.realpath(path))
+    if _tells_no_case(real.parent):
+        return unicodedata.normalize("NFC", str(real)).casefold()
+    try:
+        facts = real.stat()
+    except OSError:
+        return str(real)
+    return facts.st_dev, facts.st_ino
+
+
+def _tells_no_case(folder: Path) -> bool:
+    """True if names that differ in case alone are one file there (macOS, most sticks and shares), as a name that is there shows."""
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(OSError):
+            names = {entry.name for entry in place.iterdir()}
+            for name in names:
+                if name.isascii() and name.swapcase() not in names:  # as it is where it has no letter
+                    return os.path.lexists(place / name.swapcase())
+    return False

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ def refuse_what_is_no_file(path: Path) -> None:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove what killed processes of this machine had written of `path` by `replacing`."""
+    """Remove what killed processes of this machine had written of `path`, a file or a folder, under a temporary name with their number."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         writer = temporary.name.split(".")[-2]
         try:
@@ -85,7 +86,10 @@ def remove_abandoned(path: Path) -> None:
         except (ValueError, PermissionError):
             continue
         except ProcessLookupError:
-            temporary.unlink(missing_ok=True)
+            if temporary.is_dir() and not temporary.is_symlink():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:

@@ -27,22 +27,26 @@ def hold(lock: Path, wait: bool, tell: Tell | None = None) -> Iterator[bool]:
     """
     descriptor = lock_descriptor(lock)
     try:
-        yield _took(descriptor) or (wait and _waited(lock, descriptor, tell))
+        yield _took(lock, descriptor) or (wait and _waited(lock, descriptor, tell))
     finally:
         os.close(descriptor)
 
 
-def _took(descriptor: int) -> bool:
+def _took(lock: Path, descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock if it is free. Raises OSError, ENOLCK with the lock's name where its file system knows no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        number = errno.ENOLCK if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP) else error.errno
+        raise OSError(number, os.strerror(number or 0), str(lock)) from error
     return True
 
 
 def _waited(lock: Path, descriptor: int, tell: Tell | None) -> bool:
     began = time.monotonic()
-    while not _took(descriptor):
+    while not _took(lock, descriptor):
         waited = time.monotonic() - began
         if waited > _DEADLINE_S:
             raise Stop(BLOCKED, f"{lock} is still held after {waited:.0f} s, by {_who(lock)}", "end that process, then repeat the command")
@@ -68,12 +72,9 @@ def taken(lock: Path) -> bool:
             return False
         raise
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _took(lock, descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False
 
 
 def holds(pid: int, lock: Path) -> bool:

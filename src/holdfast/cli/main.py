@@ -21,6 +21,7 @@ from holdfast.base.versions import __version__
 from holdfast.cli.outputs import code_of_output, guard_outputs
 from holdfast.cli.parser import Parser, add_verbs
 from holdfast.run.outcomes import COMMAND_STATUS
+from holdfast.terminal.sigterm import as_ctrl_c
 from holdfast.terminal.working import working
 
 VERBS = {
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)
         work = getattr(arguments.verb_module, "WORK", "")  # of commands that say nothing of their own while they work
-        with working(work, as_json) if work else contextlib.nullcontext():
+        with as_ctrl_c(INTERRUPTED), working(work, as_json) if work else contextlib.nullcontext():
             code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
         _tell(inert(f"holdfast: {stop}"), sys.stderr)

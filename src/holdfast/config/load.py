@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from holdfast.base.disk import place_of
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.inert import refuse_unwritable_name
@@ -165,7 +166,7 @@ def _yaml_value(text: str) -> Any:
 def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     data = tree.get("data")
     problems = []
-    found: dict[Path, str] = {}
+    found: dict[object, str] = {}
     for key in ("files", "held_out_files"):
         files = data.get(key) if isinstance(data, dict) else None
         files = [files] if isinstance(files, str) else files if isinstance(files, list) else []
@@ -179,9 +180,9 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
             elif not path.is_file():
                 problems.append(f"data.{key}[{number}]: {name} is a pipe or a device; write its rows into a file first")
-            elif found.setdefault(path, f"{key}[{number}]") != f"{key}[{number}]":
-                why = "to draw its rows more often: data.weights" if found[path].startswith(key) else "rows that are learned judge nothing"
-                problems.append(f"data.{key}[{number}]: {name} is also in data.{found[path]}; {why}")
+            elif (first := found.setdefault(place_of(path), f"{key}[{number}]")) != f"{key}[{number}]":
+                why = "to draw its rows more often: data.weights" if first.startswith(key) else "rows that are learned judge nothing"
+                problems.append(f"data.{key}[{number}]: {name} is also in data.{first}; {why}")
     adapter = tree.get("adapter")
     start = adapter.get("start") if isinstance(adapter, dict) else None
     if isinstance(start, str) and find_path(start, folder) is None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
-from holdfast.base.files import Json, fsync_folder, sha256, write_json
+from holdfast.base.files import Json, fsync_folder, remove_abandoned, sha256, write_json
 from holdfast.base_model.folder import named_by_peft, stored_tensors, weight_files
 from holdfast.base_model.types import for_auto_peft
 from holdfast.data.tokens.codec import Codec
@@ -155,9 +155,10 @@ class staged:
     """A folder beside `out` that is gone at the end, unless it was given its name by then."""
 
     def __init__(self, out: Path) -> None:
-        self.folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+        self.out, self.folder = out, out.with_name(f".{out.name}.{os.getpid()}.tmp")
 
     def __enter__(self) -> Path:
+        remove_abandoned(self.out)  # of exports that were killed: gigabytes
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         return self.folder

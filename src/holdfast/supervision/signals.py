@@ -12,6 +12,7 @@ import time
 from holdfast.base.errors import INTERRUPTED
 from holdfast.data.workers.interrupts import Interrupts
 from holdfast.processes.tree import below
+from holdfast.terminal import sigterm
 from holdfast.terminal.run_view import Terminal
 
 _PATIENCE_S = 3.0  # for a call into a library to come back
@@ -43,7 +44,8 @@ class StopSignals:
         StopSignals._newest = self
         sent, told = os.pipe()
         os.set_blocking(told, False)
-        if (before := signal.set_wakeup_fd(told, warn_on_full_buffer=False)) != -1:  # a thread's of ours, or a loop's, as in a notebook
+        before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        if before != -1 and not sigterm.is_ours(before):  # a thread's of this class, or a loop's, as in a notebook
             signal.set_wakeup_fd(before)
             os.close(sent)
             os.close(told)

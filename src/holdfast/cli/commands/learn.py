@@ -7,7 +7,6 @@ killed at any moment: the same command goes on with it.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -48,7 +47,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     def tell(text: str) -> None:
         print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is trained is saved, and the same command goes on
     learner = Learner(policy, tell)
     learner.folder.mkdir(parents=True, exist_ok=True)
     with hold(learner.folder / ".lock", wait=False) as ours:

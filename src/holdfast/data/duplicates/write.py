@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from holdfast.base.disk import place_of
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.files import is_full, replacing
@@ -24,13 +24,13 @@ def refuse_outputs(outputs: list[Path], inputs: list[str], tables: Sequence[Path
 
     tables: outputs that are no JSON Lines.
     """
-    taken = {os.path.realpath(file): file for file in inputs}
+    taken = {place_of(file): file for file in inputs}
     for output in outputs:
         if output not in tables and output.suffix.lower() in _OTHER_FORMS:
             raise Stop(USAGE, f"{output}: rows are written as JSON Lines", f"name it {output.with_suffix('.jsonl')}")
         if output.is_dir():
             raise Stop(USAGE, f"{output} is a folder", "name a file in it")
-        place = os.path.realpath(output)
+        place = place_of(output)
         if place in taken:
             what = "one of the inputs, which are never overwritten" if taken[place] in inputs else "named twice"
             raise Stop(USAGE, f"{output} is {what}", "choose another name")

@@ -7,6 +7,7 @@ import importlib.util
 import time
 from pathlib import Path
 
+from holdfast.base.disk import place_of
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, is_full, replacing
@@ -117,7 +118,7 @@ def _refuse(arguments: argparse.Namespace) -> None:
     for name, file in inputs.items():
         if file is not None and not file.is_file():
             raise Stop(BLOCKED, f"{name} {file}: {'it is a folder' if file.is_dir() else 'no such file'}", "correct the path")
-        if file is not None and file.resolve() == arguments.out.resolve():
+        if file is not None and place_of(file) == place_of(arguments.out):
             raise Stop(USAGE, f"{arguments.out} is one of the inputs, which are never overwritten", "choose another name")
     if arguments.out.is_dir():
         raise Stop(USAGE, f"{arguments.out} is a folder", "name a file in it")

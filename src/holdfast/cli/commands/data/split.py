@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -119,12 +120,17 @@ def _per_value(arguments: argparse.Namespace, files: list[str]) -> tuple[int, Js
 
 
 def _file_names(values: list[str]) -> dict[str, str]:
-    """Return a file name for each value, of characters every file system has; values without one are `none`."""
+    """Return a file name for each value, of characters every file system has; values without one are `none`.
+
+    Names that differ in case alone are one file on many disks, and one of more than 255 bytes, or nearly so many, is on none.
+    """
     found: dict[str, str] = {}
+    taken: set[str] = set()
     for value in values:
-        name = re.sub(r"[^\w.-]+", "-", value).strip("-.")[:80] or "none"
-        while f"{name}.jsonl" in found.values():
+        name = re.sub(r"[^\w.-]+", "-", value).strip("-.")[:80].encode()[:200].decode(errors="ignore") or "none"
+        while unicodedata.normalize("NFC", name).casefold() in taken:
             name += "-"
+        taken.add(unicodedata.normalize("NFC", name).casefold())
         found[value] = f"{name}.jsonl"
     return found
 
