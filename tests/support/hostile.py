@@ -83,6 +83,8 @@ def prepared(what: str, config: Path, run: Path) -> str:
         except Stop as stop:
             assert stop.code in (1, 2) and len(str(stop)) < 20_000, f"{what}: {str(stop)[:500]}"
             return str(stop)
+        except PermissionError as error:  # which `main` answers; none that root meets
+            return str(error)
         except Exception as error:
             raise AssertionError(f"{what}: {type(error).__name__}: {error}\n{err.getvalue()[-500:]}") from error
     return ""
