@@ -1,4 +1,4 @@
-"""Mixtures of experts are planned as they are held: stacks of experts as wide as what is computed, and never in 4 or 8 bits."""
+"""Mixtures of experts are planned as they are held: stacks of experts as wide as what is computed, or in 4 and 8 bits where they can be."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from holdfast.base.errors import Stop
 from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.base_model.parts import in_stacks
 from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.planning.memory.arithmetic import footprint
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.memory.trained_size import trained_by_part
-from holdfast.trainer.model.load import loader
+from holdfast.trainer.model.load import load_base, loader
 from holdfast.trainer.model.trained.adapters import PeftAdapter
 from holdfast.trainer.model.trained.parts import parts_of
 from support.architectures import GQA
@@ -34,6 +35,7 @@ KINDS: dict[str, Any] = {
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**GQA, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8),
     "gpt_oss": lambda: transformers.GptOssConfig(**GQA, head_dim=8, num_local_experts=4, num_experts_per_tok=2),
 }
+OWN_PRODUCT = transformers.JetMoeConfig(**GQA, num_local_experts=4, num_experts_per_tok=2, kv_channels=16)
 ATTENTION = {"model.layers.0.self_attn.q_proj.weight": (32, 32), "model.embed_tokens.weight": (211, 32)}
 APART = {f"model.layers.0.block_sparse_moe.experts.{number}.w{at}.weight": (48, 32) for number in range(4) for at in (1, 2, 3)}
 STACKED = {"model.layers.0.mlp.experts.gate_up_proj": (4, 96, 32), "model.layers.0.mlp.experts.down_proj": (4, 32, 48)}
@@ -43,8 +45,8 @@ def config_of(model: str, **train: Any) -> Config:
     return Config.model_validate({"model": model, "data": {"files": "rows.jsonl"}, "adapter": {"r": 4}, "train": train})
 
 
-def facts(shapes: dict[str, tuple[int, ...]]) -> ModelFacts:
-    return ModelFacts(Path("m"), {"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 1}, shapes, 0, "BF16")
+def facts(shapes: dict[str, tuple[int, ...]], kind: str = "mixtral") -> ModelFacts:
+    return ModelFacts(Path("m"), {"model_type": kind, "hidden_size": 32, "num_hidden_layers": 1}, shapes, 0, "BF16")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,6 +65,28 @@ def test_a_mixture_of_experts_is_planned_with_its_stacks_as_wide_as_what_is_comp
     )
 
 
+@pytest.mark.parametrize(("kind", "form"), [("qwen3_moe", "nf4"), ("gpt_oss", "int8")])
+def test_experts_in_fewer_bits_are_planned_as_the_loaded_model_has_them(kind: str, form: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    loader_class = transformers.AutoModelForCausalLM
+    loader_class.from_config(KINDS[kind](), dtype=torch.bfloat16).save_pretrained(tmp_path / "model")
+    tree = {"model": "model", "data": {"files": "rows.jsonl"}, "adapter": {"r": 4}, "train": {"frozen": form, "max_tokens": 64}}
+    (tmp_path / "c.yaml").write_text(json.dumps(tree | {"train": tree["train"] | {"precision": "fp32", "attention": "eager"}}))
+    plan = json.loads(holdfast("plan", tmp_path / "c.yaml", "--json").stdout)
+    chosen = {"frozen": form, "dtype": "fp32", "attention": "eager", "steps": 1, "samples": 1, "threads": 1, "micro_batch_tokens": 64}
+    model = load_base(
+        Config.model_validate(tree | {"model": str(tmp_path / "model")}), Settings.model_validate(chosen), torch.device("cpu")
+    )[0]
+    bytes_held = 0
+    for parameter in model.parameters():
+        bytes_held += parameter.nbytes
+        if (state := getattr(parameter, "quant_state", None)) is not None:
+            bytes_held += state.absmax.nbytes + state.code.nbytes
+        elif (scales := getattr(parameter, "SCB", None)) is not None:
+            bytes_held += scales.nbytes
+    assert plan["bytes"]["weights"] == pytest.approx(bytes_held, rel=0.02)
+
+
 @pytest.mark.parametrize("shapes", [APART, STACKED], ids=["apart", "stacked"])
 def test_the_closed_form_counts_stacks_as_they_are_held(shapes: dict[str, tuple[int, ...]]) -> None:
     model = facts(ATTENTION | shapes)
@@ -71,20 +95,27 @@ def test_the_closed_form_counts_stacks_as_they_are_held(shapes: dict[str, tuple[
     weights = {precision: footprint(config_of("m"), model, precision, 64).fixed["weights"] for precision in ("fp32", "bf16")}
     rest = model.parameters() - stacked
     assert weights == {"fp32": 2 * rest + 4 * stacked, "bf16": 2 * model.parameters()}
+    linear = 32 * 32
+    few = footprint(config_of("m", frozen="nf4"), model, "fp32", 64)
+    assert few.fixed["weights"] == int(2 * (rest - linear) + 0.5625 * (linear + stacked))
+    assert few.fixed["workspace"] == footprint(config_of("m"), model, "fp32", 64).fixed["workspace"] + 4 * stacked * 2 // 3, (
+        "gate and up, widened"
+    )
 
 
 @pytest.mark.parametrize("form", ["nf4", "int8"])
 @pytest.mark.parametrize("shapes", [APART, STACKED], ids=["apart", "stacked"])
 def test_fewer_bits_are_refused_where_most_would_stay_in_16(form: str, shapes: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(Stop, match=rf"train.frozen {form} .* 7\d% of the weights of m are experts in stacks"):
-        as_it_comes(config_of("m", frozen=form), facts(ATTENTION | shapes))
-    as_it_comes(config_of("m", frozen="half"), facts(ATTENTION | shapes))
-    as_it_comes(config_of("m", frozen=form), facts(ATTENTION))
+        as_it_comes(config_of("m", frozen=form), facts(ATTENTION | shapes, "jetmoe"))
+    as_it_comes(config_of("m", frozen="half"), facts(ATTENTION | shapes, "jetmoe"))
+    as_it_comes(config_of("m", frozen=form), facts(ATTENTION, "jetmoe"))
+    as_it_comes(config_of("m", frozen=form), facts(ATTENTION | shapes))
 
 
 def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(KINDS["mixtral"]().to_dict()))
+    (tmp_path / "model" / "config.json").write_text(json.dumps(OWN_PRODUCT.to_dict()))
     (tmp_path / "c.yaml").write_text("model: model\ndata: {files: rows.jsonl}\nadapter: {r: 4}\ntrain: {frozen: nf4}\n")
     done = holdfast("plan", tmp_path / "c.yaml")
     assert done.returncode == 1 and "experts in stacks" in done.stderr, done.stderr
