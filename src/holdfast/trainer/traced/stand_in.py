@@ -30,21 +30,24 @@ from holdfast.trainer.model.frozen.quantised import QuantisedWeights
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.optim import optimizer
 from holdfast.trainer.optim.host_moments import PLACES
+from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 
+_WIDEN = loading.widen_constants
 _OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 
 
-def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> None:
+def stand_in(model: ModelFacts, ledger: Ledger, in_files: bool = False) -> None:
     """Build the base model from its config alone for the rest of this process.
 
-    mapped: its linear layers lie in files, which take nothing of the device; called when the model was made so.
+    in_files: its linear layers lie in files, which take nothing of the device; the log has a mark where the model was made so.
     """
     follow_fakes()
     auto = loading.loader(model)
-    made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, mapped), from_config=auto.from_config)
+    made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, ledger.log if in_files else None), from_config=auto.from_config)
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
     vars(loading)["hold_quantised"] = hold_unfilled
+    vars(loading)["widen_constants"] = partial(_widen_uncounted, ledger)
     dora.dequantize_module_weight = _dequantise
     vars(optimizer)["HostMoments"] = _Away
     if moe := module_if_there("transformers.integrations.moe"):
@@ -60,20 +63,31 @@ def follow_fakes() -> None:
 class _UnfilledModel:
     """In place of from_pretrained: the model that a config describes, with weights that have no values."""
 
-    def __init__(self, config: Json, auto: Any, mapped: Callable[[], None] | None) -> None:
-        self.config, self.auto, self.mapped = config, auto, mapped
+    def __init__(self, config: Json, auto: Any, log: Log | None) -> None:
+        self.config, self.auto, self.log = config, auto, log
 
     def __call__(self, _folder: Path, dtype: torch.dtype, attn_implementation: str, **loaded: Any) -> Any:
         about = transformers.AutoConfig.for_model(**self.config)
         model = self.auto.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
-        if self.mapped is not None:
+        if self.log is not None:
             for _, layer in quantised.layers_of(model):
                 nothing = torch.empty(1, dtype=layer.weight.dtype).expand(layer.weight.shape)
                 layer.weight = nn.Parameter(nothing, requires_grad=False)
-            self.mapped()
+            self.log.mark(MAPPED)
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
         return (model if there is None else model.to(there)), found
+
+
+def _widen_uncounted(ledger: Ledger, model: Any, *given: Any) -> None:
+    """Widen constants as a start does. The weights of its second model take no memory: of that one the constants alone are counted."""
+    ledger.counting = False
+    try:
+        _WIDEN(model, *given)
+    finally:
+        ledger.counting = True
+    for buffer in model.buffers():
+        ledger.count(buffer)
 
 
 class _Away:

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
 from holdfast.trainer.protocol.task import AnyTask
 from holdfast.trainer.step.step import compute_gradients, update
-from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
+from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
 HEAD = "output layer"  # where logits are made
@@ -55,8 +54,8 @@ def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[i
     inside = _Inside()
     padded = not settings.packing and len(set(lengths)) > 1
     ledger = Ledger(inside.where, padded=padded, threads=0 if card else settings.threads)
-    in_files = card and config.model and in_fewer_bits(model, settings) is not None
-    stand_in(model, partial(ledger.log.mark, MAPPED) if in_files else None)
+    in_files = bool(card and config.model and in_fewer_bits(model, settings) is not None)
+    stand_in(model, ledger, in_files)
     trace_for(card)
     of_shapes = _made_by(config)
     with FakeTensorMode(allow_non_fake_inputs=True), ledger:
