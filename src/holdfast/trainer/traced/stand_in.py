@@ -26,26 +26,31 @@ from holdfast.trainer.common.libraries import module_if_there
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.halves import held_linear, widened
+from holdfast.trainer.model.frozen.offloaded_layers import Near
 from holdfast.trainer.model.frozen.quantised import QuantisedWeights
+from holdfast.trainer.model.layers.lora import use_lean_lora
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.optim import optimizer
 from holdfast.trainer.optim.host_moments import PLACES
+from holdfast.trainer.tasks.text import text_model
 from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 
 _WIDEN = loading.widen_constants
 _OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 
 
-def stand_in(model: ModelFacts, ledger: Ledger, in_files: bool = False) -> None:
+def stand_in(model: ModelFacts, ledger: Ledger, in_files: bool = False, cut: bool = False) -> None:
     """Build the base model from its config alone for the rest of this process.
 
     in_files: its linear layers lie in files, which take nothing of the device; the log has a mark where the model was made so.
+    cut: as of one of several ranks that share its layers.
     """
     follow_fakes()
     auto = loading.loader(model)
     made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, ledger.log if in_files else None), from_config=auto.from_config)
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
+    vars(text_model)["use_lean_lora"] = partial(_use_lean_lora, cut)
     vars(loading)["hold_quantised"] = hold_unfilled
     vars(loading)["widen_constants"] = partial(_widen_uncounted, ledger)
     dora.dequantize_module_weight = _dequantise
@@ -77,6 +82,10 @@ class _UnfilledModel:
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
         return (model if there is None else model.to(there)), found
+
+
+def _use_lean_lora(shared: bool, model: nn.Module, half: torch.dtype | None, cut: bool, near: Near) -> int:
+    return use_lean_lora(model, half, cut=cut or shared, near=near)
 
 
 def _widen_uncounted(ledger: Ledger, model: Any, *given: Any) -> None:
