@@ -47,7 +47,9 @@ def stand_in(model: ModelFacts, ledger: Ledger, in_files: bool = False, cut: boo
     """
     follow_fakes()
     auto = loading.loader(model)
-    made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, ledger.log if in_files else None), from_config=auto.from_config)
+    made = SimpleNamespace(
+        from_pretrained=_UnfilledModel(model.config, auto, ledger.log if in_files else None), from_config=auto.from_config
+    )
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
     vars(text_model)["use_lean_lora"] = partial(_use_lean_lora, cut)
