@@ -26,13 +26,12 @@ from holdfast.trainer.common.libraries import module_if_there
 from holdfast.trainer.model import load as loading
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.halves import held_linear, widened
-from holdfast.trainer.model.frozen.offloaded_layers import Near
 from holdfast.trainer.model.frozen.quantised import QuantisedWeights
-from holdfast.trainer.model.layers.lora import use_lean_lora
+from holdfast.trainer.model.layers import lora
+from holdfast.trainer.model.layers.mixed import JoinedMatrix
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.optim import optimizer
 from holdfast.trainer.optim.host_moments import PLACES
-from holdfast.trainer.tasks.text import text_model
 from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 
 _WIDEN = loading.widen_constants
@@ -52,7 +51,7 @@ def stand_in(model: ModelFacts, ledger: Ledger, in_files: bool = False, cut: boo
     )
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
-    vars(text_model)["use_lean_lora"] = partial(_use_lean_lora, cut)
+    vars(lora)["JoinedMatrix"] = partial(_joined, cut)
     vars(loading)["hold_quantised"] = hold_unfilled
     vars(loading)["widen_constants"] = partial(_widen_uncounted, ledger)
     dora.dequantize_module_weight = _dequantise
@@ -86,8 +85,8 @@ class _UnfilledModel:
         return (model if there is None else model.to(there)), found
 
 
-def _use_lean_lora(shared: bool, model: nn.Module, half: torch.dtype | None, cut: bool, near: Near) -> int:
-    return use_lean_lora(model, half, cut=cut or shared, near=near)
+def _joined(shared: bool, layers: list[Any], half: torch.dtype, cut: bool, comes_and_goes: bool) -> JoinedMatrix:
+    return JoinedMatrix(layers, half, cut or shared, comes_and_goes)
 
 
 def _widen_uncounted(ledger: Ledger, model: Any, *given: Any) -> None:
