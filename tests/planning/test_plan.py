@@ -426,6 +426,17 @@ def test_a_library_that_train_stops_for_is_told_and_the_exit_code(
     assert says in capsys.readouterr().err
 
 
+def test_a_start_in_fp32_of_16_bit_files_is_planned_without_a_second_model() -> None:
+    """Its constants are widened beside a model without weights, of which a device holds nothing (tests/simulated/test_weights.py)."""
+    tree = {"model": "m", "data": {"files": "f"}, "adapter": {"r": 4}, "train": {"precision": "fp32"}}
+    with tracer() as child:
+        how = {"layers": None, "curve": False}
+        model, settings = ModelFacts(Path("m"), LLAMA, {}, 0, "BF16"), settings_with(device="cuda", attention="eager")
+        found = child.demand(Config.model_validate(tree), model, settings, [16], 16, how)
+    held = found.bytes["weights"] + found.bytes["adapter"] + found.bytes["gradients"] + found.bytes["optimizer"]
+    assert found.building <= 1.02 * held, (found.building, found.bytes)
+
+
 def test_an_adapter_that_is_the_reference_is_counted_where_its_values_wait() -> None:
     """The reference's values come to a card while it is computed with them; on a CPU they lie beside the run's own all the time."""
     model = ModelFacts(Path("m"), LLAMA, {}, 0, "BF16")

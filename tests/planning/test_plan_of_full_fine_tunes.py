@@ -119,10 +119,8 @@ def test_a_plan_of_several_ranks_says_the_same_everywhere(tmp_path: Path) -> Non
     cut = plan_run(Config.model_validate(tree | {"train": train | {"ranks": 4, "fsdp": True}}), machine, curve=True)
     layer = 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 640 * 256 + 2 * 256)
     rest = 2 * (2 * 512 * 256 + 256)
-    copies = (
-        2 * 8 * 8 * (2 * (256 + 256) + 2 * (256 + 128) + 3 * (256 + 640))
-    )  # of the adapter, in 16 bits, filled up to rank 8, whole on each rank
-    assert cut.plan.bytes.weights == pytest.approx(rest + 8 * layer / 4 + 2 * layer + copies, rel=0.02)
+    assert cut.plan.bytes.weights == pytest.approx(rest + 8 * layer / 4 + 2 * layer, rel=0.02), "no copies of the adapter stay"
+    assert cut.plan.bytes.workspace > whole.plan.bytes.workspace + 2 * 640 * 256, "gate and up lie there again, with the adapter"
     assert cut.plan.bytes.gradients == 4 * whole.plan.bytes.gradients, "three sums of branches beside the block"
     assert any("one of 4 ranks" in reason for reason in cut.plan.reasons)
     curve = cut.demand.curve or {}
@@ -131,7 +129,8 @@ def test_a_plan_of_several_ranks_says_the_same_everywhere(tmp_path: Path) -> Non
     facts = replace(cut.model, stored="BF16")
     lengths = {"max": 64, "mean": 64, "rows": 0, "step": 128}
     closed = make_plan(Config.model_validate(tree | {"train": train | {"ranks": 4, "fsdp": True}}), facts, machine, lengths)
-    assert closed.bytes.weights == pytest.approx(cut.plan.bytes.weights - copies, rel=0.02), "which counts the copies as the adapter"
+    assert closed.bytes.weights == pytest.approx(cut.plan.bytes.weights, rel=0.02)
+    assert closed.bytes.workspace >= 2 * (2 * 640 * 256)
     assert closed.bytes.gradients == pytest.approx(cut.plan.bytes.gradients, abs=4 * SCALAR)
     small = plan_run(Config.model_validate(tree | {"train": train}), machine, limit=(whole.plan.peak_bytes - layer) * 4 // 3).plan
     other = small.alternatives[-1]

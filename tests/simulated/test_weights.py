@@ -34,6 +34,7 @@ def test_weights_in_fewer_bits_take_of_a_card_what_is_held_and_one_matrix_on_the
         assert told[f"{name} restart"] <= told[f"{name} held"] + 0.2 * matrix, told
     for name in ("packed start", "packed measured"):
         assert told[name] <= told["packed held"] + 2.2 * matrix, told
+    assert told["fp32 start"] <= told["fp32 held"] + 0.2 * matrix, told
     all_wide = told["measured"]
     assert told["nf4-bf16 start"] < 0.4 * all_wide, told
     assert told["measured as held"] <= 0.5 * all_wide and told["measured as held, 16-bit matrices read"] <= 4, told

@@ -78,6 +78,12 @@ def starts(folder: str, kind: str, dtype: str, told: dict[str, int], double: boo
     quantised._own = own
 
 
+def widened_later(folder: str, told: dict[str, int]) -> None:
+    """Files of 16 bits whose products are in fp32: its constants are widened beside a model without weights."""
+    model, told["fp32 held"], told["fp32 start"] = at_most(lambda: loaded(folder, CARD, dtype="fp32"))
+    assert next(model.parameters()).dtype == torch.bfloat16
+
+
 def packed(folder: str, told: dict[str, int]) -> None:
     """A model that comes in 4 bits is never widened, to train and to measure."""
     model, told["packed held"], told["packed start"] = at_most(lambda: loaded(folder, CARD, frozen="nf4", dtype="bf16"))
@@ -153,6 +159,7 @@ if __name__ == "__main__":
     told: dict[str, int] = {}
     for kind, dtype in (("nf4", "bf16"), ("nf4", "fp32"), ("int8", "bf16"), ("fp4", "fp16")):
         starts(sys.argv[1], kind, dtype, told, double=kind == "fp4")
+    widened_later(sys.argv[1], told)
     packed(sys.argv[2], told)
     measured(sys.argv[1], told)
     measured_as_held(sys.argv[1], told)

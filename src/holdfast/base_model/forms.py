@@ -11,6 +11,7 @@ from holdfast.base.files import Json
 _MOST_ENTRIES = 50_000  # of a config.json, whatever stands in what; names of labels make some 20,000
 _MOST_LAYERS = 1000
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # linear layers of a module that are given the same tensor
 SIZES = {  # of config.json: what a model's size follows from, and what it can sensibly be
     ("hidden_size", "n_embd", "d_model"): (1, 1 << 17),
     LAYERS: (1, _MOST_LAYERS),

@@ -54,7 +54,7 @@ def make_plan(config: Config, model: ModelFacts, machine: Json, lengths: Json, f
     need = footprint(config, model, precision, int(lengths["max"]), attends, begins_fused(config, precision, machine))
     pieces = attends or config.cuts_trained  # frozen layers that are cut save nothing on a CPU
     if pieces and config.train.fsdp and (ranks := ranks_of(config.train, machine)) > 1:
-        need = (in_pieces if config.cuts_trained else cut_between)(need, model, ranks)
+        need = in_pieces(need, model, ranks) if config.cuts_trained else cut_between(need, model, ranks, precision != "fp32")
     away = layers_bytes(config, model, precision) if attends and config.train.offload == "layers" else 0
     need = kept_away(need, away) if away else need
     away *= ranks_of(config.train, machine)

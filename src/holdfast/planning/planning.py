@@ -237,7 +237,7 @@ class Planner:
         return probe.bf16_speed if probe else None
 
     def _how(self, layers: int | None, curve: bool) -> Json:
-        return {"layers": layers, "curve": curve, "plain_attention": not self.fused_attention}
+        return {"layers": layers, "curve": curve, "plain_attention": not self.fused_attention, "cut": self._pieces() > 1}
 
     @property
     def cut(self) -> int:

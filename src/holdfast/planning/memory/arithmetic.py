@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.forms import SIBLINGS
 from holdfast.base_model.packed import packed_as
 from holdfast.base_model.parts import in_stacks
 from holdfast.config.choices.frozen_formats import NESTED_SAVES
@@ -194,11 +195,25 @@ def _logit_on_a_card(config: Config, model: ModelFacts, mixed: bool) -> tuple[in
     return (6, 10) if mixed else (4, 8)
 
 
-def cut_between(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:
-    """Return the footprint of one of `ranks` that shard each layer: beside its shard two whole layers, one computed and one on its way."""
+def cut_between(need: Footprint, model: ModelFacts, ranks: int, mixed: bool) -> Footprint:
+    """Return the footprint of one of `ranks` that shard each layer: beside its shard two whole layers, one computed and one on its way.
+
+    mixed: with products in 16 bits, for each of which the matrices that are given one input lie there once more, with the adapter in them.
+    """
     weights = need.fixed["weights"]
     layers = weights * sum(map(math.prod, model.linear().values())) // max(1, model.parameters())
-    return _with_pieces(need, layers, layers // ranks)
+    workspace = need.fixed.get("workspace", 0) + (2 * _largest_group(model) if mixed else 0)
+    return _with_pieces(replace(need, fixed=need.fixed | {"workspace": workspace}), layers, layers // ranks)
+
+
+def _largest_group(model: ModelFacts) -> int:
+    """Return the numbers in the largest linear layer, or in the largest layers that are given one input."""
+    groups: dict[str, int] = {}
+    for name, shape in model.linear().items():
+        parent, _, own = name.rpartition(".")
+        group = next((f"{parent} {names[0]}" for names in SIBLINGS if own in names), name)
+        groups[group] = groups.get(group, 0) + math.prod(shape)
+    return max(groups.values(), default=0)
 
 
 def in_pieces(need: Footprint, model: ModelFacts, ranks: int) -> Footprint:

@@ -104,11 +104,11 @@ def told(config: Config, model: ModelFacts, case: Json) -> Json:
 def _trace_step(model: ModelFacts, config: Config, settings: Settings, case: Json) -> StepTrace:
     """Trace a step; padded where samples of this architecture cannot share a row, as a run finds by trying."""
     try:
-        return trace(model, config, settings, case["lengths"], case["labels"])
+        return trace(model, config, settings, case["lengths"], case["labels"], case.get("cut", False))
     except NotImplementedError:
         if not settings.packing:
             raise
-    return trace(model, config, settings.model_copy(update={"packing": False}), case["lengths"], case["labels"])
+    return trace(model, config, settings.model_copy(update={"packing": False}), case["lengths"], case["labels"], case.get("cut", False))
 
 
 def _failed(error: Exception) -> Json:

@@ -41,8 +41,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes a log of all that is allocated while it is entered.
 
     place: says where the step is, for `made_by`; padded: a mask that is asked for is not all true;
-    threads: of a CPU; 0 on a card, whose products take nothing for themselves.
+    threads: of a CPU; 0 on a card, whose products take nothing for themselves. What is made while not `counting` takes nothing.
     """
+
+    counting = True
 
     def __init__(self, place: Callable[[], str] = str, padded: bool = False, threads: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -59,6 +61,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __exit__(self, *error: Any) -> None:
         FakeTensor.tolist = self._tolist  # type: ignore[method-assign]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def count(self, tensor: Tensor) -> None:
+        """Count a tensor that was made while nothing was counted."""
+        self._keep(tensor, "made before")
 
     def number(self, tensor: Tensor) -> int | None:
         """Return the number of the block that a tensor lies in; None for an unknown one."""
@@ -85,7 +91,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _keep(self, tensor: Tensor, name: str) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key not in self.numbers:
+        if self.counting and key not in self.numbers:
             number = self.numbers[key] = self._take(storage.nbytes(), name)
             weakref.finalize(storage, self._drop, key, number)
 

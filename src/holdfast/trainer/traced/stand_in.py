@@ -28,24 +28,33 @@ from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.experts import multiply_held
 from holdfast.trainer.model.frozen.halves import held_linear, widened
 from holdfast.trainer.model.frozen.quantised import QuantisedWeights
+from holdfast.trainer.model.layers import lora
+from holdfast.trainer.model.layers.mixed import JoinedMatrix
 from holdfast.trainer.model.trained import choose
 from holdfast.trainer.optim import optimizer
 from holdfast.trainer.optim.host_moments import PLACES
+from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
 
+_WIDEN = loading.widen_constants
 _OUTER_BLOCK = 256  # scales that share one, where scales are quantised, too
 
 
-def stand_in(model: ModelFacts, mapped: Callable[[], None] | None = None) -> None:
+def stand_in(model: ModelFacts, ledger: Ledger, in_files: bool = False, cut: bool = False) -> None:
     """Build the base model from its config alone for the rest of this process.
 
-    mapped: its linear layers lie in files, which take nothing of the device; called when the model was made so.
+    in_files: its linear layers lie in files, which take nothing of the device; the log has a mark where the model was made so.
+    cut: as of one of several ranks that share its layers.
     """
     follow_fakes()
     auto = loading.loader(model)
-    made = SimpleNamespace(from_pretrained=_UnfilledModel(model.config, auto, mapped), from_config=auto.from_config)
+    made = SimpleNamespace(
+        from_pretrained=_UnfilledModel(model.config, auto, ledger.log if in_files else None), from_config=auto.from_config
+    )
     loading.loader = lambda _facts: made  # type: ignore[assignment]
     loading.read_model = choose.read_model = lambda model, _known=model: _known  # type: ignore[attr-defined,misc]
+    vars(lora)["JoinedMatrix"] = partial(_joined, cut)
     vars(loading)["hold_quantised"] = hold_unfilled
+    vars(loading)["widen_constants"] = partial(_widen_uncounted, ledger)
     dora.dequantize_module_weight = _dequantise
     vars(optimizer)["HostMoments"] = _Away
     if moe := module_if_there("transformers.integrations.moe"):
@@ -61,20 +70,35 @@ def follow_fakes() -> None:
 class _UnfilledModel:
     """In place of from_pretrained: the model that a config describes, with weights that have no values."""
 
-    def __init__(self, config: Json, auto: Any, mapped: Callable[[], None] | None) -> None:
-        self.config, self.auto, self.mapped = config, auto, mapped
+    def __init__(self, config: Json, auto: Any, log: Log | None) -> None:
+        self.config, self.auto, self.log = config, auto, log
 
     def __call__(self, _folder: Path, dtype: torch.dtype, attn_implementation: str, **loaded: Any) -> Any:
         about = transformers.AutoConfig.for_model(**self.config)
         model = self.auto.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
-        if self.mapped is not None:
+        if self.log is not None:
             for _, module, own in list(quantised.matrices_of(model)):
                 weight = getattr(module, own)
                 setattr(module, own, nn.Parameter(torch.empty(1, dtype=weight.dtype).expand(weight.shape), requires_grad=False))
-            self.mapped()
+            self.log.mark(MAPPED)
         there = loaded.get("device_map", {}).get("")
         found: Json = {"mismatched_keys": set(), "missing_keys": set(), "unexpected_keys": set()}
         return (model if there is None else model.to(there)), found
+
+
+def _joined(shared: bool, layers: list[Any], half: torch.dtype, cut: bool, comes_and_goes: bool) -> JoinedMatrix:
+    return JoinedMatrix(layers, half, cut or shared, comes_and_goes)
+
+
+def _widen_uncounted(ledger: Ledger, model: Any, *given: Any) -> None:
+    """Widen constants as a start does. The weights of its second model take no memory: of that one the constants alone are counted."""
+    ledger.counting = False
+    try:
+        _WIDEN(model, *given)
+    finally:
+        ledger.counting = True
+    for buffer in model.buffers():
+        ledger.count(buffer)
 
 
 class _Away:

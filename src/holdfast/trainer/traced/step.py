@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from holdfast.trainer.optim.choose import optimizer_of
 from holdfast.trainer.optim.optimizer import Elementwise, FlatOptimizer
 from holdfast.trainer.protocol.task import AnyTask
 from holdfast.trainer.step.step import compute_gradients, update
-from holdfast.trainer.traced.ledger import MAPPED, Ledger, Log
+from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.stand_in import stand_in
 
 HEAD = "output layer"  # where logits are made
@@ -49,14 +48,17 @@ class StepTrace:
     parts: PartCounts
 
 
-def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int) -> StepTrace:
-    """Trace a step of samples of these `lengths`, of whose tokens `labels` are learned, in micro-batches as the settings have them."""
+def trace(model: ModelFacts, config: Config, settings: Settings, lengths: list[int], labels: int, cut: bool = False) -> StepTrace:
+    """Trace a step of samples of these `lengths`, of whose tokens `labels` are learned, in micro-batches as the settings have them.
+
+    cut: ranks share the frozen layers, which are whole here, so a matrix with the adapter in it is made anew for each product.
+    """
     card, device = settings.device == "cuda", torch.device("cpu")
     inside = _Inside()
     padded = not settings.packing and len(set(lengths)) > 1
     ledger = Ledger(inside.where, padded=padded, threads=0 if card else settings.threads)
-    in_files = card and config.model and in_fewer_bits(model, settings) is not None
-    stand_in(model, partial(ledger.log.mark, MAPPED) if in_files else None)
+    in_files = bool(card and config.model and in_fewer_bits(model, settings) is not None)
+    stand_in(model, ledger, in_files, cut)
     trace_for(card)
     of_shapes = _made_by(config)
     with FakeTensorMode(allow_non_fake_inputs=True), ledger:

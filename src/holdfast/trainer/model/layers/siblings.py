@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from holdfast.base_model.forms import SIBLINGS
 from holdfast.trainer.model.frozen.halves import held_linear
 from holdfast.trainer.model.frozen.offloaded_layers import Near, everywhere
 from holdfast.trainer.model.layers.dropout import StatelessDropout
 
-_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # children that are given the same tensor
 AnyGroup = TypeVar("AnyGroup", bound="SiblingGroup")
 
 
@@ -72,7 +72,7 @@ def group_siblings(
     left: dict[int, Any] = {id(layer): layer for layer in layers}
     groups: list[AnyGroup] = []
     for parent in model.modules():
-        for names in _SIBLINGS:
+        for names in SIBLINGS:
             found = [layer for name in names if id(layer := getattr(parent, name, None)) in left]
             if len(found) > 1 and alike(found):
                 with near(*found):
