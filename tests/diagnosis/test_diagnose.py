@@ -463,14 +463,14 @@ def _what_helps(error: str, *frames: str) -> str:
 
 def test_a_renamed_argument_is_told_with_its_new_name_and_place_and_never_with_a_newer_package() -> None:
     renamed = {
-        "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'": "write eval_strategy (train.py:11)",
-        "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'. Did you mean 'max_length'?": "write max_length (",
-        "TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'": "pip install 'trl==0.15.*'",
-        "TypeError: Mine.compute_loss() got an unexpected keyword argument 'num_items_in_batch'": "num_items_in_batch=None or **kwargs",
-        "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'overwrite_output_dir'": "delete overwrite_output_dir",
+        "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'": "write eval_strategy (train.py:11)",
+        "SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'. Did you mean 'max_length'?": "write max_length (",
+        "SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'": "pip install 'trl==0.15.*'",
+        "Mine.compute_loss() got an unexpected keyword argument 'num_items_in_batch'": "num_items_in_batch=None or **kwargs",
+        "TrainingArguments.__init__() got an unexpected keyword argument 'overwrite_output_dir'": "delete overwrite_output_dir",
     }
     for error, wanted in renamed.items():
-        told = _what_helps(error, "train.py")
+        told = _what_helps(f"TypeError: {error}", "train.py")
         assert wanted in told and "-U" not in told, told
 
 
