@@ -258,3 +258,24 @@ def test_a_plan_without_its_rows_names_the_near_file_and_leads_to_no_command_tha
     (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
     assert "row.jsonl: no such file; did you mean " in told and "rows.jsonl?" in told
     assert "holdfast check" not in told and "holdfast train" not in told
+
+
+def test_a_config_of_texts_given_to_the_row_check_is_answered_with_the_command_that_reads_rows_as_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = BASE | {"data": {"files": "my rows.jsonl", "format": "chat", "fields": {"messages": "talk"}}, "train": {"objective": "dpo"}}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(pairs))
+    (tmp_path / "my rows.jsonl").write_text("")
+    assert main(["data", "check", "--config", "a.yaml"]) == 2
+    wanted = (
+        f"holdfast data check '{tmp_path.resolve()}/my rows.jsonl' --objective dpo --format chat --field messages=talk --max-tokens 512"
+    )
+    assert wanted in capsys.readouterr().err
+
+
+def test_an_empty_value_is_told_as_yaml_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: tiny\ndata: {files: rows.jsonl}\ntrain: {seed: }\n")
+    with pytest.raises(Stop, match=r"train\.seed: null: ") as refused:
+        load_config(tmp_path / "a.yaml")
+    assert "None" not in str(refused.value)
