@@ -279,3 +279,15 @@ def test_an_empty_value_is_told_as_yaml_writes_it(tmp_path: Path) -> None:
     with pytest.raises(Stop, match=r"train\.seed: null: ") as refused:
         load_config(tmp_path / "a.yaml")
     assert "None" not in str(refused.value)
+
+
+def test_the_row_check_says_that_tokens_of_a_pair_are_those_of_both_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text("prompt;chosen;rejected\nWhat is it?;A tree;A bird\n")
+    assert main(["data", "check", "pairs.csv", "--objective", "dpo", "--workers", "1"]) == 0
+    assert "; a pair, its prompt with either answer: min " in capsys.readouterr().out
+    (tmp_path / "plain.csv").write_text("prompt;completion\nWhat is it?;A tree\n")
+    assert main(["data", "check", "plain.csv", "--workers", "1"]) == 0
+    assert "; a row: min " in capsys.readouterr().out
