@@ -100,3 +100,4 @@ def test_what_is_for_texts_refuses_a_table(assets: SimpleNamespace, tmp_path: Pa
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(TEXT | {"data": {"files": "t.csv"}}))
     done = holdfast("data", "check", "--config", tmp_path / "text.yaml")
     assert done.returncode == 2 and "is of a language model (task: text)" in done.stderr
+    assert "t.csv --max-tokens 512" in done.stderr, "the command that looks at its rows as it reads them"

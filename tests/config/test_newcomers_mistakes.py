@@ -258,3 +258,36 @@ def test_a_plan_without_its_rows_names_the_near_file_and_leads_to_no_command_tha
     (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
     assert "row.jsonl: no such file; did you mean " in told and "rows.jsonl?" in told
     assert "holdfast check" not in told and "holdfast train" not in told
+
+
+def test_a_config_of_texts_given_to_the_row_check_is_answered_with_the_command_that_reads_rows_as_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = BASE | {"data": {"files": "my rows.jsonl", "format": "chat", "fields": {"messages": "talk"}}, "train": {"objective": "dpo"}}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(pairs))
+    (tmp_path / "my rows.jsonl").write_text("")
+    assert main(["data", "check", "--config", "a.yaml"]) == 2
+    wanted = (
+        f"holdfast data check '{tmp_path.resolve()}/my rows.jsonl' --objective dpo --format chat --field messages=talk --max-tokens 512"
+    )
+    assert wanted in capsys.readouterr().err
+
+
+def test_an_empty_value_is_told_as_yaml_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: tiny\ndata: {files: rows.jsonl}\ntrain: {seed: }\n")
+    with pytest.raises(Stop, match=r"train\.seed: null: ") as refused:
+        load_config(tmp_path / "a.yaml")
+    assert "None" not in str(refused.value)
+
+
+def test_the_row_check_says_that_tokens_of_a_pair_are_those_of_both_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text("prompt;chosen;rejected\nWhat is it?;A tree;A bird\n")
+    assert main(["data", "check", "pairs.csv", "--objective", "dpo", "--workers", "1"]) == 0
+    assert "; a pair, its prompt with either answer: min " in capsys.readouterr().out
+    (tmp_path / "plain.csv").write_text("prompt;completion\nWhat is it?;A tree\n")
+    assert main(["data", "check", "plain.csv", "--workers", "1"]) == 0
+    assert "; a row: min " in capsys.readouterr().out

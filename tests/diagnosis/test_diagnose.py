@@ -453,3 +453,30 @@ def test_settings_have_the_names_of_the_program_whose_log_it_is(
     assert main(["diagnose", str(tmp_path / "train.log")]) == 0
     told = capsys.readouterr().out
     assert says in told and never not in told, told
+
+
+def _what_helps(error: str, *frames: str) -> str:
+    text = "Traceback (most recent call last):\n" + "".join(f'  File "{frame}", line 11, in <module>\n' for frame in frames) + error
+    card = {"id": "matching-versions", "what": "", "patch": {}, "command": "pip install -U transformers", "standing": "confirmed"}
+    return "\n".join(f"{one['what']} {one['command']}" for one in fitted([card], text, of_holdfast=False))
+
+
+def test_a_renamed_argument_is_told_with_its_new_name_and_place_and_never_with_a_newer_package() -> None:
+    renamed = {
+        "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'": "write eval_strategy (train.py:11)",
+        "SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'. Did you mean 'max_length'?": "write max_length (",
+        "SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'": "pip install 'trl==0.15.*'",
+        "Mine.compute_loss() got an unexpected keyword argument 'num_items_in_batch'": "num_items_in_batch=None or **kwargs",
+        "TrainingArguments.__init__() got an unexpected keyword argument 'overwrite_output_dir'": "delete overwrite_output_dir",
+    }
+    for error, wanted in renamed.items():
+        told = _what_helps(f"TypeError: {error}", "train.py")
+        assert wanted in told and "-U" not in told, told
+
+
+def test_an_argument_nobody_knows_is_the_scripts_where_the_script_gives_it_and_a_librarys_where_that_does() -> None:
+    error = "TypeError: LoraConfig.__init__() got an unexpected keyword argument 'layer_replication'"
+    told = _what_helps(error, "train.py")
+    assert told.index("rename or delete it in the script") < told.index("print(inspect.signature(peft.LoraConfig))") < told.index("-U")
+    told = _what_helps(error, "train.py", "/venv/lib/python3.11/site-packages/peft/config.py")
+    assert "-U" in told and "rename" not in told

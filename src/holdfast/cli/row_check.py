@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,8 @@ def checked_by_kind(arguments: argparse.Namespace) -> tuple[RowCheck, Any] | Non
         config = load_config(arguments.config)
         kind = kind_of(config)
         if kind.name not in checks:
-            raise Stop(USAGE, f"{arguments.config} is of {kind.what} (task: {kind.name})", "leave --config out and name the files")
+            way = _command_for(config) if kind.text_rows else "leave --config out and name the files"
+            raise Stop(USAGE, f"{arguments.config} is of {kind.what} (task: {kind.name}); its rows are looked at without it", way)
         return checks[kind.name], checks[kind.name].claim(arguments, config)
     if not arguments.paths:
         raise Stop(USAGE, "no file is named", "name files, folders or patterns; for a table its config, too: --config FILE")
@@ -50,3 +52,12 @@ def checked_by_kind(arguments: argparse.Namespace) -> tuple[RowCheck, Any] | Non
 
 def _checks() -> dict[str, RowCheck]:
     return {kind.name: look_up(kind.row_check) for kind in task_kinds() if kind.row_check}
+
+
+def _command_for(config: Config) -> str:
+    """Return the `data check` that looks at a text config's rows as that config reads them."""
+    data, objective = config.data, config.train.objective
+    said = [] if objective == "sft" else ["--objective", objective]
+    said += [] if data.format == "auto" else ["--format", data.format]
+    said += [word for ours, theirs in data.fields.items() for word in ("--field", f"{ours}={theirs}")]
+    return "holdfast data check " + shlex.join([*data.files, *said, "--max-tokens", str(config.train.max_tokens)])

@@ -217,5 +217,5 @@ def _describe(place: list[Any], model: type[BaseModel]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = _SHORT.repr(value)
+    text = {"None": "null", "True": "true", "False": "false"}.get(_SHORT.repr(value), _SHORT.repr(value))  # as YAML writes them
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

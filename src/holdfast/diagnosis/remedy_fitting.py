@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.base.files import Json
+from holdfast.diagnosis.arguments import remedies_for_argument
 
 _ELSEWHERE: dict[str, str | dict[str, str]] = {  # what the Trainer, TRL, PEFT, LLaMA-Factory and Axolotl call what a patch sets
     "train.precision": {"fp32": "bf16: false, fp16: false", "bf16": "bf16: true, fp16: false"},
@@ -45,6 +46,7 @@ _OF_A_BASE = re.compile(
 _OF_A_PROGRAM = re.compile(
     r"(?i)Traceback \(most|site-packages|transformers|axolotl|llama_?factory|unsloth|deepspeed|accelerate|torchrun|lightning"
 )
+_VERSIONS = "matching-versions"
 _GO_BACK = ("one-before", "other-checkpoint", "newest-whole")
 GOES_ON = ": holdfast goes on where it was"
 _GOES_ON_ELSEWHERE = "; it goes on from its newest checkpoint where it has saved one and is told to"
@@ -64,6 +66,11 @@ def fitted(remedies: list[Json], text: str, of_holdfast: bool) -> list[Json]:
             continue
         if remedy["id"] in _GO_BACK and _OF_A_BASE.search(text) and not _OF_A_RUN.search(text):
             remedy = remedy | _DOWNLOAD
+        if remedy["id"] == _VERSIONS and not of_holdfast:
+            for_argument = remedies_for_argument(text)
+            found += for_argument
+            if len(for_argument) > 1:  # the argument is known: newer packages have it no more
+                continue
         if re.search(r"\bNAME\b", remedy["command"]) and (name := package_in(text)):
             remedy = remedy | {"command": re.sub(r"\bNAME\b", name, remedy["command"])}
         found.append(remedy if of_holdfast else _of_another(remedy))

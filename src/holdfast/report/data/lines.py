@@ -80,7 +80,8 @@ def facts(answer: Json) -> list[str]:
     tokens = answer["tokens"]
     if tokens["max"] is not None:
         spread = ", ".join(f"{name} {tokens[name]:,}" for name in ("min", "p50", "p90", "p99", "max"))
-        lines.append(f"tokens: {tokens['total']:,} in all; a row: {spread}; counted by {answer['tokenizer']}")
+        one = "a pair, its prompt with either answer" if list(answer["layouts"]) == ["preference"] else "a row"
+        lines.append(f"tokens: {tokens['total']:,} in all; {one}: {spread}; counted by {answer['tokenizer']}")
         lines.append(f"batches of 8 rows as they stand would be {answer['outlook']['padding']:.0%} padding; packed ones, the default, none")
     if len(answer["scripts"]) > 1:
         lines.append("scripts: " + ", ".join(f"{script} {count:,}" for script, count in answer["scripts"].items()))
