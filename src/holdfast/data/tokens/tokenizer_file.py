@@ -96,7 +96,7 @@ def without_file(folder: Path, settings: Json) -> Stop:
         return Stop(BLOCKED, f"{folder} has no tokenizer.json", _HINT)
     needs = sorted({package for name in found if (package := _package_of(folder / name))})
     hint = save_fast(folder)
-    text = f"{folder} has no tokenizer.json, the only form that is read here; it has {', '.join(found)}"
+    text = f"{folder} has no tokenizer.json, but {', '.join(found)}"
     return Stop(BLOCKED, text, f"pip install {' '.join(needs)}, then {hint}" if needs else hint)
 
 
