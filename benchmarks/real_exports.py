@@ -4,8 +4,8 @@ AutoModelForCausalLM, GGUF by llama.cpp, merged and as an adapter on the base in
     python benchmarks/real_exports.py RUN ROWS.jsonl WORK [--prompts 50] [--longest 48] [--types f16,q8_0]
 
 WORK: a folder for the exports (made where missing; what is there is used again). Each reads its own files alone, chat template and
-tokenizer too, answers greedily, and is held against the adapter: one JSON object. Rows have `instruction` and `output`. Of `holdfast
-serve`, which gives texts, texts are compared.
+tokenizer too, answers greedily, and is held against the adapter: one JSON object, which also tells how near the adapter's two tokens
+were where an answer parts. Rows have `instruction` and `output`. Of `holdfast serve`, which gives texts, texts are compared.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from holdfast.base.files import read_json, write_json
 from holdfast.export.gguf.convert import write_gguf
 from holdfast.export.subject import read_subject, subject_codec
 
+Answers = tuple[list[list[int]], list[list[int]]]  # token ids of the prompts, and of the answers
 KINDS = {"adapter": [], "merged": [], "gguf": ["--quantise", "TYPES"], "gguf-adapter": []}
 
 
@@ -42,9 +43,8 @@ def exported(run: Path, work: Path, types: str) -> dict[str, Path]:
     return {kind: work / kind for kind in KINDS}
 
 
-def by_transformers(folder: Path, questions: list[str], longest: int) -> tuple[list[list[int]], list[list[int]]]:
-    """(token ids of the prompts, of the answers) of an adapter or a merged model, loaded as anybody would."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+def loaded(folder: Path) -> tuple[Any, Any]:
+    """(tokenizer, model) of an adapter or a merged model, as anybody would load them."""
     base = read_json(folder / "adapter_config.json")
     if base:
         from peft import PeftModel
@@ -55,6 +55,12 @@ def by_transformers(folder: Path, questions: list[str], longest: int) -> tuple[l
         model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     else:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
+
+
+def by_transformers(folder: Path, questions: list[str], longest: int) -> Answers:
+    """Token ids of the prompts, and of the answers, as `generate` of the loaded model gives them."""
+    tokenizer, model = loaded(folder)
     prompts, answers = [], []
     for question in questions:
         ids = tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False)
@@ -66,9 +72,28 @@ def by_transformers(folder: Path, questions: list[str], longest: int) -> tuple[l
     return prompts, answers
 
 
-def by_llama_cpp(
-    file: Path, questions: list[str], longest: int, work: Path, lora: Path | None = None
-) -> tuple[list[list[int]], list[list[int]]]:
+def partings(folder: Path, sides: dict[str, Answers], longest: int) -> dict[str, list[dict[str, float]]]:
+    """Where each side's answers part from the adapter's: after how many tokens, and by how much the adapter's logit of its own token is
+    above that of the other's there. 0 is a tie; a side whose logits are off by more than half of it may choose the other.
+    """
+    _, model = loaded(folder)
+    ends = model.generation_config.eos_token_id
+    end = ends[0] if isinstance(ends, list) else ends
+    prompts, answers = sides["adapter"]
+    told: dict[str, list[dict[str, float]]] = {}
+    for name, (_, given) in sides.items():
+        told[name] = []
+        for prompt, one, other in zip(prompts, answers, given, strict=True):
+            if one != other:
+                one, other = ((ids + [end] * longest)[:longest] for ids in (one, other))  # who ended says the end
+                at = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+                with torch.no_grad():
+                    logits = model(input_ids=torch.tensor([prompt + one[:at]])).logits[0, -1]
+                told[name].append({"after": at, "by": round(float(logits[one[at]] - logits[other[at]]), 4)})
+    return told
+
+
+def by_llama_cpp(file: Path, questions: list[str], longest: int, work: Path, lora: Path | None = None) -> Answers:
     """The same of a GGUF file: prompts by its own template and tokenizer; what it lacks of a prompt's opening is its template's fault."""
     asked: dict[str, Any] = {
         "model": str(file),
@@ -130,21 +155,19 @@ def main() -> None:
     (lora,) = folders["gguf-adapter"].glob("*.gguf")
     base = arguments.work / "base-f16.gguf"
     sides["gguf-adapter"] = by_llama_cpp(base, questions, arguments.longest, arguments.work, lora)
-    prompts, answers = sides.pop("adapter")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders["adapter"])
-    texts = [tokenizer.decode(one, skip_special_tokens=True).strip() for one in answers]
     served = [one.strip() for one in by_serve(arguments.run, questions, arguments.longest)]
-    told = {
+    prompts, answers = sides["adapter"]
+    texts = [tokenizer.decode(one, skip_special_tokens=True).strip() for one in answers]
+    parted = partings(folders["adapter"], sides, arguments.longest)
+    told: dict[str, Any] = {
         name: {
             "prompts_alike": sum(one == other for one, other in zip(prompts, theirs, strict=True)),
             "answers_alike": sum(one == other for one, other in zip(answers, given, strict=True)),
-            "tokens_until_they_part": [
-                next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-                for one, other in zip(answers, given, strict=True)
-                if one != other
-            ],
+            "part": parted[name],
         }
         for name, (theirs, given) in sides.items()
+        if name != "adapter"
     }
     told["serve"] = {"answers_alike": sum(one == other for one, other in zip(texts, served, strict=True))}
     print(json.dumps({"questions": len(questions), "tokens": int(np.sum([len(one) for one in answers])), **told}))

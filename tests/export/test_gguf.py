@@ -140,6 +140,8 @@ def test_what_a_type_rounds_away_is_told(made: Any, tmp_path: Path) -> None:
     types = export_gguf(order_of(weak(made("qwen2"), tmp_path / "adapter"), tmp_path / "out"), ["f16", "q4_0"], Tools())["checked"]["types"]
     assert types["f16"]["learned"]["seen"] and types["f16"]["learned"]["kept"] > 0.9
     assert not types["q4_0"]["learned"]["seen"] and "beside the rounding of q4_0" in str(of_learned(types["q4_0"]))
+    (by,) = (line for line in (tmp_path / "out/README.md").read_text().splitlines() if line.startswith("| loaded by |"))
+    assert "f16" in by and "q4_0" in by, "the figures of each file are in the card"
 
 
 @pytest.mark.skipif(not (SHARED / "data/models/llama-260k").is_dir(), reason="the model llama-260k is not beside this checkout")

@@ -147,7 +147,15 @@ def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") ->
 
 
 def _equal(checked: Json, reference: str) -> str:
-    rows = {
+    """Write a table of the figures, with a column for each type of a GGUF that is kept."""
+    each = [_figures(one) for one in (checked.get("types") or {"": checked}).values()]
+    body = "".join(f"| {name} | {' | '.join(one[name] for one in each)} |\n" for name in each[0])
+    head = f"| |{' |' * len(each)}\n|---|{'---|' * len(each)}\n"
+    return f"## Compared with {reference}\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n{head}{body}"
+
+
+def _figures(checked: Json) -> dict[str, str]:
+    return {
         "loaded by": words.of_engine(checked),
         **({"base": base} if (base := words.of_base(checked)) else {}),
         "NMSE of logits": f"{checked['nmse']:.2e}",
@@ -158,8 +166,6 @@ def _equal(checked: Json, reference: str) -> str:
         "token ids of the rendered chat equal": words.of_token_ids(checked),
         "stops where training ended its answers": words.of_stops(checked),
     }
-    body = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    return f"## Compared with {reference}\n\n{checked['positions']} positions, {checked['prompts']} prompts.\n\n| | |\n|---|---|\n{body}"
 
 
 def _training(subject: Subject) -> str:

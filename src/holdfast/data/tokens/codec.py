@@ -24,6 +24,8 @@ from holdfast.data.tokens.tokenizer_file import in_words, refuse_growing, refuse
 from holdfast.data.tokens.whole import TokenPlace, pieces_of, reads_whole, runs_of, sizes_of, text_of
 from holdfast.data.tokens.word_counts import QWEN2_WORDS, WordCounts, begins_with_space, tokens_of, word_counts
 
+_NAMED = ("bos", "eos", "unk", "pad")  # special tokens that a tokenizer_config.json names, as transformers adds them
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -284,6 +286,9 @@ def _of_qwen2(folder: Path, settings: Json) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     added = sorted((int(number), token) for number, token in settings.get("added_tokens_decoder", {}).items())
     tokenizer.add_tokens([AddedToken(token["content"], special=token["special"], normalized=False) for _, token in added])
+    named = [(dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>") | settings).get(f"{name}_token") for name in _NAMED]
+    texts = [one.get("content") if isinstance(one, dict) else one for one in named]
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in texts if text])
     return tokenizer
 
 

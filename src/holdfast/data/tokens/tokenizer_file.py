@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from holdfast.data.tokens.whole import state_of
 _MOST_GROWN = 256  # times that a normalizer may lengthen a text; those of models do it three times
 _LONGEST_ADDED = 64  # characters put before each text
 _MOST_AROUND = 1000  # special tokens that are put around each text
+_SLOW = ("*.model", "*.tiktoken", "vocab.json", "vocab.txt", "merges.txt")  # what tokenizers are kept in besides
+_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")  # a line of a file of ranks
 _HINT = "fetch the model's tokenizer again"
 _WORDS = "The quick brown fox, 1 2 3."
 
@@ -88,8 +91,27 @@ def without_file(folder: Path, settings: Json) -> Stop:
     if own := tokenizer_code(settings):
         text = f"{folder} has no tokenizer.json: its tokenizer is code of its own ({own}), which holdfast does not run"
         return Stop(BLOCKED, text, "save a fast tokenizer with the same ids into it as tokenizer.json, or give another model")
-    hint = "save the model's fast tokenizer into it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
-    return Stop(BLOCKED, f"{folder} has no tokenizer.json", hint)
+    found = sorted(file.name for pattern in _SLOW for file in folder.glob(pattern))
+    if not found:
+        return Stop(BLOCKED, f"{folder} has no tokenizer.json", _HINT)
+    needs = sorted({package for name in found if (package := _package_of(folder / name))})
+    hint = save_fast(folder)
+    text = f"{folder} has no tokenizer.json, but {', '.join(found)}"
+    return Stop(BLOCKED, text, f"pip install {' '.join(needs)}, then {hint}" if needs else hint)
+
+
+def save_fast(folder: Path) -> str:
+    """Return the command by which transformers writes a tokenizer.json into a model's folder."""
+    return f"python -c \"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}').save_pretrained('{folder}')\" writes it"
+
+
+def _package_of(file: Path) -> str | None:
+    """Return the package by which transformers reads a file of a tokenizer; None where it needs none."""
+    if file.suffix not in (".model", ".tiktoken"):
+        return None
+    with file.open("rb") as text:
+        first = text.readline(256)
+    return "tiktoken" if _TIKTOKEN.fullmatch(first) else "sentencepiece"
 
 
 @contextlib.contextmanager

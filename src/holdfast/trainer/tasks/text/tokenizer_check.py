@@ -17,6 +17,7 @@ from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import TokenSet
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.data.tokens.tokenizer_file import save_fast
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.tasks.text.template_check import first_rows, one_of_each_shape, refuse_other_rendering
 
@@ -46,7 +47,7 @@ def compare_readers(config: Config, tokens: TokenSet) -> Json | None:
     shapes = ((source, one) for source, _, one in one_of_each_shape(config, codec))
     firsts = ((source, one) for source, _, one in first_rows(config, codec, _ROWS))
     texts = ((str(source), "".join(text for text, _ in row)) for source, one in chain(shapes, firsts) for row in one.sequences)
-    _refuse_other_cuts(codec.tokenizer, theirs, chain(texts, _spread_out(codec.tokenizer, tokens)))
+    _refuse_other_cuts(codec, theirs, chain(texts, _spread_out(codec.tokenizer, tokens)))
     if codec.template.compiled is None:
         _refuse_other_ends(codec, theirs)
     return told or None
@@ -72,38 +73,42 @@ def _spread_out(ours: Any, tokens: TokenSet) -> Iterator[tuple[str, str]]:
         yield str(tokens.source(number)), ours.decode(tokens.row(number)[0].tolist(), skip_special_tokens=False)
 
 
-def _refuse_other_cuts(ours: Any, theirs: Any, rows: Iterable[tuple[str, str]]) -> None:
+def _refuse_other_cuts(codec: Codec, theirs: Any, rows: Iterable[tuple[str, str]]) -> None:
     for source, text in rows:
-        file, transformers = ours.encode(text, add_special_tokens=False).ids, theirs(text, add_special_tokens=False)["input_ids"]
+        file, transformers = codec.tokenizer.encode(text, add_special_tokens=False).ids, theirs(text, add_special_tokens=False)["input_ids"]
         if file != transformers:
             at = next((i for i, (a, b) in enumerate(zip(file, transformers, strict=False)) if a != b), min(len(file), len(transformers)))
             place = f"{source}, token {at + 1} of {len(file)}"
-            raise _cut_otherwise(place, ours, theirs, file[at : at + _SHOWN], transformers[at : at + _SHOWN])
+            raise _cut_otherwise(place, codec, theirs, file[at : at + _SHOWN], transformers[at : at + _SHOWN])
 
 
 def _refuse_other_ends(codec: Codec, theirs: Any) -> None:
     """Raise Refusal where AutoTokenizer puts other tokens around a text than tokenizer.json, which rows without a template learn."""
     file, transformers = codec.tokenizer.encode(_ANY_TEXT).ids, theirs(_ANY_TEXT)["input_ids"]
     if file != transformers:
-        raise _cut_otherwise(f"each text, as here {_ANY_TEXT!r}", codec.tokenizer, theirs, file, transformers)
+        raise _cut_otherwise(f"each text, as here {_ANY_TEXT!r}", codec, theirs, file, transformers)
 
 
-def _cut_otherwise(place: str, ours: Any, theirs: Any, file: list[int], transformers: list[int]) -> Refusal:
+def _cut_otherwise(place: str, codec: Codec, theirs: Any, file: list[int], transformers: list[int]) -> Refusal:
     """Build the refusal of a row whose tokens in training are others than AutoTokenizer's."""
-    trained = f"{file} ({ours.decode(file, skip_special_tokens=False)!r})"
+    fast = (codec.folder / "tokenizer.json").exists()
+    trained = f"{file} ({codec.tokenizer.decode(file, skip_special_tokens=False)!r})"
     served = f"{transformers} ({theirs.decode(transformers, skip_special_tokens=False)!r})"
-    text = f"{place}: the model's tokenizer.json says {trained} where transformers' AutoTokenizer says {served}:"
+    files = "tokenizer.json says" if fast else "vocab.json and merges.txt say"
+    text = f"{place}: the model's {files} {trained} where transformers' AutoTokenizer says {served}:"
     text += " what learns from the one and is served the other answers worse, and nothing else would tell"
-    return Refusal("tokenizer_or_template", text, f"{_way_out(ours, theirs)}; then start afresh with --run DIR")
+    return Refusal(
+        "tokenizer_or_template", text, f"{_way_out(codec, theirs) if fast else save_fast(codec.folder)}; then start afresh with --run DIR"
+    )
 
 
-def _way_out(ours: Any, theirs: Any) -> str:
+def _way_out(codec: Codec, theirs: Any) -> str:
     """Say which setting of tokenizer_config.json to change: a class that has rules of its own, else tokens of the file's own."""
     both = "take tokenizer.json and tokenizer_config.json from one download"
     if type(theirs) is not PreTrainedTokenizerFast:  # which does as tokenizer.json says; since transformers 5 it is TokenizersBackend
         backend = PreTrainedTokenizerFast.__name__
         return f"where tokenizer.json is right, set tokenizer_class to {backend} in the model's tokenizer_config.json; else {both}"
-    known = {token.content: number for number, token in ours.get_added_tokens_decoder().items()}
+    known = {token.content: number for number, token in codec.tokenizer.get_added_tokens_decoder().items()}
     added = sorted(word for word, number in theirs.get_added_vocab().items() if known.get(word) != number)
     if added:
         return f"take {', '.join(map(repr, added[:_SHOWN]))} out of the model's tokenizer_config.json: tokenizer.json has no such token"
