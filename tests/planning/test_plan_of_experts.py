@@ -77,14 +77,8 @@ def test_experts_in_fewer_bits_are_planned_as_the_loaded_model_has_them(kind: st
     model = load_base(
         Config.model_validate(tree | {"model": str(tmp_path / "model")}), Settings.model_validate(chosen), torch.device("cpu")
     )[0]
-    bytes_held = 0
-    for parameter in model.parameters():
-        bytes_held += parameter.nbytes
-        if (state := getattr(parameter, "quant_state", None)) is not None:
-            bytes_held += state.absmax.nbytes + state.code.nbytes
-        elif (scales := getattr(parameter, "SCB", None)) is not None:
-            bytes_held += scales.nbytes
-    assert plan["bytes"]["weights"] == pytest.approx(bytes_held, rel=0.02)
+    held = sum(parameter.nbytes for parameter in model.parameters())  # the scales of blocks are counted as workspace
+    assert plan["bytes"]["weights"] == pytest.approx(held, rel=0.02)
 
 
 @pytest.mark.parametrize("shapes", [APART, STACKED], ids=["apart", "stacked"])
