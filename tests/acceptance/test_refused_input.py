@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_broken_base_weights_are_named_before_the_first_step(config_of: Write, m
 def test_targets_that_take_no_adapter_are_refused_at_the_first_attempt(
     config_of: Write, tmp_path: Path, targets: list[str], says: str
 ) -> None:
-    run = tmp_path / "run"
+    run = tmp_path / "a run"
     config = config_of(adapter={"targets": targets})
     done = holdfast("train", config, "--run", run)
     assert done.returncode == 1, done.stderr
@@ -80,7 +81,7 @@ def test_targets_that_take_no_adapter_are_refused_at_the_first_attempt(
     found = json.loads(holdfast("diagnose", run, "--json").stdout)
     assert says in found["explanation"] and [remedy["what"][:20] for remedy in found["remedies"]] == ["this model has down_"]
     again = holdfast("train", config, "adapter.targets=all-linear", "--run", run)
-    assert again.returncode == 2 and f"-> it has no committed step yet: remove it (rm -r {run}), or " in again.stderr
+    assert again.returncode == 2 and f"-> it has no committed step yet: remove it (rm -r {shlex.quote(str(run))}), or " in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_run_that_is_given_up_is_told_with_the_words_of_diagnose(tmp_path: Pat
     write_json(attempt / "wreck.json", failure_report.as_json() | {"words": "ended with exit code 1"})
     told = diagnosed(run)
     assert told[0].startswith("checkpoint_model_mismatch (") and "Checkpoint and model have different tensors." in told[0]
-    assert told[1].startswith("1. ") and told[-1] == f"all of it: holdfast diagnose {run.path}"
+    assert told[1].startswith("1. ") and told[-1] == f"all of it: holdfast diagnose {shlex.quote(str(run.path))}"
     (attempt / "output.log").write_text("nothing that anybody knows\n")
     assert diagnosed(run) == []
 
@@ -311,7 +312,7 @@ def test_a_run_that_began_keeps_all_it_has_when_a_command_is_refused(config_of: 
     (folder.checkpoints / "step-00000003").mkdir(parents=True)
     with pytest.raises(Stop) as refused, held(path) as (folder, _lock):
         open_run(folder, load_config(config_of(train={"seed": 5})), False, quiet())
-    assert f"adapter.start={path}/checkpoints/step-00000003 --run DIR" in refused.value.hint
+    assert f"adapter.start={shlex.quote(f'{path}/checkpoints/step-00000003')} --run DIR" in refused.value.hint
 
 
 def test_settings_that_change_no_weight_may_change_while_a_run_is_not_finished(config_of: Write, tmp_path: Path) -> None:
@@ -344,7 +345,7 @@ def test_a_run_that_is_not_finished_may_be_evaluated_on_the_way_from_now_on(conf
     opened()
     with hold(path / "trainer.lock", wait=False), pytest.raises(Stop, match=r"starts: evaluate\.every: none -> 3") as refused:
         opened(**asked)
-    assert refused.value.hint == f"holdfast stop {path}, then rerun the same command"
+    assert refused.value.hint == f"holdfast stop {shlex.quote(str(path))}, then rerun the same command"
     with pytest.raises(Stop, match=r"evaluate\.rows"):
         opened(**asked, rows=1)
     assert opened().evaluate.every is None, "a refused command changes nothing"

@@ -52,8 +52,7 @@ def resumed(place: Path) -> list[str | None]:
     """What each start was told to go on from."""
     found: list[str | None] = []
     for line in (place / "calls.txt").read_text().splitlines():
-        words = line.split()
-        found.append(words[words.index("--resume_from_checkpoint") + 1] if "--resume_from_checkpoint" in words else None)
+        found.append(line.partition("--resume_from_checkpoint ")[2].partition(" --")[0] or None)
     return found
 
 

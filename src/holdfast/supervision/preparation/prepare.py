@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 import uuid
 from collections.abc import Callable
@@ -75,7 +74,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
             newest = shown(run.checkpoints / checkpoint_name(max(steps)))
             hint += f"; to begin a new run with what this one has learned: adapter.start={newest} --run DIR"
         if not run.committed():
-            hint = f"it has no committed step yet: remove it (rm -r {shlex.quote(shown(run.path))}), or {hint}"
+            hint = f"it has no committed step yet: remove it (rm -r {shown(run.path)}), or {hint}"
         raise Stop(USAGE, f"{run.path} belongs to another config:\n{listed}", hint)
     if (read_json(run.summary_file) or {}).get("status") != "finished":
         take_repaired(run, old.model)
