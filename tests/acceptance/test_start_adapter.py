@@ -232,7 +232,7 @@ def test_another_base_model_is_told_with_its_shapes(config_of: Write, adapter: P
     shape.intermediate_size, shape.num_hidden_layers, shape.layer_types = 96, 3, ["full_attention"] * 3
     AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path / "wider")
     config = config_from(config_of, adapter)
-    config.write_text(config.read_text().replace(str(assets.model), str(tmp_path / "wider")))
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"model": str(tmp_path / "wider")}))
     says = ("6 differences", "model.layers.0.mlp.gate_proj is made for 64 x 32, the base model has 96 x 32", "and 1 more")
     refused(1, config, tmp_path / "run", f"does not fit {tmp_path / 'wider'}", *says)
 
