@@ -69,6 +69,5 @@ def test_a_round_that_was_over_when_its_command_failed_stands_on_the_page_of_the
     monkeypatch.setattr(command, "load_policy", lambda file: Policy.model_validate(tree))
     monkeypatch.setattr(command, "refuse_unusable", lambda policy: None)
     monkeypatch.setattr(command.Learner, "next_round", lambda self: (None, {"rows": 0, "needed": 1, "rejected": 0}))
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     assert command.run(Namespace(policy=Path("p.yaml"), rounds=None, follow=False, forget=None, yes=False, json=True))[0] == 0
     assert (tmp_path / "report.html").exists()

@@ -143,10 +143,12 @@ def test_a_plan_counts_a_piece_of_each_layer_and_two_layers(ranks: int) -> None:
     config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"precision": "fp32"}})
     model = MODEL.__class__(MODEL.folder, MODEL.config | {"num_hidden_layers": 32}, MODEL.shapes, 0)
     whole = footprint(config, model, "fp32", 10)
-    cut = cut_between(whole, model, ranks)
+    cut = cut_between(whole, model, ranks, mixed=False)
     layers, rest = 4 * (64 * 64 + 64 * 128), 4 * (64000 + 64)
     assert cut.fixed["weights"] == pytest.approx(rest + layers / ranks + 2 * layers / 32, abs=4)
     assert cut.fixed | {"weights": 0} == whole.fixed | {"weights": 0}
+    again = cut_between(whole, model, ranks, mixed=True)
+    assert again.fixed["workspace"] - cut.fixed["workspace"] == 2 * 64 * 128, "the largest matrix, for each product anew"
 
 
 REFUSED = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
@@ -12,7 +13,7 @@ from holdfast.base.tasks import kind_of
 from holdfast.base.units import gib
 from holdfast.base_model.folder import ModelFacts, read_description
 from holdfast.base_model.forms import LAYERS
-from holdfast.base_model.packed import widened_from
+from holdfast.base_model.packed import packed_as, widened_from
 from holdfast.base_model.sizes import refuse_nonsense
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.config.adapter import Adapter
@@ -24,7 +25,19 @@ from holdfast.machine.system import usable_threads
 from holdfast.planning.advice import far_off
 from holdfast.planning.memory.arithmetic import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
 from holdfast.planning.memory.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
-from holdfast.planning.memory.fit import IN_HALVES, LAYERS_AWAY, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, choose, on_several
+from holdfast.planning.memory.fit import (
+    IN_FOUR_BITS,
+    IN_HALVES,
+    LAYERS_AWAY,
+    MOMENTS_AWAY,
+    Choice,
+    Room,
+    Shape,
+    Sweep,
+    alternatives,
+    choose,
+    on_several,
+)
 from holdfast.planning.memory.frozen_form import as_it_comes, refuse_experts
 from holdfast.planning.past_runs import correct_from_history, with_duration
 from holdfast.planning.plan import (
@@ -122,6 +135,11 @@ def with_card(machine: Json, card: Json) -> Json:
     return machine | {"gpus": [card], "torch": torch | {"devices": [card]}, "packages": packages, "probes": {}}
 
 
+def _with(config: Config, **train: Any) -> Config:
+    """Return the config with other values of `train`."""
+    return config.model_copy(update={"train": config.train.model_copy(update=train)}) if train else config
+
+
 class Planner:
     """Traces steps of one model and chooses among them."""
 
@@ -154,6 +172,8 @@ class Planner:
         train, kind = self.config.train, self.config.adapter.kind
         if self.config.cuts_trained:
             return
+        if not (kind.own_weights or train.fsdp or train.frozen_format.width) and self._takes_four_bits():
+            yield IN_FOUR_BITS
         if self.gpu and train.offload == "off":
             if kind.frozen and not train.fsdp:
                 yield LAYERS_AWAY
@@ -161,6 +181,16 @@ class Planner:
                 yield MOMENTS_AWAY
         if kind.own_weights and train.weights == "fp32" and train.optimizer in ROUNDED_AT_RANDOM and train.precision != "fp16":
             yield IN_HALVES
+
+    def _takes_four_bits(self) -> bool:
+        """Return whether the model's frozen layers can be held in 4 bits beside what the adapter changes."""
+        if packed_as(self.model.config) is not None:
+            return False
+        try:
+            refuse_experts(_with(self.config, frozen="nf4"), self.model)
+        except Stop:
+            return False
+        return True
 
     def _could_be_cut(self) -> bool:
         """Return whether the run could be one of several cards' that shard frozen layers, and is not yet."""
@@ -228,7 +258,7 @@ class Planner:
         course = Course(
             precision=shape.dtype, micro_batch_tokens=self.config.train.micro_batch_tokens or shape.tokens, checkpointed_layers=shape.again
         )
-        settings = settings_of(self.config, course, self.machine, usable_threads(), 1, 1)
+        settings = settings_of(self._held(shape), course, self.machine, usable_threads(), 1, 1)
         return settings.model_copy(update={"liger": False, "varlen": settings.varlen and self.fused_attention})
 
     def _halves_speed(self) -> float | None:
@@ -255,7 +285,7 @@ class Planner:
             return self.sweep(shape)
         settings = self._settings(shape)
         how = self._how(shape.layers, curve)
-        config = self._in_halves if shape.in_halves else self.config
+        config = self._held(shape)
         demand = self.child.demand(config, self.model, settings, shape.lengths, shape.tokens, how)
         if self.cut > 1:
             demand = in_pieces(demand, gathered_bytes(self.model), self.cut)
@@ -265,9 +295,9 @@ class Planner:
             demand = cut_between(demand, self.sweep.piece(shape), shape.cut)
         return with_branches(demand, shape.branches)
 
-    @property
-    def _in_halves(self) -> Config:
-        return self.config.model_copy(update={"train": self.config.train.model_copy(update={"weights": "bf16"})})
+    def _held(self, shape: Shape) -> Config:
+        """Return the config with weights held as a shape has them."""
+        return _with(self.config, **({"weights": "bf16"} if shape.in_halves else {}), **({"frozen": "nf4"} if shape.in_four_bits else {}))
 
     def _away(self, choice: Choice) -> int:
         """Return the bytes of layers in main memory: a copy for each rank."""

@@ -19,8 +19,9 @@ class Shape:
     beside them, where a micro-batch is given; again: layers computed again in backward.
 
     layers: of the model cut down to so many; None: all of it. away: frozen layers are in main memory, two of them on the device;
-    moments_away: so is what the optimizer keeps; in_halves: trained weights and their gradients have 16 bits, not 32. cut: ranks that
-    hold a piece of each frozen layer; branches: sums of gradients that are held beside, where a step is cut into parts.
+    moments_away: so is what the optimizer keeps; in_halves: trained weights and their gradients have 16 bits, not 32; in_four_bits:
+    frozen layers have 4. cut: ranks that hold a piece of each frozen layer; branches: sums of gradients that are held beside, where a
+    step is cut into parts.
     """
 
     row: int
@@ -31,6 +32,7 @@ class Shape:
     away: bool = False
     moments_away: bool = False
     in_halves: bool = False
+    in_four_bits: bool = False
     cut: int = 1
     branches: int = 0
     rest: int = 0
@@ -173,10 +175,12 @@ def _smaller(shape: Shape, layers: int, rows_fixed: bool, again_fixed: bool) -> 
 
 
 LAYERS_AWAY, MOMENTS_AWAY, IN_HALVES = "train.offload=layers", "train.offload=optimizer", "train.weights=bf16"
+IN_FOUR_BITS = "train.frozen=nf4"
 _LIGHTER: dict[str, Callable[[Shape], Shape]] = {  # by train's own keys; what they cost in time is not known here
     LAYERS_AWAY: lambda one: replace(one, away=True),
     MOMENTS_AWAY: lambda one: replace(one, moments_away=True),
     IN_HALVES: lambda one: replace(one, in_halves=True),
+    IN_FOUR_BITS: lambda one: replace(one, in_four_bits=True),
 }
 CARDS = (2, 4, 8)  # that are offered together where one does not do
 
@@ -195,8 +199,8 @@ def on_several(sweep: Sweep, room: Room, chosen: Choice, branches: int) -> Alter
 def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, lighter: Sequence[str] = ()) -> list[Alternative]:
     """List other ways to run it, with their price; where the chosen one does not fit, also pairs of changes, until one does.
 
-    halves_speed: how many times faster 16 bits are here; None is unknown. lighter: which of LAYERS_AWAY, MOMENTS_AWAY
-    and IN_HALVES the run may go over to.
+    halves_speed: how many times faster 16 bits are here; None is unknown. lighter: which of LAYERS_AWAY, MOMENTS_AWAY,
+    IN_HALVES and IN_FOUR_BITS the run may go over to.
     """
     single = list(_changes(chosen.shape, sweep.layers))
     if not room.fits(chosen.demand):
@@ -239,7 +243,7 @@ def _told(sweep: Sweep, room: Room, before: Shape, base: Demand, changes: list[_
         shape = change(shape)
     demand = sweep(shape)
     slower: float | None = None
-    held = [(one.away, one.moments_away, one.in_halves, one.cut) for one in (shape, before)]
+    held = [(one.away, one.moments_away, one.in_halves, one.in_four_bits, one.cut) for one in (shape, before)]
     if shape.tokens == before.tokens and held[0] == held[1]:  # how fast the bus is nobody knows
         slower = demand.flops / base.flops
         if shape.dtype != before.dtype:

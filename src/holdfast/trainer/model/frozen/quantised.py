@@ -26,6 +26,7 @@ from holdfast.base_model.folder import weight_files
 from holdfast.base_model.packed import PackedWeights
 from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.experts import multiply_held, stacks_of
@@ -35,6 +36,7 @@ from holdfast.trainer.model.frozen.tensor_file import write_tensors
 BLOCK = 64  # numbers that share a scale
 # ROCm's kernels take blocks of 64 since 0.49 on RDNA, since 0.50 on CDNA (bitsandbytes#1748, #1856)
 _NEWER = "pip install -U 'bitsandbytes>=0.50'; then rerun the same command to resume; or start afresh with train.frozen=half"
+_MOST = 2**31 - 1  # numbers of one matrix
 _ROWS = 8  # of the product that is compared
 
 
@@ -140,6 +142,9 @@ def _parts(weight: Tensor, form: PackedWeights, library: Any) -> dict[str, Tenso
     if form.kind == "int8":
         peaks = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp_min(1e-12)
         return {"data": (weight * (127.0 / peaks)[:, None]).round_().to(torch.int8), "scales": peaks}
+    if on_card(weight) and weight.numel() > _MOST:
+        text = f"a stack of experts has {weight.numel():,} numbers, and bitsandbytes' kernels count {_MOST:,}"
+        raise Refusal("package_conflict", text, "leave train.frozen out; then start afresh with --run DIR")
     try:
         packed, state = library.functional.quantize_4bit(
             _in_blocks(weight), blocksize=BLOCK, compress_statistics=form.double, quant_type=form.kind
