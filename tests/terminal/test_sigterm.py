@@ -25,9 +25,11 @@ from support.shipped import make_adapter
 
 @pytest.fixture(autouse=True)
 def nobody_listens() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """And nobody is told of signals, as another test may have left it."""
+    before, told = signal.signal(signal.SIGTERM, signal.SIG_DFL), signal.set_wakeup_fd(-1)
     yield
     signal.signal(signal.SIGTERM, before)
+    signal.set_wakeup_fd(told)
 
 
 def end_here(*_: Any, **__: Any) -> Any:
