@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, wait_until
 from holdfast.base.files import read_json
 from holdfast.callback.standby import MODULES
 from holdfast.processes.attempt import Attempt
@@ -127,7 +127,9 @@ def test_where_the_standby_is_not_there_or_unfit_the_command_is_started_plainly(
     if "script" in fate:
         (watched.place / "script.py").write_text(SCRIPT.replace("early", "otherwise"))
     elif "environment" not in fate:
-        os.kill(shim.pid if "shim" in fate else pid, signal.SIGSTOP if "stopped" in fate else signal.SIGKILL)
+        struck = shim.pid if "shim" in fate else pid
+        os.kill(struck, signal.SIGSTOP if "stopped" in fate else signal.SIGKILL)
+        wait_until(lambda: waits_in(struck).get("state") in (("T",) if "stopped" in fate else (None, "Z", "X")))
         if fate == "its shim killed":
             shim.wait()
     told, ending = watched.start("--again", **({"OMP_NUM_THREADS": "3"} if "environment" in fate else {}))
