@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,21 @@ def test_the_embedded_model_is_named_in_small_letters() -> None:
 def test_explain_takes_words_and_lines(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert main(words) == 0
     assert said in capsys.readouterr().out
+
+
+def test_explain_offers_a_word_that_cards_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "grdient"]) == 2
+    assert "did you mean gradient? `holdfast explain gradient`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("there", "said"), [("chosen", "--field completion=chosen"), ("rejected", "")])
+def test_half_a_pair_is_told_as_one(capsys: pytest.CaptureFixture[str], tmp_path: Path, there: str, said: str) -> None:
+    lacking = {"chosen": "rejected", "rejected": "chosen"}[there]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "Name a tree", there: "birch"}) + "\n")
+    assert main(["data", "check", str(tmp_path / "rows.jsonl")]) == 1
+    told = capsys.readouterr().out
+    assert f"{there} is there, and {lacking} is missing: a pair has both" in told
+    assert said in told and f"completion={lacking}" not in told and "completion=rejected" not in told
 
 
 FIRST = {

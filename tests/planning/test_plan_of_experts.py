@@ -107,6 +107,18 @@ def test_fewer_bits_are_refused_where_most_would_stay_in_16(form: str, shapes: d
     as_it_comes(config_of("m", frozen=form), facts(ATTENTION | shapes))
 
 
+@pytest.mark.parametrize(("frozen", "offered"), [("auto", True), ("nf4", False)])
+def test_four_bits_are_offered_where_a_plan_does_not_fit_and_names_none(frozen: str, offered: bool, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(KINDS["qwen3_moe"]().to_dict() | {"dtype": "bfloat16"}))
+    train = f"train: {{frozen: {frozen}, max_tokens: 64, effective_batch: 1}}"
+    (tmp_path / "c.yaml").write_text(f"model: model\ndata: {{files: rows.jsonl}}\nadapter: {{r: 4, targets: [q_proj]}}\n{train}\n")
+    plan = json.loads(holdfast("plan", tmp_path / "c.yaml", "--card", "RTX 4090", "--memory", "100MiB", "--json").stdout)
+    found = [one["peak_bytes"] for one in plan["alternatives"] if one["change"] == "train.frozen=nf4"]
+    assert not plan["fits"] and len(found) == offered and all(peak < plan["peak_bytes"] for peak in found)
+
+
 def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(OWN_PRODUCT.to_dict()))

@@ -12,6 +12,7 @@ import transformers
 
 from conftest import holdfast
 from simulated import card
+from support.architectures import ARCHITECTURES, GQA
 from support.stand import model_folder
 
 pytestmark = card.needed
@@ -19,19 +20,28 @@ pytestmark = card.needed
 SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def test_weights_in_fewer_bits_take_of_a_card_what_is_held_and_one_matrix_on_the_way(tmp_path: Path) -> None:
+def test_weights_in_fewer_bits_take_of_a_card_what_is_held_and_one_matrix_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("bitsandbytes")
+    of_experts = GQA | {"hidden_size": 256, "head_dim": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+    made = transformers.Qwen3MoeConfig(**of_experts, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256)
+    monkeypatch.setitem(ARCHITECTURES, "experts", lambda: made)
+    experts = model_folder(tmp_path / "experts", "experts", torch.bfloat16)
     wide = model_folder(tmp_path / "wide", dtype=torch.bfloat16, head_dim=64, **SIZES)
     how = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
     packed = transformers.AutoModelForCausalLM.from_pretrained(wide, quantization_config=how, dtype=torch.bfloat16)
     packed.save_pretrained(tmp_path / "packed")
-    done = card.run(Path(__file__).parent / "weights_on_card.py", wide, tmp_path / "packed", bitsandbytes=True)
+    done = card.run(Path(__file__).parent / "weights_on_card.py", wide, tmp_path / "packed", experts, bitsandbytes=True)
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
     matrix = 4 * SIZES["hidden_size"] * SIZES["intermediate_size"]  # bytes in fp32
     for name in ("nf4-bf16", "nf4-fp32", "fp4-fp16", "int8-bf16"):
         assert told[f"{name} start"] <= told[f"{name} held"] + 2.2 * matrix, told
         assert told[f"{name} restart"] <= told[f"{name} held"] + 0.2 * matrix, told
+    stack = 4 * 8 * 512 * 256  # of gate and up of all experts of a layer
+    assert told["experts start"] <= told["experts held"] + 2.2 * stack and told["experts held"] < 2.2 * stack, told
+    assert told["experts restart"] <= max(told["experts held"], 2.2 * stack) + 0.2 * stack, "the first is held against its own"
     for name in ("packed start", "packed measured"):
         assert told[name] <= told["packed held"] + 2.2 * matrix, told
     assert told["fp32 start"] <= told["fp32 held"] + 0.2 * matrix, told

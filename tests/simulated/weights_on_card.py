@@ -1,6 +1,7 @@
-"""`python weights_on_card.py MODEL PACKED` with the simulated card and bitsandbytes on it: what reading weights takes of the card.
+"""`python weights_on_card.py MODEL PACKED EXPERTS` with the simulated card and bitsandbytes on it: what reading weights takes of the card.
 
-MODEL: a folder in 16 bits; PACKED: the same as bitsandbytes saves it. Run by test_weights.py. Prints {claim: bytes} as JSON.
+MODEL: a folder in 16 bits; PACKED: the same as bitsandbytes saves it; EXPERTS: another, with experts in
+stacks. Run by test_weights.py. Prints {claim: bytes} as JSON.
 """
 
 from __future__ import annotations
@@ -51,21 +52,22 @@ def logits(model: Any) -> torch.Tensor:
     return found
 
 
-def starts(folder: str, kind: str, dtype: str, told: dict[str, int], double: bool = False) -> None:
+def starts(folder: str, kind: str, dtype: str, told: dict[str, int], double: bool = False, name: str = "") -> None:
     """A start quantises layer by layer, a restart reads what was kept; both to the bits of the CPU's, which has a cache of its own."""
     how: dict[str, Any] = {"frozen": kind, "dtype": dtype, "double_quant": double}
     read: list[tuple[int, ...]] = []
     own = quantised._own
     quantised._own = lambda weight, *more: (read.append(tuple(weight.shape)), own(weight, *more))[1]
     first, held, most = at_most(lambda: loaded(folder, CARD, **how))
-    told[f"{kind}-{dtype} held"], told[f"{kind}-{dtype} start"] = held, most
+    name = name or f"{kind}-{dtype}"
+    told[f"{name} held"], told[f"{name} start"] = held, most
     digest, said = first.held.sha256, logits(first)
     assert not first.held.fault and all(one.device == CARD for one in first.parameters())
     del first
     shapes = len(set(read))
     read.clear()
     again, held, most = at_most(lambda: loaded(folder, CARD, **how))
-    told[f"{kind}-{dtype} restart"] = most
+    told[f"{name} restart"] = most
     assert len(read) == len(set(read)) == shapes, "of the weights in 16 bits a restart reads one of each shape"
     assert again.held.sha256 == digest and torch.equal(logits(again), said)
     del again
@@ -159,6 +161,7 @@ if __name__ == "__main__":
     told: dict[str, int] = {}
     for kind, dtype in (("nf4", "bf16"), ("nf4", "fp32"), ("int8", "bf16"), ("fp4", "fp16")):
         starts(sys.argv[1], kind, dtype, told, double=kind == "fp4")
+    starts(sys.argv[3], "nf4", "fp32", told, name="experts")  # in bf16 rounding chooses other experts here and there
     widened_later(sys.argv[1], told)
     packed(sys.argv[2], told)
     measured(sys.argv[1], told)

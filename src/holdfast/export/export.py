@@ -239,7 +239,8 @@ def refuse_unequal(order: ExportRequest, compared: Comparison) -> None:
     where = f"; the first that differs is {layer}" if layer else ""
     text = f"the {order.kind} export does not equal {order.subject.told}{where}:\n  " + "\n  ".join(compared.reasons)
     answer: Json = {"files": [], "checked": compared.figures, "reasons": compared.reasons}
-    raise Stop(BLOCKED, text, "nothing was written; please report it with these lines", answer)
+    other = "; --to merged is held against transformers alone" if order.kind.startswith("gguf") else ""
+    raise Stop(BLOCKED, text, f"nothing was written; please report it with these lines{other}", answer)
 
 
 def finish(order: ExportRequest, folder: Path, figures: Json, known: dict[str, str]) -> Json:

@@ -244,9 +244,18 @@ _INSTEAD: dict[str, Any] = {
 }
 
 
+_histc = torch.histc
+
+
+def _counted(given: torch.Tensor, *how: Any, **named: Any) -> torch.Tensor:
+    """Count as a card does, whose kernel takes whole numbers: the CPU's does not."""
+    return _histc(given.float(), *how, **named).to(given.dtype)
+
+
 def _put_in() -> None:
     for name, value in _INSTEAD.items():
         setattr(torch.cuda, name, value)
+    torch.histc = _counted
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.version.cuda = "13.0"
     if _OPTIONS.get("hip"):

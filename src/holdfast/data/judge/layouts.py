@@ -181,6 +181,10 @@ def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapp
     if answers := next((both for both in TWO_ANSWERS if all(name in value for name in both)), None) or two_answers(as_it_stands):
         raise BadRow("preference_row", f"{' and '.join(answers)} are two answers of which one is the better; {_pairs_called(as_it_stands)}")
     hint = name_them(value, as_it_stands, _would_be_read)
+    if half := next((both for both in TWO_ANSWERS if any(name in value for name in both)), None):
+        one, other = sorted(half, key=lambda name: name not in value)
+        text = f"{one} is there, and {other} is missing: a pair has both; the row has {names}"
+        raise BadRow("missing_field", text + (f"; to learn it by itself: {hint}" if hint and one == half[0] else ""))
     raise BadRow("missing_field", f"fields {names} fit no known layout ({_KNOWN}){hint and f'; {hint}'}")
 
 
