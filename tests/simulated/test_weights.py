@@ -12,7 +12,7 @@ import transformers
 
 from conftest import holdfast
 from simulated import card
-from support.architectures import ARCHITECTURES, GQA
+from support.architectures import GQA
 from support.stand import model_folder
 
 pytestmark = card.needed
@@ -20,14 +20,11 @@ pytestmark = card.needed
 SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def test_weights_in_fewer_bits_take_of_a_card_what_is_held_and_one_matrix_on_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_in_fewer_bits_take_of_a_card_what_is_held_and_one_matrix_on_the_way(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     of_experts = GQA | {"hidden_size": 256, "head_dim": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
     made = transformers.Qwen3MoeConfig(**of_experts, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=256)
-    monkeypatch.setitem(ARCHITECTURES, "experts", lambda: made)
-    experts = model_folder(tmp_path / "experts", "experts", torch.bfloat16)
+    experts = model_folder(tmp_path / "experts", lambda: made, torch.bfloat16)
     wide = model_folder(tmp_path / "wide", dtype=torch.bfloat16, head_dim=64, **SIZES)
     how = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
     packed = transformers.AutoModelForCausalLM.from_pretrained(wide, quantization_config=how, dtype=torch.bfloat16)

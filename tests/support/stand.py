@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,10 +29,10 @@ from support.architectures import ARCHITECTURES, tokens_of
 STEPS = 12
 
 
-def model_folder(folder: Path, kind: str = "llama", dtype: torch.dtype = torch.float32, **changed: int) -> Path:
-    """A random two-layer model on disk."""
+def model_folder(folder: Path, kind: str | Callable[[], Any] = "llama", dtype: torch.dtype = torch.float32, **changed: int) -> Path:
+    """A random two-layer model on disk. kind: a name of ARCHITECTURES, or what makes a config."""
     torch.manual_seed(1)
-    config = ARCHITECTURES[kind]()
+    config = ARCHITECTURES[kind]() if isinstance(kind, str) else kind()
     for name, value in changed.items():
         setattr(config, name, value)
     model = transformers.AutoModelForCausalLM.from_config(config)

@@ -21,7 +21,7 @@ from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.experts import stacks_of
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.load import load_base
-from support.architectures import ARCHITECTURES, GQA
+from support.architectures import GQA
 from support.stand import Stand, model_folder
 
 pytest.importorskip("bitsandbytes")
@@ -38,10 +38,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patched:
-        for kind, config in TYPES.items():
-            patched.setitem(ARCHITECTURES, kind, config)
-        return {kind: model_folder(folder / kind, kind, torch.bfloat16) for kind in TYPES}
+    return {kind: model_folder(folder / kind, made, torch.bfloat16) for kind, made in TYPES.items()}
 
 
 def config_of(model: Path, form: str, **adapter: Any) -> Config:

@@ -12,7 +12,7 @@ import transformers
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.parts import by_part
 from holdfast.planning.memory.trained_size import trained_by_part
-from support.architectures import ARCHITECTURES, GQA
+from support.architectures import GQA
 from support.stand import Stand, model_folder
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
@@ -28,10 +28,7 @@ ROUTED: list[Any] = ["all-linear", r".*\.(q_proj|mlp\.g\w*|mlp\.r\w*)", ["q_proj
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patched:
-        for kind, made in KINDS.items():
-            patched.setitem(ARCHITECTURES, kind, made)
-        return {kind: model_folder(folder / kind, kind, torch.bfloat16) for kind in KINDS}
+    return {kind: model_folder(folder / kind, made, torch.bfloat16) for kind, made in KINDS.items()}
 
 
 def parts_of(stand: Stand) -> dict[str, int]:

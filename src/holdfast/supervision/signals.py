@@ -51,7 +51,7 @@ class StopSignals:
             os.close(told)
             return
         threading.Thread(target=_end_unheard, args=(sent,), daemon=True).start()
-        os.register_at_fork(after_in_child=_forget_wakeup)
+        sigterm.forget_in_forks()
 
     def unheard(self, number: int) -> bool:
         """Return whether a signal that came _PATIENCE_S ago should have ended the command, and its handler was not called."""
@@ -99,12 +99,6 @@ def _end_unheard(sent: int) -> None:
         time.sleep(_PATIENCE_S)
         if stop.unheard(number[0]):
             _leave(stop.standing)
-
-
-def _forget_wakeup() -> None:
-    """Tell nobody of the signals of a forked process: the pipe and its thread are its parent's."""
-    with contextlib.suppress(ValueError):  # forked by another thread than the first
-        signal.set_wakeup_fd(-1)
 
 
 def _leave(standing: str) -> None:

@@ -63,7 +63,7 @@ def _watched(heard: threading.Event, code: int) -> Iterator[None]:
         yield
         return
     _told = told
-    _forget_in_forks()
+    forget_in_forks()
     thread = threading.Thread(target=_end_unheard, args=(sent, heard, code), daemon=True)
     thread.start()
     try:
@@ -80,12 +80,12 @@ def _watched(heard: threading.Event, code: int) -> Iterator[None]:
 
 
 @functools.cache
-def _forget_in_forks() -> None:
+def forget_in_forks() -> None:
+    """Tell nobody of the signals of processes that are forked from here on: the pipe and its thread are their parent's."""
     os.register_at_fork(after_in_child=_forget)
 
 
 def _forget() -> None:
-    """Tell nobody of the signals of a forked process: the pipe and its thread are its parent's."""
     with contextlib.suppress(ValueError):  # forked by another thread than the first
         signal.set_wakeup_fd(-1)
 

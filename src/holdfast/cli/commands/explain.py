@@ -99,18 +99,11 @@ def find_cards(name: str, cards: dict[str, Card]) -> tuple[list[Card], bool]:
         return found[:_MOST], True
     if found := _worded(words, cards):
         return found[: 2 * _MOST], False
-    names, spoken = (
-        [*cards, *EVERYDAY, *(card.chapter() for card in cards.values())],
-        {word for card in cards.values() for word in _words(card)},
-    )
+    names = [*cards, *EVERYDAY, *(card.chapter() for card in cards.values())]
+    spoken = {word for card in cards.values() for word in re.findall(r"[a-z]{5,}", f"{card.id} {card.title}".lower())}
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or difflib.get_close_matches(words, sorted(spoken), n=1, cutoff=0.8)
     hint = f"did you mean {near[0]}? `holdfast explain {near[0]}`" if near else "`holdfast explain` lists them all"
     raise Stop(USAGE, f"no card is called {name}, and none speaks of it", hint)
-
-
-def _words(card: Card) -> list[str]:
-    """List the longer words of a card's name and title."""
-    return re.findall(r"[a-z]{5,}", f"{card.id} {card.title}".lower())
 
 
 def _obvious(card: Card) -> tuple[bool, float]:

@@ -8,11 +8,10 @@ from typing import Literal
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.forms import SIBLINGS
-from holdfast.base_model.packed import packed_as
 from holdfast.base_model.parts import in_stacks
 from holdfast.config.choices.frozen_formats import NESTED_SAVES
 from holdfast.config.config import Config
-from holdfast.planning.memory.trained_size import adapted, trainable_parameters
+from holdfast.planning.memory.trained_size import adapted, packed_by_us, trainable_parameters
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import LOGITS_AT_ONCE, STRETCH, WIDENED_ROWS
 
@@ -134,7 +133,7 @@ def footprint(
         held = width - NESTED_SAVES * config.train.double_quant
         inside = sum(math.prod(shape) for name, shape in model.linear().items() if not in_stacks({name: shape}))
         weights = int(weights - inside * (2 if halves or mixed else 4) + inside * held)
-        if packed_as(model.config) is None:
+        if packed_by_us(config, model):
             widened = stacked // _layers(model) * 2 // 3 * (2 if mixed else 4)  # the larger stack of a layer, gate and up
             weights = int(weights - stacked * (2 if mixed else 4) + stacked * held)
     elif config.train.frozen == "fp32":

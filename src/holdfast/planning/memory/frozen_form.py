@@ -9,7 +9,7 @@ from holdfast.base_model.packed import packed_as, widened_from
 from holdfast.base_model.parts import in_stacks, part_of
 from holdfast.base_model.types import multiplies_stacks
 from holdfast.config.config import Config
-from holdfast.planning.memory.trained_size import trained_sizes
+from holdfast.planning.memory.trained_size import packed_by_us, trained_sizes
 
 _WHOLE = "take the model in 16 bits"
 
@@ -44,7 +44,7 @@ def as_it_comes(config: Config, model: ModelFacts) -> Config:
 def refuse_experts(config: Config, model: ModelFacts) -> None:
     """Raise Stop(1) where weights are asked for in 4 or 8 bits, and a part of them is experts in stacks that cannot be held so."""
     stacked = in_stacks(model.shapes)
-    if config.train.frozen_format.width is None or not stacked or packed_as(model.config) is not None:
+    if not (stacked and packed_by_us(config, model)):
         return
     asked, kind = f"train.frozen {config.train.frozen}", model.text.get("model_type") or model.config.get("model_type")
     if not multiplies_stacks(kind):

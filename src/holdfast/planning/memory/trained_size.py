@@ -75,6 +75,11 @@ def is_wrapped(model: ModelFacts) -> bool:
     return loads_as(model.config) == WRAPPED or has_towers(model.config)
 
 
+def packed_by_us(config: Config, model: ModelFacts) -> bool:
+    """True if frozen weights are to be held in 4 or 8 bits, and do not come so."""
+    return config.train.frozen_format.width is not None and packed_as(model.config) is None
+
+
 def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
     """Return the trained parameters by the name of the weight or module they belong to."""
     adapter, kind = config.adapter, config.adapter.kind
@@ -89,7 +94,7 @@ def trained_sizes(config: Config, model: ModelFacts) -> dict[str, int]:
     found["score"] = hidden * config.train.objective_kind.scores
     if kind.count is not None:
         targets = list(kind.sits_on) if kind.sits_on and adapter.targets == "all-linear" else adapter.targets
-        beside = targets == "all-linear" and config.train.frozen_format.width is not None and packed_as(model.config) is None
+        beside = targets == "all-linear" and packed_by_us(config, model)
         for name, matrix in _adapted(model, targets).items():
             if beside and part_of(name) == "experts":  # in stacks of fewer bits
                 continue
