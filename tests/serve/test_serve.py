@@ -208,6 +208,8 @@ def test_bad_input_is_answered_before_a_model_is_loaded(adapter: Path, tmp_path:
         taken.listen()
         cases = [(["--port", str(taken.getsockname()[1])], "cannot be used"), (["--port", "99999"], "below 65536")]
         cases += [(["--preferences", "x"], "is for --ab"), (["--ab", "--preferences", str(tmp_path / "no/file")], "cannot be written")]
+        cases += [(["--ab-models", "base,tuned"], "is for --ab"), (["--ab", "--ab-models", "tuned,routed"], "two of base, tuned")]
+        cases += [(["--ab", "--ab-models", one], "not two models with a comma") for one in ("tuned", "tuned,", "a,b,c", "tuned,tuned")]
         for given, told in cases:
             assert main(["serve", str(adapter), *given]) == 2
             assert told in capsys.readouterr().err

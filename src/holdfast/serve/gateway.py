@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import socket
 import time
@@ -15,7 +16,7 @@ import orjson
 from holdfast.base.files import Json
 from holdfast.data.judge.turns import Message
 from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, RequestRefused, open_server
-from holdfast.serve.engines import MODELS, AnswerRequest, Engine
+from holdfast.serve.engines import AnswerRequest, Engine
 from holdfast.serve.preferences import CHOICES, Blind
 from holdfast.serve.requests import chat_ids, message_of, until, wanted_of
 from holdfast.serve.served import GatewayState, ServedModel
@@ -125,16 +126,32 @@ class GatewayHandler(GuardedHandler):
         self.send_body(self.state.page.encode(), "text/html; charset=utf-8")
 
     def _ask(self) -> None:
-        body = self.read_body()
+        """Answer with both models of the pair, left first: as one JSON object, or with `stream` in parts as they come."""
+        body, blind = self.read_body(), self._blind
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RequestRefused(400, "prompt: a text")
-        self.state.refuse("tuned")
+        order, answers = blind.draw(), dict[str, str]()
+        for model in blind.models:
+            self.state.refuse(model)
         with self.state.held() as served:
             ids = chat_ids(served.codec, [Message("user", prompt)])
-            wishes = [wanted_of(served.context, {"model": model, "max_tokens": body.get("max_tokens")}, ids) for model in MODELS]
-            answers = {wanted.model: collect(self.state, served, wanted, self._gone)[0] for wanted in wishes}
-        self.send_json(self._blind.show(prompt, answers, served.name))
+            settings = {"max_tokens": body.get("max_tokens")}
+            wishes = [wanted_of(served.context, settings | {"model": model}, ids, models=served.models) for model in order]
+            if body.get("stream"):
+                self.begin_stream()
+            for side, wanted in zip(("left", "right"), wishes, strict=True):
+                say = functools.partial(self._send_event, side) if body.get("stream") else None
+                answers[wanted.model] = collect(self.state, served, served.routed(wanted)[0], self._gone, say)[0]
+        shown = blind.show(prompt, answers, order, served.name)
+        if body.get("stream"):
+            self.wfile.write(b"data: " + orjson.dumps(shown) + b"\n\n")
+        else:
+            self.send_json(shown)
+
+    def _send_event(self, side: str, text: str) -> None:
+        self.wfile.write(b"data: " + orjson.dumps({"side": side, "text": text}) + b"\n\n")
+        self.wfile.flush()
 
     def _vote(self) -> None:
         body = self.read_body()
@@ -196,11 +213,15 @@ def counted(
         state.seconds += time.monotonic() - began
 
 
-def collect(state: GatewayState, served: ServedModel, wanted: AnswerRequest, gone: Callable[[], bool]) -> tuple[str, int, str]:
-    """Return a whole answer, its tokens, and why it ended."""
+def collect(
+    state: GatewayState, served: ServedModel, wanted: AnswerRequest, gone: Callable[[], bool], say: Callable[[str], None] | None = None
+) -> tuple[str, int, str]:
+    """Return a whole answer, its tokens, and why it ended. say: is given each part of it as it comes."""
     texts, count, reason = [], 0, "length"
     with contextlib.closing(counted(state, served, wanted, gone)) as parts:
         for piece, tokens, why in parts:
+            if say and piece:
+                say(piece)
             texts.append(piece)
             count, reason = count + tokens, why or reason
     return "".join(texts).strip(), count, reason

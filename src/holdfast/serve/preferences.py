@@ -16,16 +16,19 @@ CHOICES = ("left", "right", "same")
 
 
 class Blind:
-    """Pairs that were shown and not judged yet, and the file of those that were."""
+    """Pairs that were shown and not judged yet, and the file of those that were. models: the two that answer."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, models: tuple[str, str] = MODELS) -> None:
+        self.file, self.models = file, models
         self._waiting: dict[str, Json] = {}
         self._lock = threading.Lock()
 
-    def show(self, prompt: str, answers: dict[str, str], name: str) -> Json:
+    def draw(self) -> list[str]:
+        """Return the models in the order of their sides, left and right."""
+        return random.SystemRandom().sample(self.models, 2)
+
+    def show(self, prompt: str, answers: dict[str, str], order: list[str], name: str) -> Json:
         """Return what the page is told of a pair: which is which stays here. name: whose answer the tuned one is."""
-        order = random.SystemRandom().sample(MODELS, 2)
         number = uuid.uuid4().hex
         with self._lock:
             self._waiting[number] = {"prompt": prompt, "answers": answers, "order": order, "name": name}
@@ -44,31 +47,35 @@ class Blind:
                 self.file, preference_row(shown, choice, shown["name"]), durable=True
             )  # where it fails, the pair can be judged again
             del self._waiting[number]
-            return {"kept": kept(tally(self.file))}
+            return {"kept": kept(self.tally())}
+
+    def tally(self) -> Json:
+        """Count how often each model of the pair was preferred, and do the sign test of it."""
+        return tally(self.file, self.models)
 
 
-def tally(file: Path) -> Json:
-    """Count how often each was preferred, and do the sign test of it."""
-    counts = {"tuned": 0, "base": 0, "same": 0}
+def tally(file: Path, models: tuple[str, str] = MODELS) -> Json:
+    """Count how often each of two models was preferred to the other, and do the sign test of it."""
+    counts = dict.fromkeys((*models, "same"), 0)
     for row in read_lines(file):
-        if row.get("voted") in counts:
+        if sorted(row.get("between", MODELS)) == sorted(models) and row.get("voted") in counts:
             counts[row["voted"]] += 1
-    interval = share_interval(counts["tuned"], counts["base"])
-    return counts | {"p_value": sign_test(counts["tuned"], counts["base"]), "interval": interval}
+    first, second = (counts[model] for model in models)
+    return counts | {"p_value": sign_test(second, first), "interval": share_interval(second, first)}
 
 
 def kept(counts: Json) -> int:
     """Count the pairs that were judged."""
-    return int(counts["tuned"] + counts["base"] + counts["same"])
+    return sum(count for name, count in counts.items() if name not in ("p_value", "interval"))
 
 
 def preference_row(shown: Json, choice: str, name: str) -> Json:
     """Make a row of the file of preferences: where one was preferred, `chosen` and `rejected` are for preference training, and `response`
     is what `data collect` takes for the answer."""
-    row: Json = {"prompt": shown["prompt"], "run": name, "time": round(time.time(), 3)}
+    row: Json = {"prompt": shown["prompt"], "run": name, "time": round(time.time(), 3), "between": sorted(shown["order"])}
     if choice == "same":
         return row | {"voted": "same", "answers": shown["answers"]}
     preferred = shown["order"][choice == "right"]
-    rejected = next(model for model in MODELS if model != preferred)
+    rejected = shown["order"][choice == "left"]
     chosen = shown["answers"][preferred]
     return row | {"chosen": chosen, "rejected": shown["answers"][rejected], "response": chosen, "voted": preferred}

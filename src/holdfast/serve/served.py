@@ -18,6 +18,11 @@ from holdfast.serve.preferences import Blind
 _AT_ONCE = 2  # answers that are asked of an engine together; the others wait
 
 
+def served_models(experts: RoutedExperts | None) -> list[str]:
+    """Return the names that a request may give a model with these experts."""
+    return [*MODELS, *([ROUTED, *map(expert_model, experts.names)] if experts else ())]
+
+
 @dataclass
 class ServedModel:
     """name: of the run, or NAME VERSION of what is in place; engine: closed once it is `over` and its last answer is out.
@@ -38,7 +43,7 @@ class ServedModel:
     @property
     def models(self) -> list[str]:
         """What a request may name."""
-        return [*MODELS, *([ROUTED, *map(expert_model, self.experts.names)] if self.experts else ())]
+        return served_models(self.experts)
 
     def routed(self, wanted: AnswerRequest) -> tuple[AnswerRequest, Json]:
         """Return the request to the adapter that answers it, and what the answer says of that: `expert`, null for the adapter for all."""

@@ -29,12 +29,12 @@ from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
 from holdfast.serve.endpoint import refuse_port
-from holdfast.serve.engines import Engine, LlamaCpp, Transformers
+from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
 from holdfast.serve.experts import RoutedExperts, expert_model, read_experts, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown, subject_of
 from holdfast.serve.gateway import open_gateway
-from holdfast.serve.preferences import Blind, kept, tally
-from holdfast.serve.served import GatewayState, ServedModel
+from holdfast.serve.preferences import Blind, kept
+from holdfast.serve.served import GatewayState, ServedModel, served_models
 from holdfast.supervision.launch import measuring_environment
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: one that is free)")
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
     parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
+    parser.add_argument(
+        "--ab-models",
+        type=_pair,
+        metavar="A,B",
+        help="the two that --ab compares (default: base,tuned), such as tuned,routed",
+    )
     parser.add_argument("--preferences", type=Path, metavar="FILE", help="where --ab keeps them (default: preferences.jsonl in the run)")
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="where the token stands; made where it is not (default: another one each time)"
@@ -63,6 +69,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     version = in_place(file, name) if name else None
     subject = subject_of(version, arguments.base) if version else read_subject(arguments.subject, arguments.base)
     preferences = _preferences(arguments, subject, file.parent / "serve" / name if name else None)
+    if arguments.ab_models:
+        _refuse_unknown(arguments.ab_models, served_models(_experts(subject, arguments.base, say=lambda _: None)))
     state = GatewayState(_token(arguments.token_file))
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -73,8 +81,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             return _served(arguments, subject, name, Path(tempfile.mkdtemp(dir=work)))
 
         if preferences:
-            state.blind = Blind(preferences)
-            state.page = page_template("ab.html").render(name=name or subject.name, version=__version__)
+            state.blind = Blind(preferences, arguments.ab_models or MODELS)
+            state.page = page_template("ab.html").render(models=state.blind.models, name=name or subject.name, version=__version__)
         with contextlib.ExitStack() as closing:
             server = closing.enter_context(open_gateway(state, arguments.port))
             state.served = make(subject, shown(version) if version else subject.name)
@@ -87,8 +95,16 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
                     following.look()
             server.shutdown()
         if state.blind:
-            _tell_preferred(state.blind.file)
+            _tell_preferred(state.blind)
     return DONE, {}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Parse --ab-models. Raises ArgumentTypeError."""
+    first, comma, second = text.partition(",")
+    if not (first and comma and second) or first == second or "," in second:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two models with a comma between them, such as tuned,routed")
+    return first, second
 
 
 def _token(file: Path | None) -> str:
@@ -131,12 +147,18 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
         raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {subject.tuned.parent} --to gguf for llama-server")
     codec, stamp = subject_codec(subject), stamp_of(subject.run.path if subject.run else None)
-    experts = read_experts(subject, arguments.base)
-    if experts and any(one.config.get("trainable_token_indices") for one in experts.adapters):
-        _say("! its experts have trained tokens of their own, which cannot be switched: the adapter for all answers")
-        experts = None
+    experts = _experts(subject, arguments.base, _say)
     engine = _engine(arguments, subject, codec, work, _say, experts)
     return ServedModel(codec, name, subject.facts.positions or 2048, engine, experts=experts, stamp=stamp)
+
+
+def _experts(subject: Subject, base: str | None, say: Callable[[str], None]) -> RoutedExperts | None:
+    """Return the experts that can be switched between; None where there are none."""
+    experts = read_experts(subject, base)
+    if experts and any(one.config.get("trainable_token_indices") for one in experts.adapters):
+        say("! its experts have trained tokens of their own, which cannot be switched: the adapter for all answers")
+        return None
+    return experts
 
 
 def _engine(
@@ -158,11 +180,19 @@ def _engine(
     return Transformers(subject, codec, work, environment, say, adapters)
 
 
+def _refuse_unknown(pair: tuple[str, str], models: list[str]) -> None:
+    """Raise Stop(2) for a pair to compare that is not served."""
+    for name in pair:
+        if name not in models:
+            raise Stop(USAGE, f"--ab-models: there is no model {name!r} here", f"two of {listed(models)}")
+
+
 def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path | None) -> Path | None:
     """Return the file of votes; None without --ab. shared: the folder of a name's, whose versions come and go. Raises Stop(2)."""
     if not arguments.ab:
-        if arguments.preferences:
-            raise Stop(USAGE, "--preferences is for --ab", "give both, or neither")
+        for name in ("preferences", "ab_models"):
+            if getattr(arguments, name):
+                raise Stop(USAGE, f"--{name.replace('_', '-')} is for --ab", "give both, or neither")
         return None
     folder = shared or (subject.run.path if subject.run else Path.cwd())
     if shared and not arguments.preferences:
@@ -173,12 +203,14 @@ def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path |
     return file
 
 
-def _tell_preferred(file: Path) -> None:
+def _tell_preferred(blind: Blind) -> None:
     """Print which model was preferred: at the end, when no vote follows that could know it."""
-    counts = tally(file)
+    counts = blind.tally()
     if kept(counts):
-        said = f"tuned preferred {counts['tuned']}, base {counts['base']}, no difference {counts['same']}"
-        print(f"{file}: {said} (sign test p = {counts['p_value']:.2g})", file=sys.stderr, flush=True)
+        first, second = blind.models
+        said = f"{second} preferred {counts[second]}, {first} {counts[first]}"
+        said += f", no difference {counts['same']} (sign test p = {counts['p_value']:.2g})"
+        print(f"{blind.file}: {said}", file=sys.stderr, flush=True)
 
 
 def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:
@@ -198,5 +230,5 @@ def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:
     lines = [f"{served.name} and its base, by {served.engine.name}: {url}/v1  (models: {', '.join(served.models)}; Ctrl-C ends)"]
     lines.append(f"token: {state.token}")
     if state.blind:
-        lines += [f"page:  {page}", f"preferences: {state.blind.file} ({kept(tally(state.blind.file))} so far)"]
+        lines += [f"page:  {page}", f"preferences: {state.blind.file} ({kept(state.blind.tally())} so far)"]
     print("\n".join(lines), flush=True)
