@@ -167,6 +167,15 @@ def test_an_axolotl_config_is_carried_key_by_key(tmp_path: Path) -> None:
     assert "no such key" in unknown.why
 
 
+def test_weight_decay_is_said_to_reach_what_a_trainer_leaves_out(tmp_path: Path) -> None:
+    """transformers' own list of what decays lacks norms and biases; ours is every trained weight."""
+    draft = made_of(tmp_path, "t.yaml", TRL + "weight_decay: 0.1\n")
+    (row,) = [row for row in draft.rows if row.theirs == "weight_decay"]
+    assert draft.tree["train.weight_decay"] == 0.1 and "leaves norms and biases out" in row.why
+    (same,) = [row for row in made_of(tmp_path, "torchtune.yaml", TORCHTUNE).rows if row.theirs == "optimizer.weight_decay"]
+    assert "norms" not in same.why, "torchtune gives AdamW all parameters as one group"
+
+
 @pytest.mark.parametrize("key", ["peft_use_rslora", "peft_use_dora"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_variant_of_lora_is_carried_whichever_key_comes_first(key: str, first: bool, tmp_path: Path) -> None:

@@ -164,6 +164,73 @@ def test_steps_that_took_the_place_of_others_and_a_second_end_are_tracked(tmp_pa
     assert ends == [3.0, 2.0]
 
 
+def three_processes(folder: Path, name: str) -> None:
+    """Track a run of which step 3 and 4 are taken back and trained anew, and which is extended: each time by another process."""
+    run = RunFolder(folder)
+    run.config_file.write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}}))
+    folder.joinpath("run.json").write_text(json.dumps({"id": "ab" * 16}))
+    run.summary_file.write_text("{}")
+    back = json.dumps({"time": 5.0, "event": "rolled_back", "step": 4, "to": 2}) + "\n"
+    for losses, journal in (([1.0, 2.0, 8.0, 9.0], ""), ([1.0, 2.0, 3.0, 4.0], back), ([1.0, 2.0, 3.0, 4.0, 5.0], back)):
+        rows = [{"step": at, "loss": loss, "tokens": 1, "seconds": 0.0} for at, loss in enumerate(losses, 1)]
+        run.steps_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run.events_file.write_text(journal)
+        command = [sys.executable, "-m", "holdfast.report.track", str(folder), name]
+        done = subprocess.run(command, env=os.environ | OFFLINE, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_tensorboard_shows_one_value_a_step_after_a_rollback(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    three_processes(tmp_path, "tensorboard")
+    program = (
+        "import sys, json; from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
+        "e = EventAccumulator(sys.argv[1]); e.Reload(); print(json.dumps([[s.step, s.value] for s in e.Scalars('train/loss')]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "tensorboard")], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [[at, float(at)] for at in range(1, 6)]
+
+
+def wandb_history(file: Path) -> list[dict[str, float]]:
+    """Read the logged rows of an offline run: records of LevelDB's log format behind a header of seven bytes."""
+    program = """
+import json, struct, sys
+from wandb.proto import wandb_internal_pb2
+data, at, record = open(sys.argv[1], "rb").read(), 7, b""
+while at + 7 <= len(data):
+    room = 32768 - at % 32768
+    if room < 7:
+        at += room
+        continue
+    size, kind = struct.unpack_from("<HB", data, at + 4)
+    if kind == 0:
+        break
+    record += data[at + 7 : at + 7 + size]
+    at += 7 + size
+    if kind in (1, 4):  # a whole one, or the last part of one
+        found = wandb_internal_pb2.Record()
+        found.ParseFromString(record)
+        record = b""
+        if found.HasField("history"):
+            items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in found.history.item}
+            print(json.dumps({"_step": found.history.step.num} | items))
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_wandb_takes_the_steps_that_are_trained_anew(tmp_path: Path) -> None:
+    """W&B drops what is logged of a step that is past: its charts kept the losses that were taken back."""
+    pytest.importorskip("wandb")
+    three_processes(tmp_path, "wandb")
+    files = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)
+    rows = [row for file in files for row in wandb_history(file) if "train/loss" in row]
+    assert [(row["train/step"], row["train/loss"]) for row in rows] == [(1, 1), (2, 2), (3, 8), (4, 9), (3, 3), (4, 4), (5, 5)]
+    assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7], "it takes nothing of a step that is past"
+
+
 def test_a_trackers_own_variables_say_where_a_run_belongs(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("trackio")

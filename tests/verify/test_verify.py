@@ -28,7 +28,7 @@ from holdfast.data.token_set.overlap import told_of_held_out
 from holdfast.data.tokens.codec import load_codec
 from holdfast.data.tokens.given_template import NAMED
 from holdfast.export import subject as subjects
-from holdfast.export.samples import against_run, of_file, of_run
+from holdfast.export.samples import against_run, of_file, of_run, rules_of_rows
 from holdfast.export.subject import read_subject
 from holdfast.export.words import of_base
 from holdfast.report.shipped import verdict
@@ -168,6 +168,83 @@ def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: Simple
     assert compare._trained_on(against_run(found, run)) == compare._trained_on(found) == "", "one of three"
     of_training = of_file(write_rows(tmp_path / "seen.jsonl", [rows[trained], again[trained]]), load_codec(assets.model), 100)
     assert compare._trained_on(against_run(of_training, run)) == "2 of 2 rows stand in training word for word"
+
+
+TURNS = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))]
+
+
+@pytest.mark.parametrize(
+    ("sections", "rows", "learned", "left_out"),
+    [
+        ({"data": {"train_on": "last"}}, [{"messages": TURNS}], ["d"], {}),
+        ({}, [{"messages": TURNS}], ["b\nd"], {}),
+        (
+            {"data": {"fields": {"instruction": "q", "output": "a"}}},
+            [{"q": "say hi", "a": "hi", "instruction": "other", "output": "nonsense"}],
+            ["hi"],
+            {},
+        ),
+        ({"data": {"fields": {"instruction": "q", "output": "a"}}}, [{"instruction": "say hi", "output": "hi"}], ["hi"], {}),
+        ({"train": {"objective": "dpo"}}, [{"prompt": "say hi", "chosen": "hi", "rejected": "go"}], ["hi"], {}),
+        ({"train": {"objective": "dpo"}}, [{"prompt": "say hi", "completion": "hi"}], ["hi"], {}),
+        (
+            {"train": {"objective": "kto"}},
+            [{"prompt": "say hi", "completion": word, "label": word == "hi"} for word in ("hi", "go", "no")],
+            ["hi"],
+            {"marked_bad": 2},
+        ),
+        ({}, [{"prompt": "say hi", "completion": "hi"}, {"prompt": "say hi"}], ["hi"], {"missing_field": 1}),
+    ],
+    ids=["last answer", "all answers", "its fields", "usual fields", "pairs", "answers for pairs", "marks", "a row without an answer"],
+)
+def test_rows_of_a_file_are_read_as_its_run_reads_rows(
+    sections: dict[str, Any], rows: list[dict[str, Any]], learned: list[str], left_out: dict[str, int], tmp_path: Path
+) -> None:
+    """They were read as plain rows: of other columns, of other answers, or refused. What is not measured is counted."""
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    config = Config(model="tiny", **sections | {"data": {"files": ["x"]} | sections.get("data", {})})
+    codec = load_codec(EMBEDDED["tiny"])
+    found = of_file(file, codec, 100, rules_of_rows(config))
+    texts = [codec.tokenizer.decode([token for token, flag in zip(*found.row(at), strict=True) if flag]) for at in range(len(found))]
+    assert [text.strip() for text in texts] == learned and found.left_out == left_out
+
+
+def test_answers_that_are_marked_bad_are_not_measured_as_if_they_were_to_be_given(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """A run that has learned to leave them loses on them: it was called worse for what it was trained to do."""
+    rows = [{"prompt": f"question {n}", "completion": f"answer {n}", "label": n % 3 > 0} for n in range(30)]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    config = Config(model=str(assets.model), data={"files": [str(file)], "held_out": 0.4}, train={"objective": "kto"})
+    run.write_config(config)
+    check_data(run, config, read_model(config.model), Terminal(to_stderr=False, quiet=True))
+    held = of_run(run)
+    assert held.kind == "held_out" and all(rows[source.line - 1]["label"] for source in held.sources)
+    assert len(held) + held.left_out["marked_bad"] == 12 and held.left_out["marked_bad"] > 0
+    assert held.overlap and held.overlap.rows == len(held) and held.groups is not None and len(held.groups) == len(held)
+    again = of_file(file, load_codec(assets.model), 100, rules_of_rows(config))
+    assert len(again) == 20 and against_run(again, run).overlap == (20, 20 - len(held), 20 - len(held))
+
+
+def test_a_pair_that_was_trained_on_is_known_again_in_a_file(assets: SimpleNamespace, tmp_path: Path) -> None:
+    rows = [{"prompt": f"question {n}", "chosen": f"answer {n}", "rejected": f"no {n}"} for n in range(20)]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    config = Config(model=str(assets.model), data={"files": [str(file)], "held_out": 0.2}, train={"objective": "dpo"})
+    run.write_config(config)
+    check_data(run, config, read_model(config.model), Terminal(to_stderr=False, quiet=True))
+    found = against_run(of_file(file, load_codec(assets.model), 100, rules_of_rows(config)), run)
+    assert found.overlap == (20, 16, 16) and "16 of 20 rows stand in training" in compare._trained_on(found)
+
+
+def test_rows_that_are_not_measured_are_told(made: SimpleNamespace, tmp_path: Path) -> None:
+    rows = [*make_rows(6), {"instruction": "no answer"}, *[row | {"output": "long " * 5000} for row in make_rows(1)]]
+    request = request_of(made, made.good, rows=write_rows(tmp_path / "rows.jsonl", rows), generate=0)
+    answer = verify(request)
+    assert (answer["rows"], answer["left_out"], answer["cut"]) == (7, {"missing_field": 1}, 1)
+    told = dict(verdict.lines(answer))
+    assert told["left out"] == "1 row (1 missing field)" and told["cut"].startswith("1 row:")
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,14 @@ class Train(Section):
     effective_batch: int = Field(32, ge=1, le=10_000_000, description="samples per optimizer step")
     lr: float = Field(2e-4, gt=0, le=1000, description="peak learning rate")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls after the warm-up, to 0")
-    warmup: float = Field(0.03, ge=0, le=1_000_000_000, description="below 1: share of all steps; from 1 on: steps")
-    weight_decay: float = Field(0.0, ge=0, le=1_000_000, description="decoupled decay: a step takes lr times this share off each weight")
+    warmup: float = Field(0.03, ge=0, le=1_000_000_000, description="below 1: share of all steps; from 1 on: steps, all of them at most")
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        le=1_000_000,
+        description="decoupled decay: a step takes lr times this share off each trained weight; of adapter.type full and layers also off "
+        "norms and biases",
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's beta1, the decay of the mean gradient; sgd: momentum")
     beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's beta2, the decay of the mean squared gradient; lion: of its moment")
     epsilon: float = Field(1e-8, gt=0, le=1000, description="added to the root of AdamW's mean squared gradient before dividing by it")

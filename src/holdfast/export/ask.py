@@ -46,7 +46,8 @@ def questions_of(subject: Subject, codec: Codec) -> Questions:
     """Build the questions of a subject from rows that its run held out where there are such, else from the general set."""
     longest = subject.facts.positions or _MOST_TOKENS
     most_tokens = min(_MOST_TOKENS, longest)
-    samples = of_run(subject.run, ROWS) if subject.run and subject.run.data_file.exists() else of_general(codec, most_tokens).first(ROWS)
+    own = of_run(subject.run, ROWS) if subject.run and subject.run.data_file.exists() else None
+    samples = own if own is not None and len(own) else of_general(codec, most_tokens).first(ROWS)
     prompts = [prompt for number in range(min(PROMPTS, len(samples))) if (prompt := samples.prompt_and_answer(number)[0])]
     room = longest - max(map(len, prompts))
     chats, chat_ids = _chats(codec, most_tokens)

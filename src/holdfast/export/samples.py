@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -12,18 +13,21 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.safe_open import naming
+from holdfast.config.config import Config
 from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
-from holdfast.data.judge.rules import Rules
+from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.token_set.learned_rows import learned_before, learned_by
 from holdfast.data.token_set.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
+from holdfast.data.token_set.overlap import joined as joined_keys
 from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.run.folder import RunFolder
 
 GENERAL = "general.jsonl"  # beside this file
+MARKED_BAD = "marked_bad"  # why a row is not measured: its answer is one that is not to be given
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Samples:
     groups: of each row the first of its run that it hangs together with, [rows], by what grouped_by names; None: not looked at.
     overlap: with the rows its run was trained on, and those of the adapter that began with; None: not looked at. unknown: that adapter,
     where its rows are not here. overlap_against: with the rows of the model that is compared with.
+    left_out: how many rows of the file, or of those held out, are not measured, by reason; cut: how many are, but for their end.
+    trained: keys of the rows as training has them, a pair with its worse answer; None: they are these rows.
     """
 
     ids: npt.NDArray[np.int32]
@@ -46,6 +52,9 @@ class Samples:
     overlap: Overlap | None = None
     unknown: str = ""
     overlap_against: Overlap | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    cut: int = 0
+    trained: Keys | None = None
 
     @property
     def clusters(self) -> npt.NDArray[np.int64]:
@@ -58,7 +67,7 @@ class Samples:
 
     def overlap_with(self, learned: Keys) -> Overlap:
         """Return how many of these rows stand among rows that were learned."""
-        return overlap_of(keys_of(self.ids, self.learned, self.starts), learned)
+        return overlap_of(self.trained or keys_of(self.ids, self.learned, self.starts), learned)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -104,7 +113,9 @@ def joined(rows: list[tuple[list[int], list[int], Source]], kind: str) -> Sample
 
 
 def of_run(run: RunFolder, most: int | None = None) -> Samples:
-    """Return the rows a run held out, as it tokenised them, else rows it was trained on. Raises Stop(1) without its data."""
+    """Return the rows a run held out, as it tokenised them, else rows it was trained on; of a pair the better answer, and no answer that is
+    marked bad. Raises Stop(1) without its data.
+    """
     config = run.config()
     try:
         tokens = load_tokens(run.data_file)
@@ -113,18 +124,29 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
         raise Stop(BLOCKED, text, "give rows with --rows FILE") from None
     training, held_out = split(tokens, config.data, config.train.seed)
     chosen, kind = (held_out, "held_out") if len(held_out) else (training, "training")
-    found = []
-    for number in chosen[:most].tolist():
-        (ids, learned), _ = sequences(*tokens.row(number))[0]  # of a pair the better one
-        found.append((ids.tolist(), learned.tolist(), tokens.source(number)))
-    made = joined(found, kind)
+    found: list[tuple[list[int], list[int], Source]] = []
+    numbers: list[int] = []
+    left_out = Counter[str]()
+    for number in chosen.tolist():
+        if len(found) == most:
+            break
+        (ids, learned), good = sequences(*tokens.row(number))[0]
+        if good:
+            found.append((ids.tolist(), learned.tolist(), tokens.source(number)))
+            numbers.append(number)
+        else:
+            left_out[MARKED_BAD] += 1
+    chosen = np.array(numbers, np.int64)
+    made = replace(joined(found, kind), left_out=left_out)
     if tokens.grouped_by is not None:
         group = np.arange(len(tokens)) if tokens.group is None else tokens.group
-        made = replace(made, groups=group[chosen[:most]], grouped_by=tokens.grouped_by)
+        made = replace(made, groups=group[chosen], grouped_by=tokens.grouped_by)
     if kind != "held_out" or most is not None:
         return made
     before = learned_before(run)
-    return replace(made, overlap=overlap_in(tokens, training, chosen, before.keys), unknown=before.unknown)
+    keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
+    trained = Keys(keys.whole[chosen], keys.prompt[chosen])
+    return replace(made, overlap=overlap_in(tokens, training, chosen, before.keys), unknown=before.unknown, trained=trained)
 
 
 def against_run(samples: Samples, run: RunFolder) -> Samples:
@@ -133,24 +155,40 @@ def against_run(samples: Samples, run: RunFolder) -> Samples:
     return replace(samples, overlap=samples.overlap_with(learned.keys), unknown=learned.unknown) if learned else samples
 
 
-def of_file(file: Path, codec: Codec, most_tokens: int) -> Samples:
-    """Read the rows of a data file by the same reader and checks as training. Raises Stop(2) where none can be used."""
+def rules_of_rows(config: Config) -> tuple[Rules, ...]:
+    """Return by which rules a file of rows is read to measure a run of this config: its own, else those of plain answers.
+
+    They are the run's fields, layout, objective, and which answers are learned. Rows count alike, and of a run that learns all tokens the
+    answers do, since it is those that are asked for.
+    """
+    own = rules_of(config, NO_LIMIT)
+    learns = "assistant" if own.learns == "all" else own.learns
+    return (replace(own, too_long="cut", weight="", learns=learns), Rules())
+
+
+def of_file(file: Path, codec: Codec, most_tokens: int, ways: Sequence[Rules] = (Rules(),)) -> Samples:
+    """Read the rows of a data file by the same reader and checks as training: by the first of `ways` in which one can be used.
+
+    Raises Stop(2) where none can.
+    """
     if not file.is_file():
         raise Stop(USAGE, f"--rows {file}: no such file", "give a file of rows as holdfast train takes them")
-    rows, rejected = [*_tokenise(file, codec, most_tokens)], 0
-    good = [row for row in rows if row is not None]
-    rejected = len(rows) - len(good)
-    if not good:
-        text = f"{file} has no row that can be used ({rejected:,} rejected)"
-        raise Stop(USAGE, text, f"why: holdfast data check {file}")
-    return joined([row for row in good if row], "file")
+    read = []
+    for rules in ways:
+        read.append(_tokenise(file, codec, replace(rules, max_tokens=most_tokens)))
+        if len(read[-1]):
+            return read[-1]
+    told = ", ".join(f"{count:,} {reason}" for reason, count in read[0].left_out.most_common()) or "none is there"
+    asked = {"answers": "", "pairs": " --objective dpo", "marks": " --objective kto"}[ways[0].wanted]
+    raise Stop(USAGE, f"{file} has no row that can be used (left out: {told})", f"why: holdfast data check {file}{asked}")
 
 
 def of_general(codec: Codec, most_tokens: int, lines: frozenset[int] | None = None) -> Samples:
     """Tokenise the small general set: what a model could do before, and should still. lines: those that count, None for all."""
     with as_file(files("holdfast.export") / GENERAL) as file:
-        rows = [row for row in _tokenise(file, codec, most_tokens) if row and (lines is None or row[2].line in lines)]
-        return joined(rows, "general")
+        found = _tokenise(file, codec, Rules(max_tokens=most_tokens))
+        chosen = [number for number in range(len(found)) if lines is None or found.sources[number].line in lines]
+        return joined([(*found.row(number), found.sources[number]) for number in chosen], "general")
 
 
 def general_text() -> str:
@@ -158,13 +196,25 @@ def general_text() -> str:
     return (files("holdfast.export") / GENERAL).read_text(encoding="utf-8")
 
 
-def _tokenise(file: Path, codec: Codec, most_tokens: int) -> Iterator[tuple[list[int], list[int], Source] | None]:
-    """Yield each row's tokens and place; None for each that is rejected."""
+def _tokenise(file: Path, codec: Codec, rules: Rules) -> Samples:
+    """Return the rows of a file that can be used: of a pair the better answer, and no answer that is marked bad."""
+    found: list[tuple[list[int], list[int], Source]] = []
+    keys: list[Keys] = []
+    left_out, cut = Counter[str](), 0
     for block in blocks(str(file)):
-        shard = tokenise(block, Rules(max_tokens=most_tokens), codec)
-        at = 0
-        for length, line in zip(shard.lengths.tolist(), shard.lines.tolist(), strict=True):
-            source = Source(str(file), block.first_line + line)
-            yield shard.ids[at : at + length].tolist(), shard.learned[at : at + length].tolist(), source
-            at += length
-        yield from [None] * shard.verdicts.rejected
+        shard = tokenise(block, rules, codec)
+        starts = np.concatenate([[0], np.cumsum(shard.lengths, dtype=np.int64)])
+        own, used = keys_of(shard.ids, shard.learned, starts), []
+        for number, line in enumerate(shard.lines.tolist()):
+            span = slice(int(starts[number]), int(starts[number + 1]))
+            (ids, learned), good = sequences(shard.ids[span], shard.learned[span])[0]
+            if not good:
+                left_out[MARKED_BAD] += 1
+                continue
+            found.append((ids.tolist(), learned.tolist(), Source(str(file), block.first_line + line)))
+            used.append(number)
+        keys.append(Keys(own.whole[used], own.prompt[used]))
+        rejects = Counter(reject["reason"] for reject in shard.rejected(str(file), block.first_line))
+        left_out += rejects
+        cut += shard.verdicts.by_reason["answer_cut"] - rejects["answer_cut"]
+    return replace(joined(found, "file"), left_out=left_out, cut=cut, trained=joined_keys(keys))

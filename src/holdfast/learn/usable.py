@@ -10,7 +10,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import write_bytes
 from holdfast.base_model.folder import read_model
 from holdfast.data.files.raw_row import json_line
-from holdfast.export.samples import of_file
+from holdfast.export.samples import of_file, rules_of_rows
 from holdfast.learn.gate import held_rows
 from holdfast.learn.judge_rows import codec_for, round_config
 from holdfast.learn.policy import Policy
@@ -35,7 +35,8 @@ def refuse_unusable(policy: Policy) -> None:
         file = Path(work, "gate.jsonl")
         write_bytes(file, b"".join(json_line(row) for _, row in held))
         try:
-            rows = of_file(file, codec_for(config, model.folder), min(MOST_TOKENS, model.positions or MOST_TOKENS))
+            longest = min(MOST_TOKENS, model.positions or MOST_TOKENS)
+            rows = of_file(file, codec_for(config, model.folder), longest, rules_of_rows(config))
         except Stop as stop:
             raise Stop(
                 stop.code, stop.message.replace(str(file), policy.gate.rows), f"why: holdfast data check {policy.gate.rows}"

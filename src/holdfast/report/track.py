@@ -27,14 +27,24 @@ _LONGEST_TAG = 5000  # characters that MLflow takes
 _NUMBERS = ("loss", "grad_norm", "lr", "token_accuracy", "peak_bytes")
 Log = Callable[[dict[str, float], int], None]
 Note = Callable[[str, int], None]  # of what happened, in words
+TakeBack = Callable[[Json, bool], None]
+
+
+def _keep_both(rollback: Json, new: bool) -> None:
+    """Do nothing: the tracker keeps what was logged of steps that were taken back, beside what is logged of them again."""
 
 
 class Tracker(NamedTuple):
-    """How steps and incidents reach a tracker, and how it is closed."""
+    """How steps and incidents reach a tracker, and how it is closed.
+
+    back: is called with each `rolled_back` event of the run, before what is trained anew is logged; with False where a process of this
+    tracker before this one was told of it.
+    """
 
     log: Log
     note: Note
     close: Callable[[], None]
+    back: TakeBack = _keep_both
 
 
 def numbers(row: Json) -> dict[str, float]:
@@ -49,7 +59,7 @@ def named(variable: str) -> str:
 
 
 def tensorboard(run: RunFolder, _: Json) -> Tracker:
-    """Log to TensorBoard event files under RUN/tensorboard."""
+    """Log to TensorBoard event files under RUN/tensorboard. What was logged of steps that are taken back is purged by its readers."""
     event_pb2 = importlib.import_module("tensorboard.compat.proto.event_pb2")
     summary_pb2 = importlib.import_module("tensorboard.compat.proto.summary_pb2")
     writer = importlib.import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(str(run.path / "tensorboard"))
@@ -63,6 +73,11 @@ def tensorboard(run: RunFolder, _: Json) -> Tracker:
         value = writing(text)
         writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=[value])))
 
+    def back(rollback: Json, new: bool) -> None:
+        if new:
+            begins = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            writer.add_event(event_pb2.Event(wall_time=time.time(), step=rollback["to"] + 1, session_log=begins))
+
     def writing(text: str) -> Any:
         tensor_pb2 = importlib.import_module("tensorboard.compat.proto.tensor_pb2")
         types_pb2 = importlib.import_module("tensorboard.compat.proto.types_pb2")
@@ -70,20 +85,30 @@ def tensorboard(run: RunFolder, _: Json) -> Tracker:
         about = summary_pb2.SummaryMetadata(plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="text"))
         return summary_pb2.Summary.Value(tag="incidents", metadata=about, tensor=tensor)
 
-    return Tracker(log, note, writer.close)
+    return Tracker(log, note, writer.close, back)
 
 
 def wandb(run: RunFolder, config: Json) -> Tracker:
-    """Log to Weights & Biases; the run goes on under the same id. WANDB_MODE=offline keeps it on this machine."""
+    """Log to Weights & Biases; the run goes on under the same id. WANDB_MODE=offline keeps it on this machine.
+
+    W&B takes nothing of a step that is past, so its own steps count on over a rollback; figures are drawn over `train/step`.
+    """
     package = importlib.import_module("wandb")
     session = package.init(
         project=named("WANDB_PROJECT"), name=run.path.name, id=run.id()[:16], resume="allow", config=config, dir=str(run.path)
     )
-    return Tracker(
-        lambda values, step: session.log(values, step=step),
-        lambda text, step: session.alert(title="incident", text=f"step {step}: {text}", level="WARN"),
-        session.finish,
-    )
+    session.define_metric("train/step")
+    session.define_metric("*", step_metric="train/step", step_sync=True)
+    taken_back = 0  # steps in all
+
+    def log(values: dict[str, float], step: int) -> None:
+        session.log({**values, "train/step": step}, step=step + taken_back)
+
+    def back(rollback: Json, new: bool) -> None:
+        nonlocal taken_back
+        taken_back += rollback["step"] - rollback["to"]
+
+    return Tracker(log, lambda text, step: session.alert(title="incident", text=f"step {step}: {text}", level="WARN"), session.finish, back)
 
 
 def mlflow(run: RunFolder, config: Json) -> Tracker:
@@ -146,7 +171,12 @@ def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, 
     """Send what is new since `known`, and what took the place of steps that were taken back; what is known then."""
     now, events = dict(known), journal.new()[0]
     for event in events:
-        if event["event"] == "rolled_back" and event["time"] > now.get("rolled_back", 0.0):
+        if event["event"] != "rolled_back":
+            continue
+        new = event["time"] > now.get("rolled_back", 0.0)
+        for tracker in trackers:
+            tracker.back(event, new)
+        if new:
             now |= {"rolled_back": event["time"], **{kind: min(now.get(kind, 0), event["to"]) for kind in ("step", "evaluated")}}
     rows = [row for row in steps.new()[0] if row["step"] > now.get("step", 0)]
     done = rows[-1]["step"] if rows else now.get("step", 0)

@@ -15,13 +15,14 @@ from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.data.files.raw_row import Source
+from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import end_tokens
-from holdfast.export.samples import Samples, against_run, of_file, of_general, of_run
+from holdfast.export.samples import MARKED_BAD, Samples, against_run, of_file, of_general, of_run, rules_of_rows
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
@@ -102,11 +103,16 @@ def _suite(request: Request, parts: list[Json], work: Path, held: Json | None) -
 
 def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
     if request.rows is not None:
-        found = of_file(request.rows, codec, longest)
+        run = request.subject.run
+        found = of_file(request.rows, codec, longest, rules_of_rows(run.config()) if run else (Rules(),))
         return against_run(found, request.subject.run) if request.subject.run is not None else found
     if request.subject.run is None:
         raise Stop(USAGE, f"{request.subject.tuned} was given without its run", "give rows it was not trained on with --rows FILE")
-    return of_run(request.subject.run)
+    found = of_run(request.subject.run)
+    if not len(found):
+        text = f"all {found.left_out[MARKED_BAD]:,} rows that {request.subject.run.path} held out are marked bad"
+        raise Stop(USAGE, f"{text}: none of them is to be answered like that", "give rows with good answers with --rows FILE")
+    return found
 
 
 def _seen_by_other(request: Request, task: Samples) -> Samples:
@@ -168,6 +174,8 @@ def _answer(
         "loads": True,
         "infers": not asked or any(one["ids"] for one in tuned.facts["answers"]),
         "rows": len(task),
+        "left_out": dict(task.left_out),
+        "cut": task.cut,
         "kind": task.kind,
         "grouped_by": ["line", "prompt", *(kind for kind in task.grouped_by if kind != "prompt")],
         "overlap": task.overlap.as_json() if task.overlap else None,

@@ -128,6 +128,13 @@ def warmup_steps(value: Any, given: Given) -> KeyOutcome:
     return same("train.warmup", amount, "steps" if amount >= 1 else "a share of all steps")
 
 
+def weight_decay(value: Any, given: Given) -> KeyOutcome:
+    if number(value) == 0 or given.get("_program") == "torchtune":  # which leaves nothing out either
+        return same("train.weight_decay", number(value))
+    why = "off every trained weight; a Trainer leaves norms and biases out, which only full and layers train here"
+    return same("train.weight_decay", number(value), why)
+
+
 def optimizer(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name in _OPTIMIZER:
@@ -297,7 +304,7 @@ RULES: dict[str, Rule] = {
     "lr_scheduler_type": schedule,
     "warmup_ratio": warmup,
     "warmup_steps": warmup_steps,
-    "weight_decay": plain("train.weight_decay"),
+    "weight_decay": weight_decay,
     "adam_beta1": plain("train.beta1"),
     "adam_beta2": plain("train.beta2"),
     "adam_epsilon": plain("train.epsilon"),

@@ -64,6 +64,8 @@ def lines(answer: Json) -> list[tuple[str, str]]:
             "rows",
             f"{answer['rows']:,} {_KINDS[answer['kind']]}, in {counted(loss['clusters'], 'group')} by {_listed(answer['grouped_by'])}",
         ),
+        *([("left out", _left_out(left_out))] if (left_out := answer.get("left_out")) else []),
+        *([("cut", f"{counted(cut, 'row')}: more tokens than are measured")] if (cut := answer.get("cut")) else []),
         ("in training", _overlap(answer)),
         *([("base", base)] if (base := of_base(answer)) else []),
         ("loss per token", _loss(loss)),
@@ -97,6 +99,11 @@ def lines(answer: Json) -> list[tuple[str, str]]:
 def _listed(grouped_by: list[str]) -> str:
     names = [name.replace("_", "-") for name in grouped_by]
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _left_out(by_reason: dict[str, int]) -> str:
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in by_reason.items())
+    return f"{counted(sum(by_reason.values()), 'row')} ({reasons})"
 
 
 def _overlap(answer: Json) -> str:
