@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.base_model.folder import ModelFacts
 from holdfast.book.graphics_cards import named_card
 from holdfast.config.config import Config
+from holdfast.config.settings import Settings
 from holdfast.planning.memory.arithmetic import trained_bytes
 from holdfast.planning.memory.demand import Demand, cut_between, moments_away, with_branches
 from holdfast.planning.memory.fit import IN_HALVES, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, on_several
-from holdfast.planning.plan import make_plan
-from holdfast.planning.planning import plan_run, with_card
+from holdfast.planning.plan import CARD_CONTEXT, make_plan
+from holdfast.planning.planning import Planner, RowLengths, plan_run, with_card
 from holdfast.run.plan import Params
 from holdfast.run.types import STRETCH
 from support.plans import LLAMA
@@ -135,3 +137,36 @@ def test_a_plan_of_several_ranks_says_the_same_everywhere(tmp_path: Path) -> Non
     small = plan_run(Config.model_validate(tree | {"train": train}), machine, limit=(whole.plan.peak_bytes - layer) * 4 // 3).plan
     other = small.alternatives[-1]
     assert not small.fits and other.change.endswith("train.fsdp=true") and other.fits, other
+
+
+class Copies:
+    """In place of the child that traces: a whole layer keeps a copy of its matrices with the adapter in it, half as large."""
+
+    def __init__(self) -> None:
+        self.fused: set[bool] = set()
+
+    def demand(
+        self, config: Config, _model: ModelFacts, settings: Settings, _lengths: list[int], _labels: int, how: dict[str, Any]
+    ) -> Demand:
+        found = pieces(Shape(8, 1, "bf16", layers=how["layers"]))
+        assert how["cut"] == config.train.fsdp
+        if how["cut"]:
+            self.fused.add(settings.fused)
+            return found
+        return found.model_copy(update={"bytes": found.bytes | {"weights": 150.0 * found.layers + 40}})
+
+
+def test_cards_that_are_offered_are_planned_as_those_that_are_asked_for() -> None:
+    shapes = {f"model.layers.{at}.mlp.up_proj.weight": (10, 5) for at in range(10)}
+    config = {"num_hidden_layers": 10, "hidden_size": 5, "intermediate_size": 10, "vocab_size": 4, "num_attention_heads": 1}
+    model = ModelFacts(Path("m"), config, shapes, 0, "BF16")
+    machine = with_card({"memory_bytes": 64 << 30}, named_card("RTX 3090"))
+    tree = {"model": "m", "data": {"files": "x"}, "adapter": {"r": 4}}
+    train = {"max_tokens": 8, "effective_batch": 2, "precision": "bf16", "micro_batch_tokens": 8, "checkpointed_layers": 0}
+    plans, child = [], Copies()
+    for more in ({}, {"ranks": 8, "fsdp": True}):
+        asked = Planner(Config.model_validate(tree | {"train": train | more}), machine, model, child, RowLengths(8, 16))  # type: ignore[arg-type]
+        plans.append(asked.plan(CARD_CONTEXT, curve=False).plan)
+    (offered,) = (one for one in plans[0].alternatives if one.change == "train.ranks=8 train.fsdp=true")
+    assert offered.peak_bytes == plans[1].peak_bytes
+    assert plans[1].bytes.weights == 40 + 1000 / 8 + 200 and child.fused == {False}, "no copies stay, and no kernels read pieces"

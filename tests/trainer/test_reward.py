@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from transformers import AutoModelForSequenceClassification
 from conftest import holdfast, lines, write_rows
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import sequences
+from holdfast.trainer.tasks.text.rewarded import _score, load_rewarder
 from support.architectures import TERMS
 from support.pairs import pairs_of
 from support.rounding import but_for_rounding
@@ -69,6 +71,29 @@ def test_the_loss_is_that_of_transformers_own_class_and_a_state_is_all_that_late
     assert computed.loss == but_for_rounding(float(-F.logsigmoid(apart).mean()), TERMS, condition=SCORES)
     assert computed.measured["pair_accuracy"] == int((apart > 0).sum())
     assert computed.measured["margin"] == but_for_rounding(float(apart.sum()), TERMS)
+
+
+@pytest.mark.parametrize("frozen", ["nf4", "int8"])
+def test_what_a_run_held_in_fewer_bits_scores_held_out_pairs_in_those(tmp_path: Path, frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    model = model_folder(tmp_path / "model", hidden_size=128, intermediate_size=256, head_dim=32)
+    stand = stand_of(model, frozen=frozen)
+    for step in range(1, 4):
+        stand.step(step)
+    stand.task.model.eval()
+    margin = stand.compute(4).measured["margin"]
+    whole = scores(model, stand, tmp_path / "artifact")
+    (kept,) = (tmp_path / "cache").rglob("quantised/*.safetensors")
+    before = kept.stat().st_mtime_ns
+    run: Any = SimpleNamespace(adapter=tmp_path / "artifact")
+    loaded = load_rewarder(stand.config, stand.settings, run)
+    rows = [[_score(loaded, ids) for (ids, _), _ in sequences(*stand.task.tokens.row(at))] for at in stand.rows]
+    found = sum(better - worse for better, worse in rows)
+    assert found == but_for_rounding(margin, TERMS, condition=SCORES)
+    assert abs(float((whole[:, 0] - whole[:, 1]).sum()) - margin) > 100 * abs(found - margin), "of whole weights it is another"
+    held = [weight for name, weight in loaded.named_parameters() if name.endswith("_proj.base_layer.weight")]
+    assert held and not any(weight.is_floating_point() for weight in held) and kept.stat().st_mtime_ns == before
 
 
 def test_rows_that_are_padded_are_read_at_their_own_ends(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class Planner:
         self.rows = rows or RowLengths(allowed, allowed * config.train.effective_batch)
         layers = next(model.text[name] for name in LAYERS if name in model.text)
         period, least = _period(model.text), _least(config.adapter, layers)
-        self.sweep = Sweep(self.ask, layers, period, least, lambda dtype: layers_bytes(config, model, dtype) / layers)
+        self.sweep = Sweep(self._traced, layers, period, least, lambda dtype: layers_bytes(config, model, dtype) / layers)
 
     def plan(self, limit: int | None, curve: bool) -> PlanResult:
         """Plan the run and list its alternatives. limit: as in plan_run; curve: trace bytes over the step, too."""
@@ -266,9 +266,6 @@ class Planner:
         probe = read(self.machine).probes.get("matmul")
         return probe.bf16_speed if probe else None
 
-    def _how(self, layers: int | None, curve: bool) -> Json:
-        return {"layers": layers, "curve": curve, "plain_attention": not self.fused_attention, "cut": self._pieces() > 1}
-
     @property
     def cut(self) -> int:
         """Ranks that have pieces of what is trained."""
@@ -283,21 +280,25 @@ class Planner:
         """Trace the demand of a step; of a model of very many layers compute it by the closed form."""
         if shape.layers is None and self._too_deep:
             return self.sweep(shape)
-        settings = self._settings(shape)
-        how = self._how(shape.layers, curve)
-        config = self._held(shape)
-        demand = self.child.demand(config, self.model, settings, shape.lengths, shape.tokens, how)
-        if self.cut > 1:
-            demand = in_pieces(demand, gathered_bytes(self.model), self.cut)
+        demand = self._traced(shape, curve)
         if shape.away:
             demand = kept_away(demand, self.sweep.layer(shape))
         if shape.cut > 1:
             demand = cut_between(demand, self.sweep.piece(shape), shape.cut)
         return with_branches(demand, shape.branches)
 
+    def _traced(self, shape: Shape, curve: bool = False) -> Demand:
+        """Trace a step whose frozen layers are all on the device; those of ranks that share them without what such a rank makes anew."""
+        how = {"layers": shape.layers, "curve": curve, "plain_attention": not self.fused_attention, "cut": shape.cut > 1}
+        demand = self.child.demand(self._held(shape), self.model, self._settings(shape), shape.lengths, shape.tokens, how)
+        return in_pieces(demand, gathered_bytes(self.model), self.cut) if self.cut > 1 else demand
+
     def _held(self, shape: Shape) -> Config:
-        """Return the config with weights held as a shape has them."""
-        return _with(self.config, **({"weights": "bf16"} if shape.in_halves else {}), **({"frozen": "nf4"} if shape.in_four_bits else {}))
+        """Return the config with weights held as a shape has them, by one rank or by several."""
+        held: Json = {"weights": "bf16"} if shape.in_halves else {}
+        held |= {"frozen": "nf4"} if shape.in_four_bits else {}
+        held |= {"fsdp": True, "ranks": shape.cut} if shape.cut > 1 else {}
+        return _with(self.config, **held)
 
     def _away(self, choice: Choice) -> int:
         """Return the bytes of layers in main memory: a copy for each rank."""

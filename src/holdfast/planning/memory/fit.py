@@ -87,9 +87,9 @@ class Choice:
 class Sweep:
     """What steps of a deep model need, by the closed form: from models of a few layers, which are traced.
 
+    ask: traces a step with all of its layers on the device, laid out as those of one rank of several where the shape is cut.
     period: layers after which their kinds repeat; least: fewest layers that the run can be asked about; frozen: bytes of a layer's frozen
-    matrices. Layers are alike, so bytes grow
-    evenly with their number from there on.
+    matrices. Layers are alike, so bytes grow evenly with their number from there on.
     """
 
     def __init__(self, ask: Ask, layers: int, period: int = 1, least: int = 1, frozen: Callable[[Dtype], float] | None = None) -> None:
@@ -105,10 +105,9 @@ class Sweep:
             return kept_away(self(replace(shape, away=False)), self.layer(shape))
         if shape.branches:
             return with_branches(self(replace(shape, branches=0)), shape.branches)
-        if shape.cut > 1:
-            return cut_between(self(replace(shape, cut=1)), self.piece(shape), shape.cut)
         none = self._deep(replace(shape, again=0))
-        return with_some_again(none, self._deep(replace(shape, again=self.layers)), shape.again) if shape.again else none
+        whole = with_some_again(none, self._deep(replace(shape, again=self.layers)), shape.again) if shape.again else none
+        return cut_between(whole, self.piece(shape), shape.cut) if shape.cut > 1 else whole
 
     def layer(self, shape: Shape) -> float:
         """Return the bytes of a layer's frozen weights: how much each further layer adds."""
@@ -123,6 +122,7 @@ class Sweep:
 
     def _deep(self, shape: Shape) -> Demand:
         few, more = self._few, self._few + self._period
+        shape = replace(shape, cut=min(shape.cut, 2))  # a trace does not know how many ranks there are
         if self.layers <= more:
             return self._asked(shape)
         low, high = (self._asked(replace(shape, layers=count, again=count if shape.again else 0)) for count in (few, more))

@@ -11,15 +11,20 @@ import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.base.files import Json
-from holdfast.base_model.folder import read_model
+from holdfast.base_model.folder import ModelFacts, read_model
+from holdfast.base_model.packed import PackedWeights, packed_as
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
+from holdfast.trainer.common.decoder import bring
 from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, streams
-from holdfast.trainer.model.load import read_widened
+from holdfast.trainer.model.frozen.quantised import held_weights, hold_quantised
+from holdfast.trainer.model.layers.mixed import HALF_TYPES
+from holdfast.trainer.model.load import DTYPES, HALVES, in_fewer_bits, read_widened
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.protocol.task import Asked
 
@@ -51,10 +56,14 @@ def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
 
 
 def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
-    """Load the reward model by transformers and PEFT alone; as it is stored where the run computed in fewer bits."""
+    """Load the reward model by transformers and PEFT alone; as it is stored where the run computed in fewer bits.
+
+    What the run held in 4 or 8 bits is held in the same ones, which its own start has kept. Raises Refusal where they are wrong.
+    """
     device = prepare_torch(settings)
     exact = settings.dtype == "fp32" and settings.frozen in ("auto", "fp32", "half")
     facts = read_model(config.model)
+    fewer = None if packed_as(facts.config) else in_fewer_bits(facts, settings)  # what comes packed stays so
     how = read_widened(facts)
     base: Any = AutoModelForSequenceClassification.from_pretrained(
         facts.folder,
@@ -67,11 +76,27 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     )
     if how and exact:
         base = base.float()
+    away = streams(config, device)
+    if fewer:
+        _hold(base, facts, fewer, settings, (device, torch.device("cpu") if away else device))
     model = with_adapter(base, run.adapter)
-    if not streams(config, device):
-        return model.to(device)
-    OffloadedLayers(model, base, device).settle()
+    if away:
+        OffloadedLayers(model, base, device).settle()
+    elif fewer:
+        bring(model, held_weights(base), device)
+    else:
+        model = model.to(device)
     return model
+
+
+def _hold(base: Any, facts: ModelFacts, form: PackedWeights, settings: Settings, places: tuple[torch.device, torch.device]) -> None:
+    """Put the layers' weights in fewer bits, as the run's were. places: the device that computes, and where they are kept."""
+    head, base.score = base.score, None  # it is trained, so it has all of its bits
+    narrow = HALF_TYPES.get(settings.dtype) or HALVES.get(facts.stored or "")
+    found = hold_quantised(base, facts.folder, form, DTYPES[settings.dtype], *places, narrow)
+    base.score = head
+    if found.fault:
+        raise Refusal("launch_misconfigured", found.fault, "pip install -U bitsandbytes")
 
 
 @torch.inference_mode()
