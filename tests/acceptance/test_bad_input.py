@@ -393,7 +393,8 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["export", "runs/a", "--to", "guf", "--out", "x"], "--to guf: no such value\n  -> did you mean gguf?"),
+        (["export", "runs/a", "--to", "guf", "--out", "x"], "gguf-adapter\n  -> did you mean gguf?"),
+        (["export", "runs/a", "--to", "onnx", "--out", "x"], "--to onnx: no such value; it is one of adapter, merged, gguf, gguf-adapter"),
         (["serve", "runs/a", "--engine", "vlm"], "--engine vlm: no such value"),
         (["trian", "c.yaml"], "there is no command 'trian'\n  -> did you mean train?"),
         (["train"], "required: CONFIG\n  -> for example: holdfast train examples/quickstart.yaml"),
@@ -409,6 +410,7 @@ def test_a_tokenizer_of_another_model(config_of: Write, model: Path, tmp_path: P
     ],
     ids=[
         "choice of an option",
+        "choice that is like no other",
         "another choice",
         "verb",
         "nothing",

@@ -65,6 +65,8 @@ MISTAKES = [
     ({"run": {"name": "my run"}}, "run.name", "write my-run (line 5)"),
     ({"run": {"name": "../other"}}, "run.name", "another place is --run DIR"),
     ({"run": {"notify": {"sendmail": "me at home"}}}, "run.notify.sendmail", "one address, such as"),
+    ({"evaluate": {"every": "epoch"}}, "evaluate.every", "one epoch is the training rows divided by train.effective_batch"),
+    ({"save": {"every": "epoch"}}, "save.every", "leave it out and the run chooses (line"),
     ({"train": {"frozen": "int4"}}, "train.frozen", "write nf4 (line 5)"),
     ({"train": {"objective": "grpo"}}, "train.objective", "holdfast run -- python train.py"),
     ({"train": {"warmup": "10 steps"}}, "train.warmup", "write 10 (line 5)"),

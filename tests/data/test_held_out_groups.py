@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,14 @@ CASES = {
         {"system": "be brief", "messages": turns(f"Question  {n}", words(n + 1000 * k), "and?", words(n + 5000 * k))} for k in (1, 2)
     ],
 }
+
+
+def test_rows_of_an_array_on_one_line_do_not_hang_together(assets: SimpleNamespace, tmp_path: Path) -> None:
+    rows = [{"question": words(n), "answer": words(n + 1000)} for n in range(40)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    tokens, config = built(assets.model, [tmp_path / "rows.json"], tmp_path)
+    assert tokens.group is None, "each row stands alone"
+    assert len(split(tokens, config.data, SEED)[1]) == 8
 
 
 @pytest.mark.parametrize("case", CASES)

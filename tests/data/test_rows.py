@@ -49,6 +49,25 @@ def test_an_array_gives_its_elements_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "places"),
+    [
+        (b'[{"a": 1}, {"a": 2}, {"a": 3}]', [1, 2, 3]),
+        (b'{"train": [{"a": 1}, {"a": 2}], "more": 3}', [1, 2]),
+        (b'[{"a": 1},\n{"a": 2}, {"a": 3}]', [1, 2, 2]),
+    ],
+)
+def test_rows_of_an_array_on_one_line_are_told_by_their_number(tmp_path: Path, content: bytes, places: list[int]) -> None:
+    assert [row.source.line for row in read(tmp_path, content)] == places
+
+
+def test_damage_in_an_array_on_one_line_is_told_by_row_and_character(tmp_path: Path) -> None:
+    rows = read(tmp_path, b'[{"a": 1}, {"a": 2}, {"a" 3}, {"a": 4}]')
+    (bad,) = [row for row in rows if isinstance(row, Reject)]
+    assert [row.source.line for row in rows] == [1, 2, 3, 4]
+    assert "in line 1, character 27" in bad.detail and "reading goes on at row 4" in bad.detail
+
+
+@pytest.mark.parametrize(
     ("content", "good", "reason"),
     [
         (b'[{"a": 1}, {"b": 2', 1, "parse_error"),

@@ -42,6 +42,29 @@ def test_a_card_of_amd_is_read_from_its_drivers_files(tmp_path: Path) -> None:
     assert (found["memory_used_bytes"], found["swap_used_bytes"], found["processors_busy"]) == (600 * 1024, 0, None)
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"memory.max": "204800", "memory.current": "150000", "memory.stat": "anon 1\ninactive_file 50000\nactive_file 7\n"},
+        {
+            "memory/memory.limit_in_bytes": "204800",
+            "memory/memory.usage_in_bytes": "150000",
+            "memory/memory.stat": "inactive_file 3\ntotal_inactive_file 50000\n",
+        },
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_in_a_container_memory_is_what_its_control_group_allows_and_holds(files: dict[str, str], tmp_path: Path) -> None:
+    place = tree(tmp_path, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+    found = read_now(place, None, None)
+    assert (found["memory_bytes"], found["memory_used_bytes"]) == (204800, 100000)
+
+
+def test_a_limit_above_the_machines_memory_is_none(tmp_path: Path) -> None:
+    found = read_now(tree(tmp_path, **{"sys/fs/cgroup/memory.max": str(1 << 40), "sys/fs/cgroup/memory.current": "5"}), None, None)
+    assert (found["memory_bytes"], found["memory_used_bytes"]) == (1000 * 1024, 600 * 1024)
+
+
 def test_newer_drivers_tell_power_in_another_file(tmp_path: Path) -> None:
     place = tree(tmp_path, **{f"{HWMON}/power1_input": "12000000\n"})
     (tmp_path / HWMON / "power1_average").unlink()

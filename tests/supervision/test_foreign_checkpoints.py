@@ -29,7 +29,7 @@ from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
 from holdfast.supervision.policy.moves import Done, Move
 from holdfast.supervision.policy.next_move import Known, next_move
-from holdfast.supervision.policy.resuming import changed, checkpoints_of, known_by, resumed, says_unknown
+from holdfast.supervision.policy.resuming import changed, checkpoints_of, known_by, refused_arguments, resumed, says_unknown
 
 
 class Trap:
@@ -290,6 +290,23 @@ def test_a_command_is_known_and_told_to_go_on_in_its_own_words(command: str, car
 )
 def test_a_program_that_does_not_know_an_option_says_so_in_its_parsers_words(line: str, unknown: bool) -> None:
     assert says_unknown(["usage: t.py [-h]", line], "--resume_from_checkpoint") is unknown
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("t.py: error: unrecognized arguments: --lrr 3", True),
+        ("t.py: error: the following arguments are required: --model", True),
+        ("t.py: error: argument --lr: invalid float value: 'fast'", True),
+        ("t.py: error: argument -n/--steps: expected one argument", True),
+        ("t.py: error: the port is in use", False),
+        ("ValueError: unrecognized arguments: --lrr", False),
+        ("", False),
+    ],
+)
+def test_a_command_line_is_refused_in_argparses_last_line(line: str, refused: bool) -> None:
+    assert bool(refused_arguments(["usage: t.py [-h]", line, ""])) is refused
+    assert not refused_arguments([line, "and then it went on"])
 
 
 def test_a_remedy_is_an_argument_of_the_commands_own() -> None:

@@ -52,7 +52,8 @@ class Parser(argparse.ArgumentParser):
         near = sorted(close, key=lambda one: sorted(one) != sorted(word))[:1]  # letters that changed places come first
         if wrong and wrong[1] is not None:
             option = re.match(r"argument (-\S+?)[:/]", message)
-            message = f"{option[1]} {wrong[1]}: no such value" if option else f"there is no command {wrong[1]!r}"
+            of_option = f"{option[1]} {wrong[1]}: no such value{self._choices_of(option[1])}" if option else ""
+            message = of_option or f"there is no command {wrong[1]!r}"
         message = message.replace("required: CONFIG, key=value", "required: CONFIG")
         hint = f"did you mean {near[0]}? " if near else ""
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
@@ -68,6 +69,11 @@ class Parser(argparse.ArgumentParser):
         if example and "arguments are required" in message:
             hint = f"for example: {example[0].strip()}; {hint}"
         raise Stop(USAGE, message, f"{hint}`{self.prog} --help` shows what there is")
+
+    def _choices_of(self, option: str) -> str:
+        """Return what an option may be, as the end of a sentence."""
+        action = self._option_string_actions.get(option)
+        return f"; it is one of {', '.join(map(str, action.choices))}" if action is not None and action.choices else ""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but words nobody takes are told by the verb they were given to."""

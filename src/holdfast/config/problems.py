@@ -46,6 +46,11 @@ _INSTEAD_OF = {  # values of other keys
         ): "holdfast learns from rows, not by rewards of what is sampled; `holdfast run -- python train.py` protects TRL's"
         for word in ("grpo", "ppo", "rloo", "rlhf", "online_dpo", "gspo")
     },
+    **{
+        (key, word): f"it is a number of steps, and one epoch is the training rows divided by train.effective_batch; {last}"
+        for word in ("epoch", "epochs", "each epoch", "every epoch", "1 epoch")
+        for key, last in (("evaluate.every", "`holdfast plan` tells the steps"), ("save.every", "leave it out and the run chooses"))
+    },
     ("adapter.type", "qlora"): "4 bits are train.frozen: nf4, beside adapter.type lora",
     ("adapter.type", "none"): "`adapter: {type: full}` trains all weights, without an adapter",
 }

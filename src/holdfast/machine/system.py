@@ -39,7 +39,7 @@ _PARAMETERS = (
     "module_blacklist",
     "modprobe",
 )
-_GROUPS, _LIMITS = "/sys/fs/cgroup", ("memory.max", "memory.high", "memory.limit_in_bytes")  # control groups, of both versions
+_GROUPS, LIMITS = "/sys/fs/cgroup", ("memory.max", "memory.high", "memory.limit_in_bytes")  # control groups, of both versions
 _NO_LIMIT = 1 << 60  # bytes; from here on version 1 means that there is none
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "_KEY", "CREDENTIAL")
 
@@ -150,7 +150,7 @@ def _upwards(root: str, path: str) -> list[str]:
 
 def memory_limit(place: Place) -> int | None:
     """Return the fewest bytes that one of the groups allows, or slows down from; None where none limits them."""
-    files = [f"{folder}/{name}" for folder in group_folders(place, "memory") for name in _LIMITS]
+    files = [f"{folder}/{name}" for folder in group_folders(place, "memory") for name in LIMITS]
     return min((limit for file in files if (limit := place.number(file)) is not None and 0 < limit < _NO_LIMIT), default=None)
 
 

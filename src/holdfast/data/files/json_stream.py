@@ -20,12 +20,16 @@ _FIRST_KEY = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"')
 
 
 class JsonStream:
-    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array, whose elements begin at `begin`."""
+    """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array, whose elements begin at `begin`.
+
+    Where line 1 holds several of them, as a program writes an array, lines tell no rows apart: rows are then counted instead.
+    """
 
     def __init__(self, handle: BinaryIO, in_array: bool, begin: int = 0) -> None:
         self.handle, self.in_array = handle, in_array
         self.text = handle.read(WINDOW).decode("latin-1")
         self.at, self.line, self.ended = 0, 1, False
+        self.count, self._counted, self._passed = 0, False, 0  # values begun; whether they are rows' numbers; characters dropped
         self._lost = False  # whether the end was reached inside of damage
         self._again: re.Pattern[str] | None = None  # how a value begins, as the first one did
         if in_array:
@@ -41,17 +45,23 @@ class JsonStream:
             end = self._value_end()
             if isinstance(end, int):
                 self._remember()
-                yield UnparsedRow(self.line, self.text[self.at : end].encode("latin-1"))
+                yield UnparsedRow(self._place(), self.text[self.at : end].encode("latin-1"))
                 self._move(end)
             else:
                 yield self._damaged(end)
             between = " \t\r\n,"
         if self.in_array and not self._lost:
-            yield UnparsedRow(self.line, b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
+            yield UnparsedRow(self._place(), b"", ("parse_error", "the array's closing bracket is missing: the file is cut off"))
 
     def _after_the_array(self) -> Iterator[UnparsedRow]:
         if not self._cut_off(" \t\r\n"):
             yield self._damaged("text behind the array's closing bracket")
+
+    def _place(self) -> int:
+        """Count the value at hand; return the line it begins on, or its number where several begin on line 1."""
+        self.count += 1
+        self._counted = self._counted or (self.count == 2 and self.line == 1)
+        return self.count if self._counted else self.line
 
     def _remember(self) -> None:
         if self._again is None:
@@ -61,7 +71,7 @@ class JsonStream:
 
     def _damaged(self, wrong: str) -> UnparsedRow:
         """Return all bytes up to the next value that begins like the first one as one row; of a long stretch only the start is kept."""
-        line, kept, size = self.line, "", 0
+        line, kept, size = self._place(), "", 0
         self._remember()
         assert self._again is not None
         begin = self.at
@@ -76,7 +86,11 @@ class JsonStream:
             self._grow()
             begin = self.at
         self._lost = not found
-        lost = "nothing after this point can be read" if not found else f"reading goes on in line {self.line}"
+        lost = (
+            "nothing after this point can be read"
+            if not found
+            else f"reading goes on {f'at row {line + 1}' if self._counted else f'in line {self.line}'}"
+        )
         raw = kept.rstrip(" \t\r\n,").encode("latin-1")
         return overlong(line, raw, size) if size > len(kept) else UnparsedRow(line, raw, ("parse_error", f"{wrong}; {lost}"))
 
@@ -101,6 +115,7 @@ class JsonStream:
                 _, end = _EXTENT.raw_decode(self.text, self.at)
             except json.JSONDecodeError as error:
                 wrong = f"{error.msg} in line {self.line + self.text.count(chr(10), self.at, error.pos)}"
+                wrong += f", character {self._passed + error.pos + 1:,}" if self._counted else ""
                 if not error.msg.startswith("Unterminated") and error.pos + _LONGEST_LITERAL < len(self.text):
                     return wrong  # reading on would not mend it
             except RecursionError:
@@ -119,4 +134,5 @@ class JsonStream:
         """Read on, twice as far for a value that does not fit; what lies behind is dropped."""
         kept = self.text[self.at :]
         fresh = self.handle.read(max(WINDOW, len(kept)))
+        self._passed += self.at
         self.text, self.at, self.ended = kept + fresh.decode("latin-1"), 0, not fresh

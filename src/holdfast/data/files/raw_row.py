@@ -17,7 +17,7 @@ _SEPARATORS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"
 
 
 class Source(NamedTuple):
-    """Where a row stood: file as given, line counted from 1 (the row's number in formats without lines)."""
+    """Where a row stood: file as given, line counted from 1 (the row's number in formats without lines, and in an array on one line)."""
 
     file: str
     line: int

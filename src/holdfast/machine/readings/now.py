@@ -7,11 +7,14 @@ import threading
 
 from holdfast.base.files import Json
 from holdfast.machine import clock
+from holdfast.machine.host_memory import host_memory
 from holdfast.machine.place import Place
 from holdfast.machine.readings.amd import amd_cards
 from holdfast.machine.readings.nvidia import nvml_reader
+from holdfast.machine.system import LIMITS, group_folders, memory_limit
 
 EVERY_S = 2.0
+_HELD = ("memory.current", "memory.usage_in_bytes")  # control groups, of both versions
 
 
 class MachineReader:
@@ -52,15 +55,32 @@ class Sampler:
 
 def read_now(place: Place, before: tuple[int, int] | None, now: tuple[int, int] | None) -> Json:
     """Read processors_busy, the share of time between two counts in which processors worked, and gpus, those of AMD's driver."""
-    memory = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", place.text("/proc/meminfo") or "", re.M)}
+    memory = host_memory(place.path("/proc/meminfo"))
+    whole, used = memory.get("MemTotal"), _less(memory.get("MemTotal"), memory.get("MemAvailable"))
+    limit = memory_limit(place)
+    if whole and limit is not None and limit < whole:  # of a container, which ends at its own limit
+        whole, used = limit, _used_by_group(place, limit)
     passed = now[1] - before[1] if before and now else 0
     return {
         "processors_busy": round((now[0] - before[0]) / passed, 3) if before and now and passed > 0 else None,
-        "memory_bytes": memory.get("MemTotal"),
-        "memory_used_bytes": _less(memory.get("MemTotal"), memory.get("MemAvailable")),
+        "memory_bytes": whole,
+        "memory_used_bytes": used,
         "swap_used_bytes": _less(memory.get("SwapTotal"), memory.get("SwapFree")),
         "gpus": amd_cards(place),
     }
+
+
+def _used_by_group(place: Place, limit: int) -> int | None:
+    """Read what the control group with this limit holds, without the file pages that it gives back before it is short."""
+    for folder in group_folders(place, "memory"):
+        if limit not in (place.number(f"{folder}/{name}") for name in LIMITS):
+            continue
+        held = next((number for name in _HELD if (number := place.number(f"{folder}/{name}")) is not None), None)
+        # version 1 has the group's own first and, as total_, those of the groups within beside it
+        pages = dict(re.findall(r"^((?:total_)?inactive_file) (\d+)$", place.text(f"{folder}/memory.stat") or "", re.M))
+        given_back = int(pages.get("total_inactive_file") or pages.get("inactive_file") or 0)
+        return None if held is None else max(0, held - given_back)
+    return None
 
 
 def processor_times(place: Place) -> tuple[int, int] | None:

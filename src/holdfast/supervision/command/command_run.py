@@ -37,11 +37,12 @@ from holdfast.supervision.command.told_of_running import ToldOfRunning
 from holdfast.supervision.policy.ledgers import OF_COMMAND
 from holdfast.supervision.policy.moves import Done, Move, Resume, StopRequested, TryRemedy
 from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
-from holdfast.supervision.policy.resuming import added_by, resumed, resumes_by, says_unknown
+from holdfast.supervision.policy.resuming import added_by, refused_arguments, resumed, resumes_by, says_unknown
 from holdfast.supervision.supervise import RunResult, View, supervise
 
 _PAUSES_S = (0.5, 10.0)  # between starts that come to nothing
 _LONGEST_PAUSE_S = 5.0  # before what failed is tried again: each time it fails at once, the pause is twice as long
+_OF_ARGPARSE = 2  # exit code of a command line that it refuses
 _LONGEST_TIMES = 3  # its longest pause so far may have been an evaluation
 
 
@@ -222,6 +223,9 @@ class CommandRun:
             self.states.keep(attempt)
         found = account if account.get("final") else ending.facts if ending.kind in FINAL_KINDS else {}
         final = background or str(found.get("reason") or "")
+        if not final and ending.kind == "error" and ending.code == _OF_ARGPARSE and failure_report.step is None:
+            refused = refused_arguments(failure_report.lines)
+            final = f"the command does not take its arguments ({brief(refused)}): its --help shows which there are" if refused else ""
         if full and not final:
             final = f"{ending.words()}; {full} is full: make room, then {rerun(nothing_saved(self.run, self.command), self.command)}"
         told = (no_end or ending.words()) + (f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else "")

@@ -15,6 +15,11 @@ _UNKNOWN_OPTION = re.compile(
     r"|unknown (?:command[- ]line )?(?:flag|option|arg)|could not consume arg|option \S+ not recogni[sz]ed|is not in struct",
     re.IGNORECASE,
 )
+# argparse's last line, before anything of the program has run
+_REFUSED = re.compile(
+    r"^.*: error: (?:unrecognized arguments: |the following arguments are required: |one of the arguments .+ is required$"
+    r"|ambiguous option: |argument \S.*: (?:invalid |expected |not allowed with |ignored explicit |conflicting ))"
+)
 
 
 def known_by(words: Sequence[str], cards: Mapping[str, LauncherCard]) -> LauncherCard | None:
@@ -97,3 +102,9 @@ def changed(words: Sequence[str], card: LauncherCard | None, remedy: RemedyCard)
         now = with_argument(now, change.flag, value, card.style)
         told.append(f"{change.flag} {value}" + (f" (was {old})" if old else ""))
     return (training.around(now), ", ".join(told)) if told else None
+
+
+def refused_arguments(lines: Sequence[str]) -> str:
+    """Return the last line of an output where argparse says there that it does not take its arguments; empty where it does not."""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return last if _REFUSED.match(last) else ""
