@@ -104,6 +104,20 @@ def test_nothing_overflows_a_phone(name: str, pages: Path, tab: Tab) -> None:
     assert tab.value(f"{small}.length") == 0, "the words of a chart are large enough"
 
 
+def test_no_word_of_a_verdicts_first_column_is_broken_on_a_phone(pages: Path, tab: Tab) -> None:
+    _open(tab, pages / "verdict.html")
+    broken = """JSON.stringify([...document.querySelectorAll('td:first-child')].flatMap(cell => {
+        const text = cell.firstChild
+        return !text || text.nodeType !== 3 ? [] : [...text.data.matchAll(/\\S+/g)].filter(word => {
+            const range = document.createRange()
+            range.setStart(text, word.index)
+            range.setEnd(text, word.index + word[0].length)
+            return word[0].length < 10 && range.getClientRects().length > 1
+        }).map(word => word[0])
+    }))"""
+    assert tab.value(broken) == "[]"
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_an_engine_of_accessibility_finds_nothing_serious(name: str, pages: Path, tab: Tab, tmp_path: Path) -> None:
     engine = axe_source()
