@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.base.errors import Stop
+from holdfast.base.errors import DamagedFile, Stop
+from holdfast.base.files import cut_torn_line, read_lines
 from holdfast.cli.main import main
 from holdfast.run.folder import RunFolder
 
@@ -41,6 +44,38 @@ def test_what_is_wrong_in_it_is_told(run: RunFolder, text: str, told: tuple[str,
         run.config()
     said = f"{stopped.value.message} -> {stopped.value.hint}"
     assert stopped.value.code == 1 and all(part in said for part in (*told, "begin again with --run DIR")) and silent not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "timeline.jsonl is damaged: no settings for step"),
+        ('{"from_step": 1, "settings": {"steps": "x"}}\n', "values that no run writes"),
+    ],
+    ids=["empty", "of another form"],
+)
+def test_a_timeline_without_settings_is_told_by_compare_and_trial(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`compare` ended with 70 on it."""
+    whole = Path(__file__).parents[1] / "fixtures" / "runs" / "preferences"
+    damaged = tmp_path / "damaged"
+    shutil.copytree(whole, damaged)
+    (damaged / "timeline.jsonl").write_text(text)
+    for words in (["compare", str(damaged), str(whole)], ["trial", str(damaged), "--step", "1"]):
+        assert main(words) == 1
+        said = capsys.readouterr().err
+        assert told in said and "bug in holdfast" not in said
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [(read_lines, "is damaged: it is a link that leads to itself"), (cut_torn_line, "is damaged: it is a link that leads to itself")],
+)
+def test_a_journal_that_is_a_loop_of_links_is_told_in_words(read: Callable[[Path], Any], told: str, tmp_path: Path) -> None:
+    _loop(tmp_path / "steps.jsonl")
+    with pytest.raises(DamagedFile, match=told):
+        list(read(tmp_path / "steps.jsonl"))
 
 
 def _loop(file: Path) -> None:

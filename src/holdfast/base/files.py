@@ -203,7 +203,7 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
         return
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise damaged(path, f"it {error.strerror}") from None
+            raise damaged(path, "it is a link that leads to itself" if error.errno == errno.ELOOP else f"it {error.strerror}") from None
         raise
     with handle:
         for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
@@ -274,7 +274,7 @@ def cut_torn_line(path: Path) -> int:
         return 0
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise damaged(path, f"it {error.strerror}") from None
+            raise damaged(path, "it is a link that leads to itself" if error.errno == errno.ELOOP else f"it {error.strerror}") from None
         raise
     try:
         with naming(path):
