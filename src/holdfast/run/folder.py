@@ -251,7 +251,7 @@ class RunFolder:
                 of_the_file(error)
             if newer := unknown_keys(error):
                 text = f"{self.config_file} has keys that holdfast {__version__} does not know: {', '.join(newer)[:300]}"
-                hint = f"go on with the version that wrote them (pip install --upgrade holdfast), or {self.anew()}"
+                hint = f"go on with the version that wrote them, or {self.anew()}"
                 raise Stop(BLOCKED, text, hint) from None
             hint = f"put its own config back there, or {self.anew()}"
             raise Stop(BLOCKED, f"{self.config_file} is damaged: {_why(error)[:300]}", hint) from None
