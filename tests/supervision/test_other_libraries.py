@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.files import read_json, write_json
+from holdfast.machine.differences import unlike
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
 from holdfast.supervision.preparation import libraries
@@ -77,6 +78,24 @@ def test_a_second_upgrade_names_what_the_run_began_with(
 def test_the_same_versions_are_no_news(run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert start(run, monkeypatch, capsys) == "" and start(run, monkeypatch, capsys, bitsandbytes="0.50.2") == ""
     assert not loop._with_other_libraries(SimpleNamespace(run=run), ALONE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [{"torch": ["2.5"]}, {"torch": "2.5"}, {"torch": {"version": 7}}, {"packages": ["peft"]}, {"packages": "peft"}, {"packages": None}],
+    ids=str,
+)
+def test_a_machine_file_of_another_form_is_no_bug(
+    damaged: dict[str, Any], run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`train` ended with 70 on it; what is known of the other part is compared, and a machine of which nothing is known is no other one."""
+    machine = read_json(run.machine_file) or {}
+    write_json(run.machine_file, machine | damaged)
+    told = start(run, monkeypatch, capsys, torch="2.13.0+cu130", peft="0.20.0")
+    assert ("torch 2.12.0+cu130" in told) is ("torch" not in damaged) and ("peft 0.21.2" in told) is ("packages" not in damaged)
+    after = read_json(run.machine_file)
+    assert after and after["packages"]["peft"] == "0.20.0" and after["torch"]["version"] == "2.13.0+cu130"
+    assert unlike(machine, machine | damaged | {"cpu": ["x"], "memory_bytes": 10**400, "python": 3}) == []
 
 
 def test_what_fails_the_proof_is_changed_from_the_next_step_on() -> None:

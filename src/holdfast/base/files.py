@@ -27,6 +27,7 @@ DamagedLine = Callable[[int, str], Json | None]  # what stands for a damaged lin
 _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  # what stands there is no file, or none to read
 _TAKES_NOTHING = (errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.EACCES)  # not EPERM: another user's file is refused with it
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
+_MOST_AT_ONCE = 1 << 20  # bytes that are looked through for a line end at once
 _WRITING_S = 0.01  # within which a write that has begun goes on
 
 
@@ -179,13 +180,13 @@ def _heal(descriptor: int) -> int:
 
 def _whole_bytes(descriptor: int, size: int) -> int:
     """Return where the last whole line of the first `size` bytes ends."""
-    end = size
+    end, stretch = size, _LINE_BYTES
     while end:
-        begin = max(0, end - _LINE_BYTES)
+        begin = max(0, end - stretch)
         at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
         if at >= 0:
             return begin + at + 1
-        end = begin
+        end, stretch = begin, min(stretch * 8, _MOST_AT_ONCE)
     return 0
 
 
@@ -202,7 +203,7 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
         return
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise damaged(path, f"it {error.strerror}") from None
+            raise damaged(path, "it is a link that leads to itself" if error.errno == errno.ELOOP else f"it {error.strerror}") from None
         raise
     with handle:
         for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
@@ -244,16 +245,22 @@ class Tail:
                 facts = os.fstat(handle.fileno())
                 replaced = facts.st_ino != self._file or facts.st_size < self._at
                 handle.seek(0 if replaced else self._at)
-                data = handle.read()
+                whole = _whole_lines(handle)
         except FileNotFoundError:
             replaced, self._at, self._file = self._at > 0, 0, 0
             return [], replaced
-        whole = data[: data.rfind(b"\n") + 1]
         self._at, self._file = (0 if replaced else self._at) + len(whole), facts.st_ino
         if self._key is None:
             return [_parsed(self.path, line, "a line") for line in whole.splitlines()], replaced
         rows = (_parsed_or_none(self.path, line) for line in whole.splitlines())
         return [row for row in rows if row is not None and self._key in row], replaced
+
+
+def _whole_lines(handle: BinaryIO) -> bytes:
+    """Read on to the last line end; nothing is read where the next line has none yet, within the most bytes that a line may have."""
+    here = handle.tell()
+    end = _whole_bytes(handle.fileno(), os.fstat(handle.fileno()).st_size)
+    return handle.read(end - here) if end > here else b""
 
 
 def cut_torn_line(path: Path) -> int:
@@ -267,7 +274,7 @@ def cut_torn_line(path: Path) -> int:
         return 0
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise damaged(path, f"it {error.strerror}") from None
+            raise damaged(path, "it is a link that leads to itself" if error.errno == errno.ELOOP else f"it {error.strerror}") from None
         raise
     try:
         with naming(path):
@@ -277,13 +284,25 @@ def cut_torn_line(path: Path) -> int:
 
 
 def last_line(path: Path) -> Json | None:
-    """Read the newest whole line of a journal, from its end; None when there is none."""
-    window = _LINE_BYTES
-    while True:
-        lines, whole = _newest(path, window)
-        if lines or whole:
-            return _parsed(path, lines[-1], "its last line") if lines else None
-        window *= 8
+    """Read the newest whole line of a journal, from its end; None when there is none.
+
+    Bytes behind it, however many, are looked through and not kept. Raises DamagedFile where it is no JSON object, or too long for one.
+    """
+    try:
+        handle = open_regular(path)
+    except FileNotFoundError:
+        return None
+    with handle:
+        end = _whole_bytes(handle.fileno(), os.fstat(handle.fileno()).st_size)
+        while end:
+            begin = _whole_bytes(handle.fileno(), end - 1)
+            if end - begin > LARGEST_JSON:
+                raise damaged(path, f"its last line has {end - begin:,} bytes")
+            if end - begin > 1:
+                handle.seek(begin)
+                return _parsed(path, handle.read(end - begin - 1), "its last line")
+            end = begin
+    return None
 
 
 def newest_lines(path: Path, window: int) -> list[Json]:

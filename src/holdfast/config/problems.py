@@ -87,6 +87,13 @@ def _given(path: str, keys: Sequence[str], kind: str) -> bool:
     return any(f"{path}.".startswith(f"{key}.") or (kind == _UNKNOWN and f"{key}.".startswith(f"{path}.")) for key in keys)
 
 
+def unknown_keys(error: Exception) -> list[str]:
+    """Return the keys of a config that there are none of, where nothing else is wrong with it; empty for any other error."""
+    problems = error.errors() if isinstance(error, ValidationError) else []
+    unknown = [".".join(map(str, _place(problem))) for problem in problems if problem["type"] == _UNKNOWN]
+    return unknown if len(unknown) == len(problems) else []
+
+
 def where_to_look(error: ValidationError) -> str:
     """Return what the config page says of the first key whose value is wrong; how to list all keys where each problem is an unknown one."""
     wrong = [_place(problem)[: -1 if problem["type"] == "missing" else None] for problem in error.errors() if problem["type"] != _UNKNOWN]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.base.errors import reading
 from holdfast.base.files import Json
 from holdfast.base.units import counted
 from holdfast.config.objectives import OBJECTIVES
@@ -55,7 +56,11 @@ def compared(names: dict[Path, str]) -> Json:
     """Run `compare` on run folders by their names, or `compare_commands` where all are of watched commands. Raises Stop."""
     if all(RunFolder(path).command_file.exists() for path in names):
         return compare_commands(names)
-    return compare([(name, read_run(RunFolder(path))) for path, name in names.items()])
+    runs = []
+    for path, name in names.items():
+        with reading(path):
+            runs.append((name, read_run(RunFolder(path))))
+    return compare(runs)
 
 
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:

@@ -14,10 +14,10 @@ def unlike(before: Json, now: Json) -> list[str]:
     """List differences in words, "what: before -> now", those that change bits first; a fact unknown to one of them is no difference."""
     facts: list[tuple[str, Callable[[Json], object]]] = [
         ("GPUs", _gpus),
-        ("torch", lambda one: (one.get("torch") or {}).get("version")),
-        *((name, lambda one, name=name: (one.get("packages") or {}).get(name)) for name in _PACKAGES),
-        ("CPU", lambda one: (one.get("cpu") or {}).get("name")),
-        ("Python", lambda one: one.get("python")),
+        ("torch", lambda one: _text(one, "torch", "version")),
+        *((name, lambda one, name=name: _text(one, "packages", name)) for name in _PACKAGES),
+        ("CPU", lambda one: _text(one, "cpu", "name")),
+        ("Python", lambda one: _text(one, "python")),
         ("memory", lambda one: _gib(one.get("memory_bytes"))),
     ]
     pairs = [(name, fact(before), fact(now)) for name, fact in facts]
@@ -29,9 +29,16 @@ def unlike(before: Json, now: Json) -> list[str]:
 
 def libraries(machine: Json) -> dict[str, str]:
     """Return the version by name of a machine's libraries that a run's bits depend on, as far as it knows them."""
-    packages = machine.get("packages") or {}
-    versions = {"torch": (machine.get("torch") or {}).get("version")} | {name: packages.get(name) for name in _PACKAGES}
-    return {name: version for name, version in versions.items() if isinstance(version, str)}
+    versions = {"torch": _text(machine, "torch", "version")} | {name: _text(machine, "packages", name) for name in _PACKAGES}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+def _text(machine: Json, *keys: str) -> str | None:
+    """Return the text at a place of a machine file, of which any part may be something else; None where there is none."""
+    value: object = machine
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def _gpus(machine: Json) -> str | None:
@@ -42,4 +49,4 @@ def _gpus(machine: Json) -> str | None:
 
 
 def _gib(size: object) -> str | None:
-    return f"{size / 2**30:.0f} GiB" if isinstance(size, int) else None
+    return f"{size / 2**30:.0f} GiB" if type(size) is int and 0 < size < 2**63 else None

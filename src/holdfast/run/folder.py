@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import yaml
+from pydantic import ValidationError
 
 from holdfast.base.disk import flush_files, flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
@@ -33,7 +34,9 @@ from holdfast.base.files import (
 )
 from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted, span
+from holdfast.base.versions import __version__
 from holdfast.config.config import Config
+from holdfast.config.problems import problems_of, unknown_keys
 from holdfast.config.yaml_tree import in_one_line, value_of
 from holdfast.machine import clock
 from holdfast.machine.readings.keep import FILE as READINGS
@@ -45,6 +48,13 @@ TRUSTED = "HOLDFAST_TRUST_RUN_FOLDERS"  # 1: also those of other users
 @functools.lru_cache(maxsize=8)  # one command asks for it ten times and more
 def _config_of(text: str) -> Config:
     return Config.model_validate(value_of(text))
+
+
+def _why(error: yaml.YAMLError | ValueError | OSError) -> str:
+    """Say what is wrong with a config that a run had once written."""
+    if isinstance(error, ValidationError):
+        return "; ".join(problems_of(error, Config))
+    return f"it {error.strerror}" if isinstance(error, OSError) and error.strerror else in_one_line(error)
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,9 @@ class RunFolder:
         if self.command_file.exists():
             text = f"{self.path} is the run of another program's command: it has no steps of ours to look into"
             raise Stop(USAGE, text, "`holdfast status` and `holdfast diagnose` tell what is known of it")
+        if self.config_file.is_symlink() and not self.config_file.exists():
+            text = f"{self.config_file} is a link that leads to no file"
+            raise Stop(BLOCKED, text, f"put its own config there in its place, or {self.anew()}")
         if not self.config_file.exists() and self.begun():
             text = f"{self.path} was not prepared to its end: it has no steps, so there is nothing to look into yet"
             raise Stop(USAGE, text, "`holdfast status` tells the command that goes on with it")
@@ -236,8 +249,12 @@ class RunFolder:
         except (yaml.YAMLError, ValueError, OSError) as error:
             if isinstance(error, OSError):
                 of_the_file(error)
+            if newer := unknown_keys(error):
+                text = f"{self.config_file} has keys that holdfast {__version__} does not know: {', '.join(newer)[:300]}"
+                hint = f"go on with the version that wrote them, or {self.anew()}"
+                raise Stop(BLOCKED, text, hint) from None
             hint = f"put its own config back there, or {self.anew()}"
-            raise Stop(BLOCKED, f"{self.config_file} is damaged: {in_one_line(error)[:300]}", hint) from None
+            raise Stop(BLOCKED, f"{self.config_file} is damaged: {_why(error)[:300]}", hint) from None
 
     def write_config(self, config: Config) -> None:
         """Write the config without run.notify, whose addresses are secrets: reports, bundles and trackers show what stands here."""

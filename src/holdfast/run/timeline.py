@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.errors import BLOCKED, DamagedFile, Stop
 from holdfast.base.files import append_line, read_lines
 from holdfast.config.settings import MEMORY_SETTINGS, PartialSettings, Settings, problems
 
@@ -23,17 +23,23 @@ class Entry:
 
 
 def settings_at(entries: Iterable[Entry], step: int) -> Settings:
-    """Return the settings in force at `step` (1-based): every entry up to it, later ones over earlier ones. Raises ValueError."""
+    """Return the settings in force at `step` (1-based): every entry up to it, later ones over earlier ones.
+
+    Raises DamagedFile where there are none, ValueError where one is wrong.
+    """
     merged: PartialSettings = {}
     for entry in entries:
         if entry.from_step <= step:
             merged |= entry.settings
+    if not merged:
+        hint = "restore that file; holdfast status and diagnose read what is left"
+        raise DamagedFile(BLOCKED, f"the run's timeline.jsonl is damaged: no settings for step {step} stand in it", hint)
     return Settings.model_validate(merged)
 
 
 def newest_settings(entries: Sequence[Entry]) -> Settings:
     """Return the settings from the step of the newest entry on."""
-    return settings_at(entries, entries[-1].from_step)
+    return settings_at(entries, entries[-1].from_step if entries else 1)
 
 
 def settings_of_process(entries: Sequence[Entry]) -> Settings:

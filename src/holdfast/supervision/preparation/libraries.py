@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.base.files import read_json, write_json
+from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.units import listed
 from holdfast.machine.differences import libraries
 from holdfast.machine.read import read_packages
@@ -32,5 +32,8 @@ def tell_of_libraries(run: RunFolder, terminal: Terminal) -> None:
     run.event("libraries_changed", step=run.committed(), **facts)
     first, then = (listed([f"{name} {of[name]}" for name in changed]) for of in (began, after))
     terminal.tell(f"{run.path} began with {first}, goes on with {then}: bits may differ; fast paths are tried again before the next step")
-    torch = (machine.get("torch") or {}) | (now["torch"] or {})
-    write_json(run.machine_file, machine | {"torch": torch, "packages": (machine.get("packages") or {}) | now["packages"]})
+    write_json(run.machine_file, machine | {part: _object(machine.get(part)) | _object(now[part]) for part in ("torch", "packages")})
+
+
+def _object(part: object) -> Json:
+    return part if isinstance(part, dict) else {}
