@@ -94,6 +94,7 @@ _MROPE = {**_ROPE, "mrope_section": [2, 3, 3]}
 _FLORENCE = {"embed_dim": [32, 64], "num_heads": [2, 4], "num_groups": [2, 4], "patch_prenorm": [False, True]}
 _INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 64, "indexer_compress_ratio": 4}
 OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
+    "bert": {"is_decoder": True},  # as people who write text with one say
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 1},
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": (16, 48)},
     "nemotron": {"head_dim": 16, "num_key_value_heads": 4},
@@ -117,7 +118,6 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "deepseek_v32": {"mlp_layer_types": ["dense", "sparse"]},
     "glm_moe_dsa": {"mlp_layer_types": ["dense", "sparse"]},
     "dots3_note_text": {"swa_head_dim": 32, "head_dim": 32},
-    "dots3_note": {"text_config": {"swa_head_dim": 32, "head_dim": 32}},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
     "florence2": {"vision_config": {"depths": [1, 1], "patch_size": [7, 3], "patch_stride": [4, 2], "patch_padding": [3, 1], **_FLORENCE}},
     "hunyuan_vl": {"text_config": {"head_dim": 16, "rope_parameters": {**_ROPE, "mrope_section": [2, 2, 2, 2]}}},
@@ -128,6 +128,7 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "zamba": {"num_hidden_layers": 12, "layers_block_type": None, "attention_hidden_size": 128, "attention_head_dim": 32},
     "longcat_flash": {"head_dim": 16},
     "qwen2_5_omni_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "step3p7": {"text_config": {"sliding_window": 64}},
     "zamba2": {"mamba_headdim": 16, "mamba_expand": 2, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}}},
@@ -135,6 +136,13 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1], "downsample_rate": "1/2"},
     "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_size": [3, 4]},
     "xmod": {"default_language": "en_XX"},
+    "emu3": {"vocabulary_map": {"<image>": 20, "<|extra_200|>": 21}, "vq_config": {"codebook_size": 64, "base_channels": 32}},
+    "dots3_note": {
+        "text_config": {"swa_head_dim": 32, "head_dim": 32},
+        "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64, "mlp_layer_types": ["dense", "sparse"]},
+        "audio_config": {"adapter_input_size": 64, "adapter_out_dim": 64, "downsample_hidden_size": 16, "conv_output_size": 256},
+    },
+    "chameleon": {"vocabulary_map": {"<image>": 20, "IMGIMGA": 21}},
     "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default", "mrope_section": [2, 2, 4]}}},
 }
 

@@ -55,6 +55,8 @@ def scaled_low(base: float, factor: float, size: int = 32) -> list[float]:
         ({"rope_theta": 1e6, "rope_local_base_freq": 1e4}, [turned(1e4)], None),  # no layer of the other kind
         ({"rope_theta": 1e6, "rope_local_base_freq": 1e4}, [turned(5e5)], "base is 1,000,000"),
         ({"rope_theta": 5e6}, [[5e6 ** (-2 * at / 5) for at in range(3)]], None),  # of an odd number of dimensions
+        ({"rope_theta": 5e5}, [[*turned(5e5)[0::2], *turned(5e5)[1::2]]], None),  # of height and width by turns, as ERNIE 4.5 VL
+        ({"rope_theta": 5e5}, [[*turned(1e4)[0::2], *turned(1e4)[1::2]]], "base is 500,000, it computes with 10,000"),
         ({"rope_theta": 1e6, "rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, [turned(1e4)], None),  # a form not known
         ({"rope_theta": 1e6}, [], None),  # positions of another kind
         ({}, [turned(1e4)], None),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from conftest import ROOT
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.machine.heap import heap_environment
 from holdfast.planning.memory.trained_size import trainable_parameters, what_learns
 from holdfast.run.plan import Plan
 from holdfast.trainer.common.refuse import Refusal
@@ -157,11 +160,31 @@ def test_layers_that_peft_puts_no_lora_on_are_left_out_and_told(tmp_path: Path, 
         names = {name.partition(".lora_")[0].rpartition(".")[2] for name in stand.task.trained}
         facts = read_model(str(tmp_path / kind))
         assert "in_proj" in names and "out_proj" not in names and not any("embed" in name for name in names)
+        assert kind != "mamba" or not names & {"x_proj", "dt_proj"}, "whose weights its code reads without the layer"
         assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
         plan = SimpleNamespace(learns={}, weights_by_part={})
         told = what_learns(cast(Plan, plan), stand.task.config, facts)
         assert f"out_proj (PEFT puts no LoRA there: fused code of {facts.config['model_type']} would pass over it)" in told
         assert "out_proj" not in what_learns(cast(Plan, plan), stand.task.config, read_model("tiny"))
+
+
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match")  # PEFT's own, of experts it does match
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "qwen3_omni_moe_thinker",  # a linear layer of its tower is called 0, as the first decoder layer
+        "inkling2_text",  # PEFT renames weights of its convolutions, and would not find their LoRA again
+        "mistral4",  # a causal model that transformers lists with those of images alone
+    ],
+)
+def test_all_linear_learns_in_every_layer_of_new_families(kind: str, tmp_path: Path) -> None:
+    make(kind, tmp_path, read_model("tiny").folder, 3584)
+    stand = Stand(tmp_path, settings={"packing": False, "frozen": "fp32"})
+    layers = {found[1] for name in stand.task.trained if (found := re.search(r"layers\.(\d+)\.self_attn", name))}
+    assert {"0", "1"} <= layers and not any("visual" in name or "audio" in name or "sconv" in name for name in stand.task.trained)
+    assert stand.step(1) > 0
+    facts = read_model(str(tmp_path))
+    assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
 
 
 def test_an_output_layer_behind_another_layer_is_left_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +202,29 @@ def test_a_model_that_writes_no_next_token_is_refused_as_it_is_loaded(tmp_path: 
     with pytest.raises(Refusal, match=r"DiffusionGemmaForBlockDiffusion of .* does not write one token after the other") as refused:
         load_base(config, Settings(steps=1, samples=1, micro_batch_tokens=64, threads=1), torch.device("cpu"))
     assert refused.value.hint == "give a causal language model"
+
+
+SMALL_BLOCKS = """
+from pathlib import Path
+from types import SimpleNamespace
+import holdfast.trainer.tasks.text.task as of_text
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def compare(config, tokens):
+    blocks = [bytes(500) for _ in range(200_000)]
+    kept.extend(bytes(500) for _ in range(100))
+
+kept, of_text.compare_readers = [], compare
+before = resident()
+stand = SimpleNamespace(config=None, tokens=None, compared=None, notes=["one"])
+next(of_text.TextTask.remarks(stand, True))
+print(resident() - before)
+"""
+
+
+def test_what_two_tokenizers_took_is_given_back_before_the_first_step() -> None:
+    environment = os.environ | heap_environment(tight=False)
+    found = subprocess.run([sys.executable, "-c", SMALL_BLOCKS], env=environment, capture_output=True, text=True, check=True)
+    assert int(found.stdout.split()[-1]) < 40 << 20, "of 100 MB in small blocks"

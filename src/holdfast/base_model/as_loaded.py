@@ -26,14 +26,15 @@ def unlike(written: Json, loaded: Json, frequencies: Iterable[Sequence[float]]) 
     """Return what the loaded model computes with otherwise than config.json says, in words; nothing where it is alike.
 
     written: config.json of the language model; loaded: the same as the loaded model has it; frequencies: `inv_freq` of each of its
-    rotary embeddings, the highest first. What config.json does not say, or has in a form not known here, is not judged.
+    rotary embeddings, in any order (ERNIE 4.5 VL has those of height and width by turns). What config.json does not say, or has in a
+    form not known here, is not judged.
     """
     found = [
         f"{key} is {written[key]!r}, it computes with {loaded[key]!r}"
         for key in _COMPUTES
         if written.get(key) is not None and loaded.get(key) is not None and not _equal(written[key], loaded[key])
     ]
-    able = [known for one in frequencies if len(known := [*map(float, one)]) > 2 and all(value > 0 for value in known)]
+    able = [known for one in frequencies if len(known := sorted(map(float, one), reverse=True)) > 2 and all(value > 0 for value in known)]
     return found + _unlike_ropes(_ropes(written), able)
 
 

@@ -14,7 +14,8 @@ STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in o
 _APART = re.compile(r"experts\.\d+\.")  # an expert by its number, in files that have each apart
 _EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
 _FUSED_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # model_type
-_PASSED_OVER = ("out_proj", "conv1d")
+_PASSED_OVER, _BY_WEIGHT = ("out_proj", "conv1d"), ("out_proj", "conv1d", "x_proj", "dt_proj")
+_LOST = {"inkling2": ("weight_proj",), "inkling2_text": ("weight_proj",)}  # by model_type, modules whose adapter PEFT does not find again
 _MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "shared_expert")
 
 
@@ -43,8 +44,18 @@ def is_router(name: str) -> bool:
 
 
 def takes_no_lora(model_type: object, name: str) -> bool:
-    """True if PEFT refuses LoRA on a module of this name: fused code of Mamba layers reads its weight past the module."""
-    return model_type in _FUSED_MAMBA and name.rpartition(".")[2] in _PASSED_OVER
+    """True if LoRA on a module of this name would not ship: fused code of Mamba layers reads past it, or PEFT loses it as it loads."""
+    last = name.rpartition(".")[2]
+    if model_type in _FUSED_MAMBA:
+        return last in (_BY_WEIGHT if model_type in ("mamba", "falcon_mamba") else _PASSED_OVER)  # of these no code calls dt_proj
+    return last in _LOST.get(str(model_type), ())
+
+
+def why_no_lora(model_type: object) -> str:
+    """Return why `takes_no_lora` says so of modules of this type of model."""
+    if model_type in _FUSED_MAMBA:
+        return f"PEFT puts no LoRA there: fused code of {model_type} would pass over it"
+    return f"PEFT renames the tensors of {model_type} as it loads them, and would not find LoRA there again"
 
 
 def has_experts(names: Iterable[str]) -> bool:

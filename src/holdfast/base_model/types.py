@@ -12,6 +12,7 @@ from holdfast.base.files import Json
 CAUSAL, WRAPPED = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 _TOWERS = (
     *("vision", "visual", "audio", "multi_modal", "multimodal", "image", "video", "speech", "perceiver", "projector", "vqmodel"),
+    "resampler",  # ERNIE 4.5 VL
     *("sam_model", "qwen2_model", "patch_merge"),  # as files of DeepSeek-OCR, Mistral Large 4 and MiniMax M3 name them
     *("mlp1", "sound", "connector", "aligner", "generation_head"),  # Nemotron H Omni and InternVL; Idefics; Janus and DeepSeek-VL
 )
@@ -52,6 +53,8 @@ def loads_as(config: Json) -> str | None:
     named = config.get("architectures")
     own = named[0] if isinstance(named, list) and named else None
     if kind in wrapped and "text_config" in config and (kind not in causal or own == wrapped[kind]):
+        return WRAPPED
+    if kind not in causal and own == wrapped.get(kind) and str(own).endswith("ForCausalLM"):  # Mistral 4, whose text half is a model, too
         return WRAPPED
     return CAUSAL if kind in causal else None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import packed_as
-from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora
+from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora, why_no_lora
 from holdfast.base_model.types import WRAPPED, adapts_stacks, has_towers, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
@@ -62,12 +62,12 @@ def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
 
 
 def _without_lora(config: Config, model: ModelFacts) -> list[str]:
-    """List the modules that all-linear leaves out because PEFT puts no LoRA on them, and why."""
+    """List the modules that all-linear leaves out because LoRA on them would not ship, and why."""
     kind = model.config.get("model_type")
     names = sorted({name.rpartition(".")[2] for name in model.linear() if takes_no_lora(kind, name)})
     if not names or config.adapter.targets != "all-linear" or config.adapter.kind.peft not in _LORA:
         return []
-    return [f"{', '.join(names)} (PEFT puts no LoRA there: fused code of {kind} would pass over it)"]
+    return [f"{', '.join(names)} ({why_no_lora(kind)})"]
 
 
 def is_wrapped(model: ModelFacts) -> bool:

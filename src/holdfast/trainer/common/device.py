@@ -85,13 +85,18 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
+def trim_heap() -> None:
+    """Give back to the system what was freed of glibc's heap, which a trainer's environment tells it to keep."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def forget_peak() -> bool:
     """Forget the memory that this process had in use at its most; whether that was possible: on the CPU it is Linux that does it."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats()
+    trim_heap()  # what was freed and is kept for later would count as in use
     try:
-        with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed and is kept for later would count as in use
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False

@@ -80,6 +80,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
     if adapter.targets == "all-linear":
         kind = getattr(model.config, "model_type", None)
         _leave_out(wanted, [name for name, _ in model.named_modules() if takes_no_lora(kind, name)])
+        _leave_out(wanted, _numbered(model), inside=False)
     _refuse_tokens_twice(model, adapter)
     _refuse_unknown_parameters(model, adapter)
     if adapter.trainable_token_indices:
@@ -158,9 +159,20 @@ def _leave_held_stacks_out(model: nn.Module, wanted: Any, adapter: Adapter) -> N
                 del pattern[name]
 
 
-def _leave_out(wanted: Any, names: list[str]) -> None:
-    """Add these modules, and what is in them, to those that PEFT puts nothing on."""
-    pattern = "|".join(rf"{re.escape(name)}(\..*)?" for name in names)
+def _numbered(model: nn.Module) -> list[str]:
+    """List the modules of other modules that have a number for a name, where a linear layer has one, too.
+
+    PEFT looks for all linear layers by their last names, and takes layers.0 for what the tower calls mlp.0.
+    """
+    named = {name: module for name, module in model.named_modules() if name.rpartition(".")[2].isdigit()}
+    if not any(isinstance(module, nn.Linear) for module in named.values()):
+        return []
+    return [name for name, module in named.items() if any(True for _ in module.children())]
+
+
+def _leave_out(wanted: Any, names: list[str], inside: bool = True) -> None:
+    """Add these modules, and what is in them unless `inside` is false, to those that PEFT puts nothing on."""
+    pattern = "|".join(re.escape(name) + (r"(\..*)?" if inside else "") for name in names)
     wanted.exclude_modules = "|".join(one for one in (getattr(wanted, "exclude_modules", None), pattern) if one) or None
 
 

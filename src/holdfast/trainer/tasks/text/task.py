@@ -20,7 +20,7 @@ from holdfast.run.adapter_folder import IS_REFERENCE
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.run.timeline import read_timeline, settings_at
-from holdfast.trainer.common.device import prepare_torch
+from holdfast.trainer.common.device import prepare_torch, trim_heap
 from holdfast.trainer.common.images import TensorImage
 from holdfast.trainer.common.refuse import SHOWN, Refusal, put_in
 from holdfast.trainer.model.half_proof import halves_differ
@@ -83,7 +83,9 @@ class TextTask(TextModel):
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
         """Yield events on tokenizers that disagree, on longer answers being preferred, and on changes to the model's configuration."""
-        if fresh and (differing := compare_readers(self.config, self.tokens)):
+        differing = compare_readers(self.config, self.tokens) if fresh else None
+        trim_heap()  # two tokenizers of 262,144 tokens are 430 MiB in small blocks, between which no tensor fits
+        if differing:
             yield "tokenizers_disagree", differing
         if fresh and self.compared is not None and (leaning := length_bias(self.tokens)):
             yield "length_bias", leaning
