@@ -548,14 +548,14 @@ def test_a_start_without_an_option_that_was_refused_waits_for_nothing(tmp_path: 
 
 def test_a_command_line_that_its_own_parser_refuses_is_started_once(tmp_path: Path) -> None:
     text = "import argparse; p = argparse.ArgumentParser(prog='mine.py'); p.add_argument('--lr', type=float); p.parse_args()"
-    summary = run(tmp_path, words=[sys.executable, "-c", text, "--lr", "fast"], code=1)
+    summary = run(tmp_path, words=[sys.executable, "-c", text, "--lr", "fast"], code=3)
     assert summary["attempts"] == 1
     assert "argument --lr: invalid float value: 'fast'" in summary["told"] and "its --help shows which there are" in summary["told"]
 
 
 def test_a_parsers_words_from_a_program_that_has_worked_are_no_refusal(tmp_path: Path) -> None:
     text = "import sys; print('x.py: error: unrecognized arguments: --lr', file=sys.stderr); print('step 1'); sys.exit(2)"
-    assert run(tmp_path, words=[sys.executable, "-c", text], code=1)["attempts"] > 1
+    assert run(tmp_path, words=[sys.executable, "-c", text], code=3)["attempts"] > 1
 
 
 @pytest.mark.parametrize(("ending", "pause"), [("killed", 0.0), ("error", 0.0), ("at once", 0.5)])
