@@ -193,12 +193,13 @@ def test_an_adapter_is_saved_under_names_that_peft_finds_again(kind: str, tmp_pa
 
 
 def test_an_adapter_that_peft_would_lose_is_refused_and_without_those_modules_it_is_made() -> None:
-    tree = {"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}}
+    tree = {"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2, "targets": ["q_proj", "weight_proj"]}}
     with pytest.raises(Refusal, match=r"does not find an adapter of model.layers.5.self_attn.k_sconv.weight_proj") as refusal:
         artifact_tensors(add_adapter(tiny("inkling2_text"), Config.model_validate(tree)))
     targets = refusal.value.hint.partition("[")[2].partition("]")[0].split(", ")
-    able = Config.model_validate(tree | {"adapter": {"r": 2, "targets": targets}})
-    assert artifact_tensors(add_adapter(tiny("inkling2_text"), able))
+    for given in ({"r": 2, "targets": targets}, {"r": 2}):
+        made = artifact_tensors(add_adapter(tiny("inkling2_text"), Config.model_validate(tree | {"adapter": given})))
+        assert made and not any("weight_proj" in name for name in made), "all-linear leaves them out by itself"
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")

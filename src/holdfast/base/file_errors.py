@@ -76,8 +76,8 @@ def at_place(error: OSError, place: object, what: str, hint: str, answer: dict[s
     ours = named in (wanted, *wanted.parents) and (own or error.errno not in _NOT_OF_THE_PLACE)
     if not ours and (told := file_error(error)):
         return Stop(told.code, told.message, told.hint, answer)
-    if named not in (wanted, *wanted.parents):  # of something that was read for it, and is no file
-        return Stop(code, f"{named} cannot be used: {error.strerror or error}", "put the file there that belongs there", answer)
+    if named not in (wanted, *wanted.parents):  # of something else that was read or written with it, and is no file
+        return Stop(code, f"{named} cannot be used: {error.strerror or error}", "remove what stands there, or name another place", answer)
     return Stop(code, f"{f'{place} {what}'.rstrip()}: {error.strerror or error}", hint, answer)
 
 

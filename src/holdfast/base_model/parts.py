@@ -54,7 +54,7 @@ def takes_no_lora(model_type: object, name: str) -> bool:
 def why_no_lora(model_type: object) -> str:
     """Return why `takes_no_lora` says so of modules of this type of model."""
     if model_type in _FUSED_MAMBA:
-        return f"PEFT puts no LoRA there: fused code of {model_type} would pass over it"
+        return f"fused code of {model_type} would pass over LoRA there"
     return f"PEFT renames the tensors of {model_type} as it loads them, and would not find LoRA there again"
 
 
