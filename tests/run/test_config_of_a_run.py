@@ -78,6 +78,14 @@ def test_a_journal_that_is_a_loop_of_links_is_told_in_words(read: Callable[[Path
         list(read(tmp_path / "steps.jsonl"))
 
 
+@pytest.mark.parametrize("leads_to", ["a-file", "nowhere"])
+def test_a_journal_that_is_a_link_is_not_said_to_lead_to_itself(leads_to: str, tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("{}\n")
+    (tmp_path / "steps.jsonl").symlink_to(leads_to)
+    with pytest.raises(DamagedFile, match=r"is damaged: it is a link\n"):
+        cut_torn_line(tmp_path / "steps.jsonl")
+
+
 def _loop(file: Path) -> None:
     file.symlink_to(file.name)
 

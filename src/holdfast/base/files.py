@@ -164,6 +164,20 @@ def _ends_whole(descriptor: int) -> bool:
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
+def _refuse_no_file(path: Path, error: OSError) -> None:
+    """Raise DamagedFile where opening a journal failed because no file has its name, or a link, through which none is written."""
+    if error.errno not in _NO_FILE:
+        return
+    if error.errno != errno.ELOOP:
+        raise damaged(path, f"it {error.strerror}") from None
+    try:
+        path.stat()
+    except OSError as followed:
+        if followed.errno == errno.ELOOP:
+            raise damaged(path, "it is a link that leads to itself") from None
+    raise damaged(path, "it is a link") from None
+
+
 def _heal(descriptor: int) -> int:
     """Cut what follows the last line end; the number of bytes cut. A line that another process is writing this moment is left whole."""
     with contextlib.suppress(OSError):  # a file system without locks
@@ -202,8 +216,7 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
     except FileNotFoundError:
         return
     except OSError as error:
-        if error.errno in _NO_FILE:
-            raise damaged(path, "it is a link that leads to itself" if error.errno == errno.ELOOP else f"it {error.strerror}") from None
+        _refuse_no_file(path, error)
         raise
     with handle:
         for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
@@ -273,8 +286,7 @@ def cut_torn_line(path: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        if error.errno in _NO_FILE:
-            raise damaged(path, "it is a link that leads to itself" if error.errno == errno.ELOOP else f"it {error.strerror}") from None
+        _refuse_no_file(path, error)
         raise
     try:
         with naming(path):

@@ -13,9 +13,12 @@ PARTS = ("attention", "mlp", "experts", "router", "embeddings", "towers", "other
 STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in one
 _APART = re.compile(r"experts\.\d+\.")  # an expert by its number, in files that have each apart
 _EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
-_FUSED_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # model_type
-_PASSED_OVER, _BY_WEIGHT = ("out_proj", "conv1d"), ("out_proj", "conv1d", "x_proj", "dt_proj")
-_LOST = {"inkling2": ("weight_proj",), "inkling2_text": ("weight_proj",)}  # by model_type, modules whose adapter PEFT does not find again
+_PASSED_OVER = {  # by model_type, modules whose weights fused code of Mamba layers reads; of the first two no code calls dt_proj
+    **dict.fromkeys(("mamba", "falcon_mamba"), ("out_proj", "conv1d", "x_proj", "dt_proj")),
+    **dict.fromkeys(("falcon_h1", "mamba2", "nemotron_h"), ("out_proj", "conv1d")),
+}
+_LOST = dict.fromkeys(("inkling2", "inkling2_text"), ("weight_proj",))  # by model_type, modules whose adapter PEFT does not find again
+_NO_LORA = _PASSED_OVER | _LOST
 _MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "shared_expert")
 
 
@@ -45,15 +48,12 @@ def is_router(name: str) -> bool:
 
 def takes_no_lora(model_type: object, name: str) -> bool:
     """True if LoRA on a module of this name would not ship: fused code of Mamba layers reads past it, or PEFT loses it as it loads."""
-    last = name.rpartition(".")[2]
-    if model_type in _FUSED_MAMBA:
-        return last in (_BY_WEIGHT if model_type in ("mamba", "falcon_mamba") else _PASSED_OVER)  # of these no code calls dt_proj
-    return last in _LOST.get(str(model_type), ())
+    return name.rpartition(".")[2] in _NO_LORA.get(str(model_type), ())
 
 
 def why_no_lora(model_type: object) -> str:
     """Return why `takes_no_lora` says so of modules of this type of model."""
-    if model_type in _FUSED_MAMBA:
+    if model_type in _PASSED_OVER:
         return f"fused code of {model_type} would pass over LoRA there"
     return f"PEFT renames the tensors of {model_type} as it loads them, and would not find LoRA there again"
 

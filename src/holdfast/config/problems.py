@@ -229,5 +229,6 @@ def _describe(place: list[Any], model: type[BaseModel]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = {"None": "null", "True": "true", "False": "false"}.get(_SHORT.repr(value), _SHORT.repr(value))  # as YAML writes them
+    text = _SHORT.repr(value)
+    text = {"None": "null", "True": "true", "False": "false"}.get(text, text)  # as YAML writes them
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

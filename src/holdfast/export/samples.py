@@ -146,7 +146,7 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
     before = learned_before(run)
     keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
     trained = Keys(keys.whole[chosen], keys.prompt[chosen])
-    return replace(made, overlap=overlap_in(tokens, training, chosen, before.keys), unknown=before.unknown, trained=trained)
+    return replace(made, overlap=overlap_in(tokens, training, chosen, before.keys, keys), unknown=before.unknown, trained=trained)
 
 
 def against_run(samples: Samples, run: RunFolder) -> Samples:

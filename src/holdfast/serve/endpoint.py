@@ -239,7 +239,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
             self.close_connection = True
         except (RuntimeError, OSError) as error:
             if self.streaming:
-                self.wfile.write(b"data: " + orjson.dumps({"error": {"message": error_message(error), "type": "server_error"}}) + b"\n\n")
+                self.send_event({"error": {"message": error_message(error), "type": "server_error"}})
             else:
                 self.send_json({"error": {"message": error_message(error), "type": "server_error", "code": None}}, 500)
 
@@ -288,6 +288,11 @@ class GuardedHandler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
+
+    def send_event(self, value: Json) -> None:
+        """Send one event of a stream."""
+        self.wfile.write(b"data: " + orjson.dumps(value) + b"\n\n")
+        self.wfile.flush()
 
     def read_body(self) -> Json:
         """Read the JSON object that was sent. Raises RequestRefused."""

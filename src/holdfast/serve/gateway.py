@@ -105,8 +105,7 @@ class GatewayHandler(GuardedHandler):
         def say(piece: str, reason: str | None, first: bool = False) -> None:
             delta: Json = ({"role": "assistant"} if first else {}) | ({"content": piece} if piece or not reason else {})
             choice = {"index": 0, "finish_reason": reason} | ({"delta": delta} if chat else {"text": piece})
-            self.wfile.write(b"data: " + orjson.dumps(head | {"choices": [choice]}) + b"\n\n")
-            self.wfile.flush()
+            self.send_event(head | {"choices": [choice]})
 
         first, count = True, 0
         with contextlib.closing(counted(self.state, served, wanted, self._gone)) as parts:
@@ -117,7 +116,7 @@ class GatewayHandler(GuardedHandler):
                     first = False
         if wanted.tell_usage:
             usage = {"prompt_tokens": len(wanted.ids), "completion_tokens": count, "total_tokens": len(wanted.ids) + count}
-            self.wfile.write(b"data: " + orjson.dumps(head | {"choices": [], "usage": usage}) + b"\n\n")
+            self.send_event(head | {"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _page(self) -> None:
@@ -131,27 +130,23 @@ class GatewayHandler(GuardedHandler):
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RequestRefused(400, "prompt: a text")
-        order, answers = blind.draw(), dict[str, str]()
+        order, answers, streamed = blind.draw(), dict[str, str](), bool(body.get("stream"))
         for model in blind.models:
             self.state.refuse(model)
         with self.state.held() as served:
             ids = chat_ids(served.codec, [Message("user", prompt)])
             settings = {"max_tokens": body.get("max_tokens")}
             wishes = [wanted_of(served.context, settings | {"model": model}, ids, models=served.models) for model in order]
-            if body.get("stream"):
+            if streamed:
                 self.begin_stream()
             for side, wanted in zip(("left", "right"), wishes, strict=True):
-                say = functools.partial(self._send_event, side) if body.get("stream") else None
+                say = functools.partial(self._send_part, side) if streamed else None
                 answers[wanted.model] = collect(self.state, served, served.routed(wanted)[0], self._gone, say)[0]
-        shown = blind.show(prompt, answers, order, served.name)
-        if body.get("stream"):
-            self.wfile.write(b"data: " + orjson.dumps(shown) + b"\n\n")
-        else:
-            self.send_json(shown)
+        send = self.send_event if streamed else self.send_json
+        send(blind.show(prompt, answers, order, served.name))
 
-    def _send_event(self, side: str, text: str) -> None:
-        self.wfile.write(b"data: " + orjson.dumps({"side": side, "text": text}) + b"\n\n")
-        self.wfile.flush()
+    def _send_part(self, side: str, text: str) -> None:
+        self.send_event({"side": side, "text": text})
 
     def _vote(self) -> None:
         body = self.read_body()

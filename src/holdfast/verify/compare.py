@@ -102,15 +102,15 @@ def _suite(request: Request, parts: list[Json], work: Path, held: Json | None) -
 
 
 def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
+    run = request.subject.run
     if request.rows is not None:
-        run = request.subject.run
         found = of_file(request.rows, codec, longest, rules_of_rows(run.config()) if run else (Rules(),))
-        return against_run(found, request.subject.run) if request.subject.run is not None else found
-    if request.subject.run is None:
+        return against_run(found, run) if run else found
+    if run is None:
         raise Stop(USAGE, f"{request.subject.tuned} was given without its run", "give rows it was not trained on with --rows FILE")
-    found = of_run(request.subject.run)
+    found = of_run(run)
     if not len(found):
-        text = f"all {found.left_out[MARKED_BAD]:,} rows that {request.subject.run.path} held out are marked bad"
+        text = f"all {found.left_out[MARKED_BAD]:,} rows that {run.path} held out are marked bad"
         raise Stop(USAGE, f"{text}: none of them is to be answered like that", "give rows with good answers with --rows FILE")
     return found
 

@@ -86,11 +86,8 @@ class JsonStream:
             self._grow()
             begin = self.at
         self._lost = not found
-        lost = (
-            "nothing after this point can be read"
-            if not found
-            else f"reading goes on {f'at row {line + 1}' if self._counted else f'in line {self.line}'}"
-        )
+        place = f"at row {line + 1}" if self._counted else f"in line {self.line}"
+        lost = f"reading goes on {place}" if found else "nothing after this point can be read"
         raw = kept.rstrip(" \t\r\n,").encode("latin-1")
         return overlong(line, raw, size) if size > len(kept) else UnparsedRow(line, raw, ("parse_error", f"{wrong}; {lost}"))
 

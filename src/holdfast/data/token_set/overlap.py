@@ -81,9 +81,12 @@ def overlap_of(rows: Keys, others: Keys, kin: npt.NDArray[np.bool_] | None = Non
     return Overlap(len(same), int(same.sum()), int((same | prompt | (False if kin is None else kin)).sum()))
 
 
-def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows, before: Keys = NONE) -> Overlap:
-    """Return how many held-out rows of a token set stand in its training rows, or in those that were learned before."""
-    keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
+def overlap_in(tokens: TokenSet, training: Rows, held_out: Rows, before: Keys = NONE, keys: Keys | None = None) -> Overlap:
+    """Return how many held-out rows of a token set stand in its training rows, or in those that were learned before.
+
+    keys: of all rows of the set, where they are there already.
+    """
+    keys = keys or keys_of(tokens.ids, tokens.learned, tokens.starts)
     kin = None
     if tokens.group is not None:  # by text, so other spaces, case and layouts count as well
         trained = np.zeros(len(tokens), bool)
@@ -105,12 +108,12 @@ def held_out_facts(tokens: TokenSet, data: Data, seed: int, before: Keys = NONE,
         facts["grouped"] = int(sizes[sizes > 1].sum())
         if not tokens.held_out_files:
             facts["moved"] = len(np.setxor1d(held_out, split_rows(len(tokens), data.held_out, seed)[1]))
+    keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
     if len(before.whole):
-        keys = keys_of(tokens.ids, tokens.learned, tokens.starts)
         facts["before"] = int(np.isin(keys.whole[held_out], before.whole).sum())
     if unknown:
         facts["not_looked_at"] = unknown
-    return overlap_in(tokens, training, held_out, before).as_json() | facts
+    return overlap_in(tokens, training, held_out, before, keys).as_json() | facts
 
 
 def told_of_held_out(facts: Json, by_file: bool) -> list[str]:
