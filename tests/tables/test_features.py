@@ -7,10 +7,12 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +23,8 @@ from holdfast.base.files import Json
 from holdfast.cli.main import main
 from holdfast.tables.bars.features import ALL
 from holdfast.tables.bars.made import made_bars, made_vix
+from holdfast.tables.bars.vix import _seen
+from holdfast.tables.table.times import times_of
 
 Call = Callable[..., Json]
 BARS, BIN = 3400, 0.1
@@ -286,3 +290,30 @@ def test_the_real_bars_are_told_as_they_are(call: Call, tmp_path: Path) -> None:
     assert (facts["rows"], len(facts["features"]), facts["rejected"], facts["sessions"], facts["gaps"]) == (38513, 54, 0, 36, 87)
     first = pl.read_csv(tmp_path / "out.csv", n_rows=1)
     assert first.columns[0] == "timestamp" and first["timestamp"][0] == "2025-09-11T00:00:00-05:00"
+
+
+@pytest.mark.parametrize("zone", ["America/Chicago", "Europe/Berlin", "Asia/Tokyo", "Australia/Sydney", "America/Los_Angeles"])
+def test_a_bar_knows_no_close_of_the_vix_before_it_was_made(zone: str) -> None:
+    """East of Chicago a day begins before the close of the day before is known there: at 00:30 in Tokyo it is 09:30 in Chicago.
+
+    In the two weeks summer time begins there.
+    """
+    first = date(2025, 2, 20)
+    closes = {first + timedelta(days=n): 10.0 + n for n in range(40)}
+    vix = _seen(np.array([(day - date(1970, 1, 1)).days for day in closes]), np.array([*closes.values()]))
+    moments = [datetime(2025, 3, 3, tzinfo=timezone.utc) + timedelta(minutes=30 * n) for n in range(48 * 14)]
+    local = [moment.astimezone(ZoneInfo(zone)).date() for moment in moments]
+    time = np.array([int(moment.timestamp() * 1e6) for moment in moments])
+    found, unknown = vix.before(np.array([(day - date(1970, 1, 1)).days for day in local]), time)
+    made = {day: datetime(day.year, day.month, day.day, 16, tzinfo=ZoneInfo("America/Chicago")) for day in closes}
+    for moment, day, close in zip(moments, local, found.close, strict=True):
+        known = [closes[one] for one in closes if one < day and made[one] <= moment]
+        assert close == known[-1], moment
+    assert not unknown.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"), [("1757554200", 10), ("1757554200000", 13), ("1757554200000000", 16), (f"1757554200{123:09}", 19)]
+)
+def test_a_unix_time_is_read_by_its_digits(text: str, digits: int) -> None:
+    assert len(text) == digits and times_of(pl.Series("t", [text]), "UTC").at.tolist() == [1_757_554_200_000_000]

@@ -25,7 +25,7 @@ from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.config.table import Table, columns_of
 from holdfast.tables.table.build import build_table
-from holdfast.tables.table.form import TargetColumn
+from holdfast.tables.table.form import CategoryColumn, Form, TargetColumn
 from holdfast.tables.table.split import part_rows
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
 from holdfast.trainer.model.layers.dropout import StepContext
@@ -326,6 +326,8 @@ def test_the_forecast_of_quantiles_is_the_one_nearest_to_the_median(quantiles: l
         ({"group": "extra"}, ["of 60 rows 59 learn the change to a row of another group"]),
         ({"group": "extra", "split": "group"}, ["of 60 rows 59 learn the change", "parted by group, held-out rows lie within"]),
         ({"split": "row", "horizon": None}, []),
+        ({"purge": 0}, ["the horizon is 1 rows, table.purge leaves out 0 of them: what the last 1 training rows"]),
+        ({"purge": 1}, []),
     ],
 )
 def test_a_horizon_that_reaches_over_other_rows_is_told(tmp_path: Path, columns: Tree, says: list[str]) -> None:
@@ -431,6 +433,42 @@ def test_what_is_odd_about_a_table_is_told(tmp_path: Path) -> None:
     assert {"unordered-times", "repeated-times", "missing-times"} <= found
 
 
+@pytest.mark.parametrize(
+    ("value", "odd"), [("{},5", True), ("${}", True), ("{}%", True), ("1,{:03}", True), ("kind-{}", False), ("v{}.0", False)]
+)
+def test_numbers_that_are_written_otherwise_are_told_as_names(value: str, odd: bool, tmp_path: Path) -> None:
+    text = "x;z;y\n" + "".join(f"{value.format(n % 9)};{n % 5};{n % 7}\n" for n in range(60))
+    assert ("odd-numbers" in found_in(tmp_path, text, target="y")) == odd
+    assert "odd-numbers" not in found_in(tmp_path, text, target="y", categories=["x"])
+
+
+def test_weights_of_classes_count_in_what_is_said_of_the_network(tmp_path: Path) -> None:
+    """A classifier that sees a rare class, learned with balanced weights, is better than naive by the loss that it learned."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000)
+    rare = rng.random(2000) < 1 / (1 + np.exp(4 - 2.5 * x))
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n" + "".join(f"{value:.4f},{'ab'[int(one)]}\n" for value, one in zip(x, rare, strict=True)))
+    learned: Tree = {"train": {"steps": 60, "effective_batch": 128, "lr": 1e-2}, "evaluate": {"every": 60}}
+    config = write_config(tmp_path, file, table={"class_weights": "balanced"}, **learned)
+    done = holdfast("train", config, "--run", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert found["verdict"] == "better" and found["metrics"]["auc"] > 0.8
+    assert found["class_weights"]["b"] > 2 > 1 > found["class_weights"]["a"]
+    assert found["eval_base"] == pytest.approx(np.log(2), rel=0.2)  # of balanced classes the best constant forecast is one half
+    assert found["eval_tuned"] == pytest.approx(events(tmp_path / "run", "evaluated")[-1]["loss"], rel=1e-4)
+    assert "weighted by class (table.class_weights)" in found["says"]
+
+
+def test_a_name_that_no_training_row_has_says_nothing() -> None:
+    config = Config.model_validate({"task": "tabular", "data": {"files": ["t.csv"]}, "table": {"target": "y"}})
+    names = tuple(CategoryColumn(name=name, values=("a", "b", "c")) for name in ("first", "second"))
+    form = Form(numbers=(), categories=names, target=TargetColumn(name="y", kind="regression"), parted_by="row")
+    network = new_network(config, form, 1, StepContext(0))
+    assert all(not table.weight[0].any() and table.weight[1:].all() for table in network.embeddings.tables)
+
+
 LEAKS: dict[str, Callable[[int, list[float]], str]] = {
     "the return itself": lambda at, price: repr(float(np.log(price[at + 5] / price[at]))) if at + 5 < len(price) else "",
     "the next price": lambda at, price: repr(price[at + 1]) if at + 1 < len(price) else "",
@@ -468,6 +506,16 @@ BAD: dict[str, tuple[dict[str, str], Tree, str]] = {
         {"t.csv": "t,x,y\n" + "".join(f"2025-01-{n:02}T00:00:00{'Z' if n % 2 else ''},{n},{n * n}\n" for n in range(1, 30))},
         {"table": {"time": "t"}},
         "have none",
+    ),
+    "a target with commas": (
+        {"t.csv": "x;y\n" + "".join(f"{n % 7},5;{100 + n % 9},25\n" for n in range(60))},
+        {},
+        "the target y holds numbers that are written otherwise, such as '100,25'",
+    ),
+    "days before months": (
+        {"t.csv": "t,x,y\n" + "".join(f"{n:02}/03/2025 09:30,{n},{n * n}\n" for n in range(1, 30))},
+        {"table": {"time": "t"}},
+        "the column t has times such as 13/03/2025 09:30: read as month/day/year",
     ),
     "no rows": ({"t.csv": "x,y\n"}, {}, "holds no row"),
     "empty": ({"t.csv": ""}, {}, "is empty"),

@@ -15,7 +15,8 @@ class ColumnFacts(BaseModel, frozen=True, extra="forbid"):
     """What was counted of a column.
 
     same_as: an earlier column with equal values; uncounted: it has more than `distinct` values; target_match: share of rows where it
-    equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target.
+    equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target. odd_number: a value of a
+    column of names, where most of them are numbers that are written otherwise (1,5 or $20 or 7%).
     """
 
     name: str
@@ -31,6 +32,7 @@ class ColumnFacts(BaseModel, frozen=True, extra="forbid"):
     target_match: float = 0.0
     target_correlation: float = 0.0
     target_lag: int = 0
+    odd_number: str | None = None
 
 
 class TableFacts(BaseModel, frozen=True, extra="forbid"):
@@ -38,7 +40,7 @@ class TableFacts(BaseModel, frozen=True, extra="forbid"):
 
     held_out_repeated: of the held-out rows, those that equal a training row; combinations: of the features' values, where those are so few
     that rows are equal by chance. horizon_crosses: rows whose horizon ends in another group; horizon_parted_by: row or group, where
-    horizons of training rows reach over held-out rows.
+    horizons of training rows reach over held-out rows; short_gap: table.purge and the horizon, where the first is less.
     """
 
     columns: list[ColumnFacts] = Field(default_factory=list)
@@ -49,6 +51,7 @@ class TableFacts(BaseModel, frozen=True, extra="forbid"):
     combinations: int | None = None
     horizon_crosses: int = 0
     horizon_parted_by: Literal["row", "group"] | None = None
+    short_gap: tuple[int, int] | None = None
     unordered: int = 0
     repeated_times: int = 0
     unreadable_times: int = 0

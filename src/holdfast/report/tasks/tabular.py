@@ -35,6 +35,8 @@ def measured(evaluation: Json) -> list[tuple[str, str]]:
     if "baselines" not in evaluation:
         return []
     loss, unit = evaluation["loss"], "" if evaluation["loss"] == "cross-entropy" else _SCALED
+    if evaluation.get("class_weights"):
+        unit = ", weighted by class"
     rows = [(f"{loss} of the network{unit}", f"{evaluation['eval_tuned']:.5g}")]
     for name, value in evaluation["baselines"].items():
         rows.append((f"{loss} of the naive forecast {name.replace('_', ' ')}{unit}", f"{value:.5g}"))

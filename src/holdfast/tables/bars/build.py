@@ -129,7 +129,7 @@ def _joined(carried: Stretch | None, kept: KeptBars, scale: float, wish: Wish, c
         count.bin = wish.bin or _round_bin(prices["close"][0])
     vix = None
     if wish.vix:
-        vix, unknown = wish.vix.before(kept.day)
+        vix, unknown = wish.vix.before(kept.day, kept.time)
         count.without_vix += int(unknown.sum())
     new = Stretch(kept.time, **prices, volume=kept.volume, day=kept.day, minute=kept.minute, session=kept.session, vix=vix, bin=count.bin)
     return (_appended(carried, new) if carried else new), scale

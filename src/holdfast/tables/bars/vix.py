@@ -1,4 +1,4 @@
-"""A daily VIX, merged with bars without look-ahead: a bar of local day D sees rows dated before D alone."""
+"""A daily VIX, merged with bars without look-ahead: a bar of local day D sees rows dated before D alone, once they were published."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from holdfast.tables.bars.features.windows import Column, Whole, shifted
 _FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
 _YEAR = 252  # rows
 _STALE = 10  # days after which a close is no longer taken for the newest
+_CBOE, _OUT_US = "America/Chicago", 16 * 3_600_000_000  # a day's close is known there from 16:00 on (regular hours end at 15:15)
+_DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,13 @@ class DailyVix:
     days: Whole
     seen: Vix
 
-    def before(self, day: Whole) -> tuple[Vix, npt.NDArray[np.bool_]]:
-        """Return (VIX known before each of these days; mask of the days where none is known or it is over ten days old: NaN there)."""
+    def before(self, day: Whole, time: Whole) -> tuple[Vix, npt.NDArray[np.bool_]]:
+        """Return (VIX known at each bar; mask of the bars where none is known or it is over ten days old: NaN there).
+
+        day: local dates, of which none sees a row of its own or later; time: microseconds UTC, before which a row was published. East of
+        Chicago a day may begin hours before the close of the day before is known there.
+        """
+        day = np.minimum(day, _published(time) + 1)
         at = np.searchsorted(self.days, day, side="left") - 1
         unknown = (at < 0) | (day - self.days[np.maximum(at, 0)] > _STALE)
         parts = (np.where(unknown, np.nan, values[np.maximum(at, 0)]) for values in (self.seen.close, self.seen.before))
@@ -61,6 +68,13 @@ def read_vix(file: Path) -> DailyVix:
     if repeated:
         raise Stop(BLOCKED, f"{file}: {repeated:,} rows share their date with another", "keep one row a day")
     return _seen(table["day"].to_numpy(), table["close"].to_numpy())
+
+
+def _published(time: Whole) -> Whole:
+    """Return the newest day, since 1970, whose close is known at these times."""
+    there = pl.Series(time, dtype=pl.Int64).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(_CBOE).dt.replace_time_zone(None)
+    days: Whole = (there.to_physical().to_numpy() - _OUT_US) // _DAY_US
+    return days
 
 
 def _seen(days: Whole, close: Column) -> DailyVix:

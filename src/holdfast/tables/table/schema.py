@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -16,14 +17,17 @@ from holdfast.tables.table.frames import Frames, open_frames
 from holdfast.tables.table.times import NONE, times_of
 
 _LOOKED_AT = 20_000  # rows
-_TIMES = 1000  # values
+_VALUES = 1000  # looked at, of a column of texts
 _NUMBERS = 0.5  # of the values that are there: a column of so many numbers is one of numbers
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 
 
+_ODD_NUMBER = re.compile(r"[-+(]?\s*[$€£¥]?\s*[-+]?(\d+|\d{1,3}([.,' \u00a0\u202f]\d{3})+)([.,]\d+)?\s*[$€£¥%]?\)?")
+
+
 @dataclass(frozen=True)
 class Schema:
-    """Names of the columns by what they are for."""
+    """Names of the columns by what they are for. odd_numbers: of those of names, that look like numbers, a value."""
 
     numbers: tuple[str, ...]
     categories: tuple[str, ...]
@@ -33,6 +37,7 @@ class Schema:
     group: str | None
 
     others: tuple[str, ...] = ()  # further columns of times: no features
+    odd_numbers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wanted(self) -> list[str]:
@@ -71,8 +76,13 @@ def schema_of(frames: Frames, table: Table) -> Schema:
         raise Stop(BLOCKED, f"{frames.file} holds no row", "give a table with rows")
     named = {name for name in names if name in table.categories or not _is_numbers(head[name], name)}
     kind = table.kind if table.kind != "auto" else _kind(head[table.target], table)
+    if table.kind == "auto" and kind == "classification" and (odd := _odd_number(head[table.target])):
+        text = f"{frames.file}: the target {table.target} holds numbers that are written otherwise, such as {odd!r}"
+        raise Stop(BLOCKED, text, "write them as 1500.5; or say that they are names with table.kind: classification")
     numbers = tuple(name for name in names if name not in named)
-    return Schema(numbers, tuple(name for name in names if name in named), table.target, kind, table.time, table.group)
+    categories = tuple(name for name in names if name in named)
+    odd_numbers = {name: odd for name in categories if name not in table.categories and (odd := _odd_number(head[name]))}
+    return Schema(numbers, categories, table.target, kind, table.time, table.group, odd_numbers=odd_numbers)
 
 
 def found_schema(frames: Frames) -> Schema:
@@ -83,7 +93,26 @@ def found_schema(frames: Frames) -> Schema:
     times = [name for name in frames.names if _is_times(head[name])]
     numbers = tuple(name for name in frames.names if name not in times and _is_numbers(head[name], name))
     names = tuple(name for name in frames.names if name not in times and name not in numbers)
-    return Schema(numbers, names, None, "regression", times[0] if times else None, None, tuple(times[1:]))
+    odd_numbers = {name: odd for name in names if (odd := _odd_number(head[name]))}
+    return Schema(numbers, names, None, "regression", times[0] if times else None, None, tuple(times[1:]), odd_numbers)
+
+
+def _odd_number(values: pl.Series) -> str | None:
+    """Return a value of a column of texts, most of which are numbers with a comma, a currency or a percent sign; None of any other."""
+    if values.dtype != pl.String:
+        return None
+    texts = values.str.strip_chars().drop_nulls()
+    there = texts.filter(~texts.is_in(MISSING)).head(_VALUES).to_list()
+    numbers = [text for text in there if _ODD_NUMBER.fullmatch(text)]
+    odd = next((text for text in numbers if not _is_number(text)), None)
+    return odd if len(numbers) >= _NUMBERS * len(there) else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(float(text) or True)
+    except ValueError:
+        return False
 
 
 def _is_times(values: pl.Series) -> bool:
@@ -91,8 +120,11 @@ def _is_times(values: pl.Series) -> bool:
         return True
     if values.dtype != pl.String or _is_numbers(values, values.name):
         return False
-    there = values.drop_nulls().head(_TIMES)
-    return bool(len(there)) and bool((times_of(there, "UTC").at != NONE).mean() >= _NUMBERS)
+    there = values.drop_nulls().head(_VALUES)
+    try:
+        return bool(len(there)) and bool((times_of(there, "UTC").at != NONE).mean() >= _NUMBERS)
+    except Stop:  # times, of a form that is refused when they are read
+        return True
 
 
 def _kind(target: pl.Series, table: Table) -> Literal["regression", "classification"]:

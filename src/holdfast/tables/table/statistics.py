@@ -72,7 +72,7 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
     if schema.time:
         sample = sample[np.argsort(raw.arrays["time"][sample], kind="stable")]
     columns = _numbers(raw, schema, sample, target, found, horizon)
-    columns += [_names(raw, name, at, part, training) for at, name in enumerate(schema.categories)]
+    columns += [_names(raw, schema, name, at, part, training) for at, name in enumerate(schema.categories)]
     classes: dict[int, dict[str, int]] = {TRAINING: {}, HELD_OUT: {}}
     if schema.kind == "classification" and not horizon:
         for which in classes:
@@ -138,10 +138,16 @@ def _first_of(part: Array, most: int) -> Array:
     return np.concatenate(found)
 
 
-def _names(raw: Raw, name: str, at: int, part: Array, training: int) -> ColumnFacts:
+def _names(raw: Raw, schema: Schema, name: str, at: int, part: Array, training: int) -> ColumnFacts:
     missing = 0 if name in raw.uncounted else counts_of(raw.arrays["codes"][:, at], part == TRAINING).get(-1, 0)
     return ColumnFacts(
-        name=name, kind="category", rows=training, distinct=len(raw.names[name]), missing=missing, uncounted=name in raw.uncounted
+        name=name,
+        kind="category",
+        rows=training,
+        distinct=len(raw.names[name]),
+        missing=missing,
+        uncounted=name in raw.uncounted,
+        odd_number=schema.odd_numbers.get(name),
     )
 
 

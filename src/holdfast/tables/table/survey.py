@@ -62,6 +62,7 @@ def survey(config: Config, schema: Schema, raw: Raw) -> TableSurvey:
             "combinations": again.combinations if again.by_chance else None,
             "horizon_crosses": crosses,
             "horizon_parted_by": how if horizon and how in ("row", "group") and again.held_out else None,
+            "short_gap": _short_gap(config, how),
         }
     )
     if not again.by_chance:
@@ -76,6 +77,13 @@ def judge(facts: TableFacts) -> list[Finding]:
         for card in cards_of("checks_tables").values()
         for text in card.look(facts)
     ]
+
+
+def _short_gap(config: Config, parted_by: str) -> tuple[int, int] | None:
+    """Return (rows left out before the held-out part, the horizon) where horizons of training rows end behind the gap."""
+    table = columns_of(config)
+    short = parted_by == "time" and table.horizon and table.purge is not None and table.purge < table.horizon and config.data.held_out
+    return (table.purge or 0, table.horizon or 0) if short else None
 
 
 def _targets(schema: Schema, raw: Raw, horizon: int | None) -> tuple[Array, dict[str, Array], int]:

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from holdfast.base.errors import USAGE, Stop
+from holdfast.base.errors import BLOCKED, USAGE, Stop
 
 NONE = np.iinfo(np.int64).min  # what stands for a text that is no time
 _ZONED = "%+"
 _PLAIN = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%m/%d/%YT%H:%M:%S", "%m/%d/%YT%H:%M", "%Y%m%dT%H%M%S")  # without an offset
 _DAYS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
-_US = {10: 1_000_000, 13: 1_000, 16: 1}  # digits of a Unix time in seconds, milliseconds, microseconds
+_DAY_FIRST = r"^(1[3-9]|2\d|3[01])/(0?[1-9]|1[0-2])/\d{4}\b"  # is no month/day/year, and shows that the others may be none
+_US = {10: 1_000_000, 13: 1_000, 16: 1}  # digits of a Unix time in seconds, milliseconds, microseconds; 19: nanoseconds
 
 
 class Times(NamedTuple):
@@ -26,7 +27,7 @@ class Times(NamedTuple):
 
 
 def times_of(values: pl.Series, zone: str) -> Times:
-    """Return the times of a column. Raises Stop(2) where the zone is unknown."""
+    """Return the times of a column. Raises Stop(2) where the zone is unknown, Stop(1) where a day stands before the month."""
     if isinstance(values.dtype, pl.Datetime):
         aware = values.dtype.time_zone is not None
         moments = values if aware else values.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
@@ -35,11 +36,15 @@ def times_of(values: pl.Series, zone: str) -> Times:
     text = pl.col("t")
     plain = [text.str.replace(" ", "T", literal=True).str.to_datetime(form, time_unit="us", strict=False) for form in _PLAIN]
     plain += [text.str.to_date(form, strict=False).cast(pl.Datetime("us")) for form in _DAYS]
+    texts = values.cast(pl.String).str.strip_chars()
+    if len(day_first := texts.filter(texts.str.contains(_DAY_FIRST).fill_null(value=False))):
+        text = f"the column {values.name} has times such as {day_first[0]}: read as month/day/year, 05/09 of such a column would be May 9"
+        raise Stop(BLOCKED, text, "write times as 2025-09-05T09:30:00, with an offset where there is one")
     try:
-        frame = pl.DataFrame({"t": values.cast(pl.String).str.strip_chars()}).select(
+        frame = pl.DataFrame({"t": texts}).select(
             text.str.to_datetime(_ZONED, time_unit="us", time_zone="UTC", strict=False).dt.epoch("us").alias("zoned"),
             pl.coalesce(plain).dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null").dt.epoch("us").alias("plain"),
-            pl.when(text.str.contains(r"^(\d{10}|\d{13}|\d{16})$")).then(_unix(text)).alias("unix"),
+            pl.when(text.str.contains(r"^(\d{10}|\d{13}|\d{16}|\d{19})$")).then(_unix(text)).alias("unix"),
         )
     except pl.exceptions.ComputeError:
         raise Stop(USAGE, f"{zone}: no such time zone", "write for example America/Chicago, Europe/Berlin or UTC") from None
@@ -54,6 +59,7 @@ def _filled(values: pl.Series) -> npt.NDArray[np.int64]:
 
 
 def _unix(text: pl.Expr) -> pl.Expr:
-    """Convert a Unix time in seconds, milliseconds or microseconds, told by its digits, to microseconds."""
+    """Convert a Unix time in seconds, milli-, micro- or nanoseconds, told by its digits, to microseconds."""
     value, digits = text.cast(pl.Int64, strict=False), text.str.len_chars()
-    return pl.coalesce(pl.when(digits == count).then(value * factor) for count, factor in _US.items())
+    nanoseconds = pl.when(digits == 19).then(value // 1000)
+    return pl.coalesce(nanoseconds, *(pl.when(digits == count).then(value * factor) for count, factor in _US.items()))

@@ -1,4 +1,4 @@
-"""The daily VIX as it was known before the day of a bar: of a row dated D, no bar knows before day D + 1."""
+"""The daily VIX as it was known before the day of a bar: of a row dated D no bar knows before day D + 1, nor before its close."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _YEAR = 252 * 1380  # one-minute bars of a year's sessions
 
 @feature("percent a year", _CBOE, needs_vix=True)
 def vix_close(bars: Stretch) -> Column:
-    """X: newest close of a day before the bar's local day."""
+    """X: newest close of a day before the bar's local day, known at 16:00 in Chicago."""
     assert bars.vix is not None
     return bars.vix.close
 

@@ -18,7 +18,7 @@ from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_t
 from holdfast.trainer.common.device import prepare_torch
 from holdfast.trainer.protocol.task import Asked
 from holdfast.trainer.tasks.tabular.artifact import export, load, note
-from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
+from holdfast.trainer.tasks.tabular.losses import RowLoss, class_weights, combined
 from holdfast.trainer.tasks.tabular.metrics import (
     Column,
     middle_of,
@@ -47,7 +47,7 @@ def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
         result |= _compare_with_naive(config, table, form, rows, predicted, loss.name)
     some = (rows if len(rows) else table.rows_of(TRAINING))[:_COMPARED]
     result["exports"] = export(run.artifact, config, *_raw_columns(table, form, some))
-    kept = ("loss", "metrics", "baselines", "gain", "verdict", "says", "trades", "exports", "rows")
+    kept = ("loss", "class_weights", "metrics", "baselines", "gain", "verdict", "says", "trades", "exports", "rows")
     note(run.artifact, {"held_out": {name: result[name] for name in kept if name in result}})
     return result
 
@@ -70,16 +70,18 @@ def _predictions(
 def _compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
     """Compare the network with naive forecasts on the same rows: losses, the gain with its interval, and metrics."""
     target = table.target[rows].astype(np.float64)
-    ours = row_losses(loss, predicted, target, columns_of(config))
+    weights = class_weights(columns_of(config), form.target)
+    ours = row_losses(loss, predicted, target, columns_of(config), weights)
     before = _before(table, rows, form.target) if form.target.horizon and not form.target.classes else None
     forecasts = _naive(config, table, form.target, len(rows), loss, before)
-    naive = {name: row_losses(loss, forecast, target, columns_of(config)) for name, forecast in forecasts.items()}
+    naive = {name: row_losses(loss, forecast, target, columns_of(config), weights) for name, forecast in forecasts.items()}
     best = min(naive, key=lambda name: float(naive[name].mean()))
     series = table.file[rows]  # a file is one, and all of them stand side by side in time
     at_once, horizon = len(np.unique(series)), form.target.horizon or 0
     gain = interval(naive[best] - ours, horizon * at_once)
     result: Json = {
         "loss": loss,
+        "class_weights": weights and dict(zip(form.target.classes, weights, strict=True)),
         "eval_base": float(naive[best].mean()),
         "eval_tuned": float(ours.mean()),
         "baselines": {name: float(losses.mean()) for name, losses in naive.items()},
@@ -106,6 +108,8 @@ def says(result: Json, rows: int) -> str:
     """Say in one sentence what was found, and what was not."""
     gain, best = result["gain"], result["best_naive"].replace("_", " ")
     unit = "" if result["loss"] == "cross-entropy" else ", target in standard deviations"
+    if result["class_weights"]:
+        unit = ", weighted by class (table.class_weights)"
     numbers = f"held-out {result['loss']} {result['eval_tuned']:.5g}, the naive forecast ({best}) {result['eval_base']:.5g}"
     numbers += f" on {counted(rows, 'row')}{unit}"
     reach = f"; gained {gain['mean']:.3g}" + (f" ({gain['interval'][0]:.3g} to {gain['interval'][1]:.3g})" if gain["interval"] else "")
@@ -126,10 +130,11 @@ def says(result: Json, rows: int) -> str:
 def _naive(config: Config, table: TableSet, about: TargetColumn, count: int, loss: str, before: Column | None) -> dict[str, Column]:
     """Forecast `count` rows without looking at a feature: the mean or frequencies of training, no change, the last change.
 
-    before: the last change at each row, where there is a horizon.
+    Frequencies are weighted as the loss is: of all constant forecasts they then lose least in training. before: the last change at each
+    row, where there is a horizon.
     """
     if about.classes:
-        shares = np.array(about.counts, np.float64)
+        shares = np.array(about.counts, np.float64) * (class_weights(columns_of(config), about) or 1.0)
         return {"shares_of_classes": np.tile(shares / shares.sum(), (count, 1))}
     learned = table.target[table.rows_of(TRAINING)[:_MOST]].astype(np.float64)
     if loss == "quantile":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from holdfast.base.intervals import interval, verdict
 Column = npt.NDArray[np.float64]
 
 
-def row_losses(loss: str, predicted: Column, target: Column, table: Any) -> Column:
-    """Compute the loss of each row. predicted: [rows, outputs], probabilities of classes or numbers as they were scaled."""
+def row_losses(loss: str, predicted: Column, target: Column, table: Any, weights: Sequence[float] | None = None) -> Column:
+    """Compute the loss of each row, as a step learns it. predicted: [rows, outputs], probabilities of classes or numbers as they were
+    scaled; weights: of each class, None where they are 1."""
     if loss == "cross-entropy":
-        losses: Column = -np.log(np.maximum(predicted[np.arange(len(target)), target.astype(int)], 1e-300))
-        return losses
+        classes = target.astype(int)
+        losses: Column = -np.log(np.maximum(predicted[np.arange(len(target)), classes], 1e-300))
+        return losses if weights is None else losses * np.array(weights)[classes]
     apart = target[:, None] - predicted
     if loss == "quantile":
         quantiles = np.array(table.quantiles)

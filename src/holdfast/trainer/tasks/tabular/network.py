@@ -20,11 +20,18 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "s
 
 
 class Embeddings(nn.Module):
-    """Codes [rows, categories] become numbers, beside the numbers of a row: [rows, numbers and embeddings]."""
+    """Codes [rows, categories] become numbers, beside the numbers of a row: [rows, numbers and embeddings].
+
+    Code 0, a name that no training row has, begins as the mean of what the others are drawn from: a draw of its own, which no step ever
+    changes where training rows lack no name, would say something of it.
+    """
 
     def __init__(self, names: tuple[int, ...], asked: int | None) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(count + 1, embedding_width(count, asked)) for count in names)
+        with torch.no_grad():
+            for table in self.tables:
+                table.weight[0] = 0.0  # type: ignore[union-attr, index, operator]
         self.width = sum(table.embedding_dim for table in self.tables)  # type: ignore[misc]
 
     def forward(self, inputs: Tensor, codes: Tensor) -> Tensor:
