@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import random
 import re
@@ -9,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,11 +20,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from conftest import holdfast
 from holdfast.cli.main import main
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.preferences import parse_pair
+from holdfast.serve.engines import AnswerRequest, Transformers
 from holdfast.serve.preferences import preference_row, tally
 from support.shipped import make_adapter, make_family
 
@@ -131,8 +136,39 @@ def test_an_answer_ends_before_a_stop_text(served: Any) -> None:
     whole = asked(served, "/v1/completions", body)[1]["choices"][0]["text"]
     for stop in (whole[3:6], whole[-2:], "nowhere"):
         choice = asked(served, "/v1/completions", body | {"stop": ["never there", stop]})[1]["choices"][0]
-        assert choice["text"] == whole.partition(stop)[0].strip()
+        assert choice["text"] == whole.partition(stop)[0]
         assert stop not in whole or choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(("goes_on", "text"), [(True, " world again"), (False, "world again")])
+def test_a_word_behind_a_prompt_keeps_its_space(goes_on: bool, text: str) -> None:
+    """A tokenizer whose space is a part of the word writes none before the first word of a text."""
+    words = [("<unk>", 0.0), ("▁hello", -1.0), ("▁world", -1.0), ("▁again", -1.0)]
+    tokenizer = Tokenizer(models.Unigram(words, unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    process = SimpleNamespace(
+        stdin=io.BytesIO(), stdout=io.BytesIO(b"".join(b'{"of":1,"id":%d}\n' % number for number in (2, 3)) + b'{"of":1,"end":"stop"}\n')
+    )
+    engine = object.__new__(Transformers)
+    engine._lock, engine._number, engine._codec = threading.Lock(), 0, SimpleNamespace(tokenizer=tokenizer)  # type: ignore[assignment]
+    engine._child = SimpleNamespace(process=process, asked=lambda: contextlib.nullcontext(lambda: None))  # type: ignore[assignment]
+    wanted = AnswerRequest("tuned", [1], 8, 0.0, 1.0, 0, goes_on=goes_on)
+    assert "".join(piece for piece, _, _ in engine.stream(wanted)) == text
+
+
+def test_answers_are_drawn_from_all_tokens_and_given_as_they_are(served: Any) -> None:
+    """No engine leaves out tokens by a limit of its own: llama.cpp takes the 40 likeliest, and those above a twentieth of the first.
+
+    And no space of a completion is taken away: it parts a word from the prompt.
+    """
+    texts = set()
+    for seed in range(240):
+        body = {"prompt": "Tell", "max_tokens": 1, "temperature": 5, "seed": seed}
+        texts.add(text := asked(served, "/v1/completions", body)[1]["choices"][0]["text"])
+        if text.isspace() or seed < 3:
+            streamed = asked(served, "/v1/completions", body | {"stream": True})[1].splitlines()
+            assert text == "".join(json.loads(line[6:])["choices"][0]["text"] for line in streamed if line.startswith("data: {"))
+    assert len(texts) > 45 and any(text.isspace() for text in texts)
 
 
 def test_neither_model_answers_from_what_was_computed_with_the_other(served: Any) -> None:

@@ -23,13 +23,15 @@ from holdfast.machine.system import usable_threads
 from holdfast.serve.child import PATIENCE_S, Child
 
 MODELS = ("base", "tuned")
+_BEFORE = 8  # tokens of a prompt that decide how the first one behind them is written
 
 
 @dataclass(frozen=True)
 class AnswerRequest:
     """One answer: of which of MODELS, or of an engine's experts, to which tokens, how long at most and how drawn (temperature 0: greedy).
 
-    stop: texts before which it ends; tell_usage: a stream's last part says how many tokens there were.
+    stop: texts before which it ends; tell_usage: a stream's last part says how many tokens there were; goes_on: its text is what follows
+    the prompt's, and no answer of its own: a first word has the space that parts it from the prompt.
     """
 
     model: str
@@ -40,6 +42,7 @@ class AnswerRequest:
     seed: int
     stop: tuple[str, ...] = ()
     tell_usage: bool = False
+    goes_on: bool = False
 
 
 class Engine(Protocol):
@@ -81,7 +84,7 @@ class LlamaCpp:
 
     def stream(self, wanted: AnswerRequest) -> Generator[tuple[str, int, str | None], None, None]:
         body = {"prompt": wanted.ids, "n_predict": wanted.longest, "stream": True, "temperature": wanted.temperature, "seed": wanted.seed}
-        body |= {"top_p": wanted.top_p, "cache_prompt": True}
+        body |= {"top_p": wanted.top_p, "samplers": ["temperature", "top_p"], "cache_prompt": True}  # and none that nobody asked for
         body |= {"lora": [{"id": number, "scale": float(wanted.model == name)} for number, name in enumerate(self._names)]}
         with self._child.asked() as hear:
             ready = self._child.ready
@@ -153,8 +156,9 @@ class Transformers:
         with self._lock, self._child.asked() as hear:
             self._number += 1
             self._send({"number": self._number, **vars(wanted)})
-            ids: list[int] = []
-            told = ""
+            before = wanted.ids[-_BEFORE:] if wanted.goes_on else []
+            ids: list[int] = [*before]
+            told = self._codec.tokenizer.decode(ids, skip_special_tokens=True)
             ended = False
             try:
                 while not ended:

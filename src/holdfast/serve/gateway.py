@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from http.server import ThreadingHTTPServer
 
 import orjson
@@ -84,7 +85,7 @@ class GatewayHandler(GuardedHandler):
             self._complete(served, body, [*served.codec.bos, *encoded], chat=False)
 
     def _complete(self, served: ServedModel, body: Json, ids: list[int], chat: bool) -> None:
-        asked = wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"}, served.models)
+        asked = replace(wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"}, served.models), goes_on=not chat)
         self.state.refuse(asked.model)
         wanted, told = served.routed(asked)
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
@@ -95,7 +96,7 @@ class GatewayHandler(GuardedHandler):
             return
         text, count, reason = collect(self.state, served, wanted, self._gone)
         choice: Json = {"index": 0, "finish_reason": reason, "logprobs": None}
-        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        choice |= {"message": {"role": "assistant", "content": text.strip()}} if chat else {"text": text}
         usage = {"prompt_tokens": len(ids), "completion_tokens": count, "total_tokens": len(ids) + count}
         self.send_json(head | {"object": name, "choices": [choice], "usage": usage})
 
@@ -141,7 +142,7 @@ class GatewayHandler(GuardedHandler):
                 self.begin_stream()
             for side, wanted in zip(("left", "right"), wishes, strict=True):
                 say = functools.partial(self._send_part, side) if streamed else None
-                answers[wanted.model] = collect(self.state, served, served.routed(wanted)[0], self._gone, say)[0]
+                answers[wanted.model] = collect(self.state, served, served.routed(wanted)[0], self._gone, say)[0].strip()
         send = self.send_event if streamed else self.send_json
         send(blind.show(prompt, answers, order, served.name))
 
@@ -219,4 +220,4 @@ def collect(
                 say(piece)
             texts.append(piece)
             count, reason = count + tokens, why or reason
-    return "".join(texts).strip(), count, reason
+    return "".join(texts), count, reason
