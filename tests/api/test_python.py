@@ -198,3 +198,25 @@ def test_a_run_tells_which_rows_are_lost_and_what_the_others_teach(tmp_path: Pat
     with contextlib.redirect_stdout(io.StringIO()) as out:
         line.end()
     assert out.getvalue().startswith("! 9 rows = 6 kept + 1 repaired + 2 rejected")
+
+
+def test_a_checkup_is_shown_as_findings_and_a_verdict_and_not_as_a_wall_of_facts() -> None:
+    machine = {"torch": None, "python": "3.11", "secret": "a wall " * 1000}
+    found = holdfast.Finding("card", "block", "no <driver>", "install it", "", "confirmed")
+    checkup = holdfast.Checkup("blocked", (found,), {"A": "1"}, machine)
+    assert repr(checkup) == "<holdfast.Checkup: blocked, 1 finding>"
+    told = str(checkup).splitlines()
+    assert told == ["block card: no <driver> -> install it", "env: A=1", "blocked: a run would fail; fix what is marked block"]
+    assert "no &lt;driver&gt;" in checkup._repr_html_() and "a wall" not in checkup._repr_html_()
+
+
+def test_the_time_left_of_steps_is_not_shown_beside_a_run_that_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.api import notebook
+
+    found = SimpleNamespace(steps=9, step=9, last_step={"loss": 0.5}, doing="evaluating", state="running")
+    told = {"seconds_left": {"likely": 0.0, "low": 0.0, "high": 0.0}, "doing": "evaluating"}
+    monkeypatch.setattr("holdfast.supervision.standing.look", lambda _: found)
+    monkeypatch.setattr("holdfast.supervision.runs.entry", lambda _: told)
+    assert notebook._standing(RunFolder(tmp_path)) == "step 9/9  loss 0.5000  evaluating"
+    told |= {"doing": "training", "seconds_left": {"likely": 5.0}}
+    assert notebook._standing(RunFolder(tmp_path)) == "step 9/9  loss 0.5000  about 5 s left"

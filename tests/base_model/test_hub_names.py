@@ -80,3 +80,23 @@ def test_no_network(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> No
     ) as stop:
         read_model("me/model")
     assert stop.value.code == 1 and "a local copy of the model" in stop.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("https://huggingface.co/me/model-1B/tree/main", "is a page of the hub", "write me/model-1B"),
+        ("https://example.org/model", "is an address", "fetch it into a folder first"),
+        ("C:\\models\\mine", "is a path of Windows", "/mnt/c"),
+        ("$HOME/models/mine", "no variable is filled in", "~/"),
+        ("~/modles/mine", "is not there; did you mean HERE/modles/mine-1B?", "the current folder is"),
+    ],
+)
+def test_what_cannot_be_a_name_is_told_as_what_it_is(
+    name: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "modles" / "mine-1B").mkdir(parents=True)
+    with pytest.raises(Stop) as stop:
+        read_model(name)
+    assert stop.value.code == 2 and message.replace("HERE", str(tmp_path)) in stop.value.message and hint in stop.value.hint

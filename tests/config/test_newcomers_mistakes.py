@@ -286,9 +286,7 @@ def test_a_config_of_texts_given_to_the_row_check_is_answered_with_the_command_t
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(pairs))
     (tmp_path / "my rows.jsonl").write_text("")
     assert main(["data", "check", "--config", "a.yaml"]) == 2
-    wanted = (
-        f"holdfast data check '{tmp_path.resolve()}/my rows.jsonl' --objective dpo --format chat --field messages=talk --max-tokens 512"
-    )
+    wanted = "holdfast data check 'my rows.jsonl' --objective dpo --format chat --field messages=talk --max-tokens 512"
     assert wanted in capsys.readouterr().err
 
 
@@ -309,3 +307,15 @@ def test_the_row_check_says_that_tokens_of_a_pair_are_those_of_both_its_answers(
     (tmp_path / "plain.csv").write_text("prompt;completion\nWhat is it?;A tree\n")
     assert main(["data", "check", "plain.csv", "--workers", "1"]) == 0
     assert "; a row: min " in capsys.readouterr().out
+
+
+def test_a_quote_that_is_left_open_is_told_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("data: {files: rows.jsonl}\nmodel: 'tiny\n")
+    with pytest.raises(Stop, match="the quote opened in line 2, column 8 is not closed"):
+        load_config(tmp_path / "a.yaml")
+
+
+def test_a_config_where_a_run_is_meant_is_told_what_makes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("model: tiny\n")
+    assert main(["chat", str(tmp_path / "mine.yaml")]) == 2
+    assert f"a config makes a run: holdfast train {tmp_path / 'mine.yaml'}" in capsys.readouterr().err

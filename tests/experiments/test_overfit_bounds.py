@@ -56,8 +56,9 @@ def test_a_slow_machine_gets_an_unknown_in_minutes_and_no_accusation(seconds: fl
 def test_how_long_all_items_may_take_is_said_before_the_first() -> None:
     told = announced([*ITEMS])
     assert told.startswith(f"{len(ITEMS)} items are tried: ") and all(name in told for name in ITEMS)
-    assert "first, overfit, precision, speed together 10 minutes at most" in told
-    assert announced(["overfit"]) == "1 item is tried: overfit 4 minutes at most"
+    assert "after 10 minutes in all first, overfit, precision, speed end once their step is done" in told
+    assert told.endswith("start, order, resume: a few steps each, however long one takes on this machine")
+    assert announced(["overfit"]) == "1 item is tried: after 4 minutes overfit ends once its step is done"
     assert _MINUTES.keys() == {name for name, does in _DOES.items() if "minute" in does}
 
 

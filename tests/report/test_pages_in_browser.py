@@ -102,6 +102,11 @@ def test_nothing_overflows_a_phone(name: str, pages: Path, tab: Tab) -> None:
     assert tab.value(f"JSON.stringify({wide}.map(one => one.outerHTML.slice(0, 100)))") == "[]"
     small = "[...document.querySelectorAll('svg text')].filter(one => one.textContent && one.getBoundingClientRect().height < 9)"
     assert tab.value(f"{small}.length") == 0, "the words of a chart are large enough"
+    cut = """[...document.querySelectorAll('svg text')].filter(one => {
+        const word = one.getBoundingClientRect(), drawing = one.ownerSVGElement.getBoundingClientRect()
+        return word.left < drawing.left || word.right > drawing.right
+    }).map(one => one.textContent)"""
+    assert tab.value(f"JSON.stringify({cut})") == "[]", "no word of a chart leaves it"
 
 
 def test_no_word_of_a_verdicts_first_column_is_broken_on_a_phone(pages: Path, tab: Tab) -> None:

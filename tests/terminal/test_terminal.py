@@ -151,3 +151,17 @@ def test_a_start_without_a_step_is_told_of_where_no_live_line_is(tmp_path: Path,
             terminal.tick(SimpleNamespace(unwritten=lambda: 0))  # type: ignore[arg-type]
         told[quiet] = [line.partition(";")[0] for line in screen.getvalue().splitlines()[1:]]
     assert told == {False: ["15 s: no step yet", "31 s: no step yet"], True: []}
+
+
+def test_who_asked_to_stop_before_the_first_step_hears_once_what_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.terminal.run_view.newest_settings", lambda _: SimpleNamespace(steps=9))
+    clock = [100.0]
+    monkeypatch.setattr("holdfast.terminal.run_view.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    terminal, screen = Terminal(to_stderr=True, quiet=False), io.StringIO()
+    terminal.console = Console(file=screen, soft_wrap=True)
+    terminal.begin(RunFolder(tmp_path), Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"]}}))
+    for clock[0] in (105.0, 120.0, 150.0, 300.0):
+        terminal.tell_stop()
+        terminal.tick(SimpleNamespace(unwritten=lambda: 0))  # type: ignore[arg-type]
+    told = screen.getvalue().splitlines()[1:]
+    assert told == ["asked to stop: the trainer ends as soon as its model is loaded; no step is computed"]

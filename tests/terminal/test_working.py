@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.wait import doing, what_is_done
 from holdfast.book import cards_of
-from holdfast.cli.commands import train
+from holdfast.cli.commands import init, train
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.experiments.check.bench import Bench, Item
@@ -54,8 +55,8 @@ def test_a_machine_that_reads_the_outputs_hears_nothing_but_on_a_terminal(termin
 def test_a_line_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda _: True)
     monkeypatch.setenv("COLUMNS", "40")
-    with doing("computing step 10 without weights, 1 row of 512 tokens"):
-        assert told.line(50.0, "") == "  50 s: computing step 10 without weig…"
+    with doing("measuring memory on empty tensors, step 10: 1 row of 512 tokens"):
+        assert told.line(50.0, "") == "  50 s: measuring memory on empty tens…"
 
 
 def test_an_alarm_of_somebody_else_is_left_alone() -> None:
@@ -140,7 +141,10 @@ def test_plan_tells_how_many_steps_it_has_computed(monkeypatch: pytest.MonkeyPat
     child.shapes(config, model)
     for rows in ([96] * 8, [512]):
         child.demand(config, model, settings, rows, 8, {})
-    steps = ["computing step 1 without weights, 8 rows of 96 tokens", "computing step 2 without weights, 1 row of 512 tokens"]
+    steps = [
+        "measuring memory on empty tensors, step 1: 8 rows of 96 tokens",
+        "measuring memory on empty tensors, step 2: 1 row of 512 tokens",
+    ]
     assert noted == ["reading the model's shapes", *steps]
 
 
@@ -159,3 +163,19 @@ def test_train_tells_what_its_preparation_is_at(
     assert main(["train", str(config_of("c")), "--run", str(tmp_path / "run")]) == BLOCKED
     told = ["  0 s: preparing the run", "  0 s: reading and checking the rows of rows.jsonl, 1,024 so far"]
     assert [line for line in capfd.readouterr().err.splitlines() if line.startswith("  0 s")] == told
+
+
+def test_a_pipe_gets_each_line_when_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").touch()
+    seen = []
+
+    def look(*_: object) -> None:
+        seen.append((tmp_path / "said").read_text(encoding="utf-8"))
+        raise Stop(BLOCKED, "enough")
+
+    monkeypatch.setattr(init, "from_answers", look)
+    with (tmp_path / "said").open("w", encoding="utf-8") as said:
+        monkeypatch.setattr(sys, "stdout", said)
+        assert main(["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "new.yaml"]) == BLOCKED
+    assert seen == ["looking at the rows of rows.jsonl\n"]

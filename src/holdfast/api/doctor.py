@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 from holdfast.api.command import Given, ask, file_of, plainly
 from holdfast.base.errors import BLOCKED, DONE
 from holdfast.base.files import Json
+from holdfast.base.units import counted
+from holdfast.checkup.checkup import VERDICTS
 from holdfast.run.types import Finding
 
 _FIELDS = [field.name for field in fields(Finding)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkup:
     """verdict: ready, risky or blocked; env: variables that suit the machine; machine: its facts, as a machine file holds them."""
 
@@ -23,6 +26,22 @@ class Checkup:
     findings: tuple[Finding, ...]
     env: Json
     machine: Json
+
+    def __repr__(self) -> str:
+        return f"<holdfast.Checkup: {self.verdict}, {counted(len(self.findings), 'finding')}>"
+
+    def __str__(self) -> str:
+        return "\n".join([": ".join(filter(None, row)) for row in self._lines()])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self._lines())
+        return f"<b>{html.escape(self.verdict)}</b><table>{rows}</table>"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return what `holdfast doctor` shows of the findings and the verdict, in (name, text) lines."""
+        found = [(f"{one.severity} {one.id}", f"{one.message} -> {one.fix}" if one.fix else one.message) for one in self.findings]
+        advised = [("env", f"{name}={value}") for name, value in self.env.items()]
+        return [*found, *advised, ("", VERDICTS[self.verdict])]
 
 
 @plainly

@@ -72,7 +72,7 @@ def _standing(run: RunFolder) -> str:
     parts = [f"step {found.step:,}/{found.steps:,}"]
     if (loss := found.last_step.get("loss")) is not None:
         parts.append(f"loss {loss:.4f}")
-    if told["seconds_left"]:
+    if told["seconds_left"] and told["doing"] == "training":
         parts.append(f"about {span(told['seconds_left']['likely'])} left")
     if told["doing"] != "training":
         parts.append(told["doing"] or found.state)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop, error_message
@@ -20,7 +23,7 @@ def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
     kinds = {cls.__name__ for one in chain for cls in type(one).__mro__}
     repository, _, revision = name.partition("@")
     if kinds & {"HFValidationError"}:
-        return Stop(USAGE, f"{name} is not {here}, and no name on the hub", f"a {kind} there is named OWNER/NAME")
+        return _no_name(name, kind, here)
     if "GatedRepoError" in kinds:
         page = f"{_constant('ENDPOINT')}/{'datasets/' if kind == 'data set' else ''}{repository}"
         return Stop(BLOCKED, f"{repository} is gated: {_asked()}", f"accept its conditions at {page}, then {_TOKEN}")
@@ -37,6 +40,24 @@ def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
         download = f"hf download {'--repo-type dataset ' if kind == 'data set' else ''}{repository}"
         return Stop(BLOCKED, text, f"once with the network: {download}; or unset HF_HUB_OFFLINE")
     return _told_by_status(error, name, kind, here)
+
+
+def _no_name(name: str, kind: Kind, here: str) -> Stop:
+    """Return what to say of a name that the hub cannot have: a page's address, a path, or a slip."""
+    if page := re.match(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([\w.-]+/[\w.-]+)", name):
+        return Stop(USAGE, f"{name} is a page of the hub, and no name there", f"write {page[1]}")
+    if "://" in name:
+        return Stop(USAGE, f"{name} is an address; a {kind} is {here} or a name on the hub", "fetch it into a folder first, and name that")
+    if "\\" in name:
+        return Stop(USAGE, f"{name} is a path of Windows, and {here} here is named with /", "in WSL the drive C: is /mnt/c")
+    if "$" in name:
+        return Stop(USAGE, f"{name} is taken as it stands: no variable is filled in", "write the path out, or begin it with ~/")
+    path = Path(name).expanduser()
+    if name[:1] in "~/." or name.count("/") > 1:
+        close = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else [], 1)
+        near = f"; did you mean {path.parent / close[0]}?" if close else ""
+        return Stop(USAGE, f"{name} is not there{near}", f"the current folder is {Path.cwd()}")
+    return Stop(USAGE, f"{name} is not {here}, and no name on the hub", f"a {kind} there is named OWNER/NAME")
 
 
 def _told_by_status(error: Exception, name: str, kind: Kind, here: str) -> Stop:

@@ -15,7 +15,7 @@ from holdfast.machine.machine_file import read
 from holdfast.run.types import Finding
 
 _COLOURS = {"block": "bold red", "warn": "yellow", "info": "cyan", "blocked": "bold red", "risky": "yellow", "ready": "green"}
-_VERDICTS = {
+VERDICTS = {
     "ready": "ready: nothing stands in the way of a run",
     "risky": "risky: a run can start; look at the warnings first",
     "blocked": "blocked: a run would fail; fix what is marked block",
@@ -52,7 +52,7 @@ class DoctorView:
             self.console.print()
 
     def verdict(self, verdict: str) -> None:
-        self._line("", _VERDICTS[verdict], _COLOURS[verdict])
+        self._line("", VERDICTS[verdict], _COLOURS[verdict])
 
     def saved(self, path: object) -> None:
         self.console.print(f"the profile is in {path}; use it with: set -a; source {path}; set +a", markup=False)

@@ -70,7 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # somebody's own stream, or a closed one
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an unprintable arrow ends no command
+            # an unprintable arrow ends no command, and a pipe gets each line when it is said, as a terminal does
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     try:
         arguments = build_parser().parse_args(argv)
         as_json = getattr(arguments, "json", False)

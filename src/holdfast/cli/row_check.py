@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up, task_kinds
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
+from holdfast.supervision.preparation.throwaway import check_command
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def checked_by_kind(arguments: argparse.Namespace) -> tuple[RowCheck, Any] | Non
         config = load_config(arguments.config)
         kind = kind_of(config)
         if kind.name not in checks:
-            way = _command_for(config) if kind.text_rows else "leave --config out and name the files"
+            way = check_command(config) if kind.text_rows else "leave --config out and name the files"
             raise Stop(USAGE, f"{arguments.config} is of {kind.what} (task: {kind.name}); its rows are looked at without it", way)
         return checks[kind.name], checks[kind.name].claim(arguments, config)
     if not arguments.paths:
@@ -52,12 +52,3 @@ def checked_by_kind(arguments: argparse.Namespace) -> tuple[RowCheck, Any] | Non
 
 def _checks() -> dict[str, RowCheck]:
     return {kind.name: look_up(kind.row_check) for kind in task_kinds() if kind.row_check}
-
-
-def _command_for(config: Config) -> str:
-    """Return the `data check` that looks at a text config's rows as that config reads them."""
-    data, objective = config.data, config.train.objective
-    said = [] if objective == "sft" else ["--objective", objective]
-    said += [] if data.format == "auto" else ["--format", data.format]
-    said += [word for ours, theirs in data.fields.items() for word in ("--field", f"{ours}={theirs}")]
-    return "holdfast data check " + shlex.join([*data.files, *said, "--max-tokens", str(config.train.max_tokens)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+_PLACE = re.compile(r"line (\d+), column (\d+)")
 _SOURCE = re.compile(r' in "<\w+ string>",')  # PyYAML's name for a text that is no file
 _DEEPEST = 64  # mappings and lists inside each other
 _LONGEST_NUMBER = 100  # characters; no number of ours needs more, and making one of thousands takes long
@@ -69,6 +70,9 @@ def in_one_line(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is not None and "'\\t'" in str(getattr(error, "problem", "")):
         return f"line {mark.line + 1} begins with a tab, and YAML allows none there: indent with spaces"
+    opened, at, what = (str(getattr(error, name, "")) for name in ("context_mark", "context", "problem"))
+    if "quoted scalar" in at and "end of stream" in what and (place := _PLACE.search(opened)):
+        return f"the quote opened in line {place[1]}, column {place[2]} is not closed"
     return " ".join(_SOURCE.sub(" in", str(error)).split())
 
 

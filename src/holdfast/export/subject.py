@@ -23,6 +23,7 @@ from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
 from holdfast.run.folder import RunFolder, which_runs
 from holdfast.run.plan import read_plan
+from holdfast.run.snapshots.checkpoint import checkpoint_steps
 from holdfast.run.timeline import settings_in
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
@@ -201,7 +202,8 @@ def _adapter_config(folder: Path, run: RunFolder | None) -> Json:
         return config
     if run and not folder.exists():
         text = f"{run.path} has no adapter yet: the run is not finished"
-        raise Stop(BLOCKED, text, f"finish it with the command that began it, or give one of {run.checkpoints}")
+        saved = f", or give one of {run.checkpoints}" if checkpoint_steps(run) else ""
+        raise Stop(BLOCKED, text, f"finish it with the command that began it (`holdfast status {run.path}` tells it){saved}")
     lacking = " and ".join(name for name in (ADAPTER_CONFIG, ARTIFACT) if not (folder / name).is_file())
     if not lacking:
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG} is not a JSON object", "save the adapter again")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.files import Json
+from holdfast.base.units import counted
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.files.raw_row import RawRow
 from holdfast.data.files.read import read_rows
@@ -44,7 +45,7 @@ class InFile:
         """Return the line about it, as `train` says it of all rows."""
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.by_reason.items())
         rows = self.kept + self.mended + self.rejected
-        counts = f"{rows:,} rows = {self.kept:,} kept + {self.mended:,} repaired + {self.rejected:,} rejected"
+        counts = f"{counted(rows, 'row')} = {self.kept:,} kept + {self.mended:,} repaired + {self.rejected:,} rejected"
         layouts = " and ".join(self.layouts)
         return f"{self.name}: {counts}{f' ({reasons})' if reasons else ''}{f'; read as {layouts}' if layouts else ''}"
 

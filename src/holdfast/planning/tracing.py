@@ -63,7 +63,7 @@ class Tracer:
         """Trace the demand of a step of these rows. how: {layers: keep only so many, curve, plain_attention}. Raises Stop(1)."""
         case = {"settings": settings.as_json(), "lengths": lengths, "labels": labels}
         self._steps += 1
-        with doing(f"computing step {self._steps} without weights, {counted(len(lengths), 'row')} of {max(lengths):,} tokens"):
+        with doing(f"measuring memory on empty tensors, step {self._steps}: {counted(len(lengths), 'row')} of {max(lengths):,} tokens"):
             return Demand.model_validate(self._known({"config": _plain(config), "model": _about(model)} | case | how))
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 68, 12, 14, 30
 _LETTER = 8  # as wide as a letter of a label may be
 _POINTS = 500  # more cannot be told apart at this width
 _ROWS = 20  # of the table behind a chart
@@ -62,12 +62,12 @@ def line_chart(
     x_scale = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
     y_scale = _Scale(low, high, HEIGHT - _BOTTOM, _TOP)
     parts = [_axes(x_scale, y_scale, unit)]
-    parts += [_marker(marker, x_scale) for marker in markers if x_scale.low <= marker.x <= x_scale.high]
     if smooth and len(ys) >= 20:
         parts.append(_path(xs, ys, x_scale, y_scale, "raw"))
         parts.append(_path(xs, _smoothed(ys), x_scale, y_scale, "line"))
     else:
         parts.append(_path(xs, ys, x_scale, y_scale, "line"))
+    parts += [_marker(marker, x_scale) for marker in markers if x_scale.low <= marker.x <= x_scale.high]
     label = escape(f"{unit} over {over}, from {_number(ys[0])} to {_number(ys[-1])}")
     drawn = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     size = math.ceil(len(xs) / _ROWS)
@@ -121,7 +121,9 @@ def _axes(x_scale: _Scale, y_scale: _Scale, unit: str) -> str:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
     for value in x_scale.ticks(6):
-        parts.append(f'<text class="tick" x="{x_scale(value):.1f}" y="{HEIGHT - 10}" text-anchor="middle">{_number(value)}</text>')
+        x, name = x_scale(value), _number(value)
+        ends = x + _LETTER * len(name) > WIDTH  # of a letter's full width, as wide as half of one on a phone
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 10}" text-anchor="{"end" if ends else "middle"}">{name}</text>')
     base = HEIGHT - _BOTTOM
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')
     parts.append(f'<text class="unit" x="{WIDTH - _RIGHT}" y="{_TOP + 2}" text-anchor="end">{escape(unit)}</text>')

@@ -82,7 +82,9 @@ class RunFolder:
             raise Stop(USAGE, text, "`holdfast status` tells the command that goes on with it")
         if not self.config_file.exists():
             why = "it has no config.yaml" if self.path.is_dir() else "it is a file" if self.path.exists() else "there is no such folder"
-            raise Stop(USAGE, f"{self.path} is not a run folder ({why})", which_runs(self.path))
+            config = self.path.suffix in (".yaml", ".yml") and self.path.is_file()
+            hint = f"a config makes a run: holdfast train {_short(self.path)}; {which_runs(self.path)}" if config else which_runs(self.path)
+            raise Stop(USAGE, f"{self.path} is not a run folder ({why})", hint)
         return self
 
     def begun(self) -> bool:

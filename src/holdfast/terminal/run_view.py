@@ -79,7 +79,7 @@ class Terminal:
         self._looked = self._printed = 0.0
         self._events: Tail | None = None
         self._told_step: int | None = None
-        self._disk_is_full = False
+        self._disk_is_full = self._told_stop = False
         self._mean_loss: float | None = None
         self._judged = HeldOutWork()
         self._left: tuple[int, Seconds | None] = (0, None)  # of the step that it was asked after
@@ -162,8 +162,20 @@ class Terminal:
             self._printed, self._told_step = now, row["step"]
             self._print("  ".join([f"step {row['step']}/{self._steps}", *self._numbers(row), *filter(None, [self._ahead(row)])]))
 
+    def tell_stop(self) -> None:
+        """Say once, where a stop was asked for, what is waited for until the run ends."""
+        if self._run is None or self._told_stop:
+            return
+        self._told_stop = True
+        if self._run.committed():
+            self.say("asked to stop: the step in flight is finished and saved")
+        else:
+            self.say("asked to stop: the trainer ends as soon as its model is loaded; no step is computed")
+
     def _tell_start(self, seconds: float) -> None:
         """Say, where no live line tells it, that there is no step yet: after 15 seconds, and each time that twice as many have passed."""
+        if self._told_stop:
+            return
         if self._progress is None and seconds >= self._starting:
             self._starting *= 2
             self.say(f"{span(seconds)}: no step yet; the model is loaded and its fast paths are tried before the first one")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import tempfile
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
@@ -28,6 +27,7 @@ from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
+from holdfast.supervision.preparation.throwaway import throwaway
 from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.run_view import Terminal
 
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     signals.standing = "nothing was trained"
     found: list[Item] = []
     terminal.say(announced(only))
-    with tempfile.TemporaryDirectory(prefix="holdfast-check-", ignore_cleanup_errors=True) as place:
-        begun = _checked(arguments, config, Path(place).resolve() / "run", only, found, terminal)
+    with throwaway() as place:
+        begun = _checked(arguments, config, place, only, found, terminal)
     answer: Json = {"items": [item.as_json() for item in found], "start": begun}
     if arguments.html:
         write_page(arguments.html, check_page(arguments.config.name, answer), answer)

@@ -126,7 +126,7 @@ def _place(arguments: argparse.Namespace) -> Path:
     if out.exists():
         raise Stop(USAGE, f"{out} exists, and nothing is overwritten", "choose another name: --out OTHER.yaml")
     if out.suffix not in (".yaml", ".yml"):
-        raise Stop(USAGE, f"--out {out}: a config is a YAML file", f"--out {out}.yaml")
+        raise Stop(USAGE, f"--out {out}: a config is a YAML file", f"--out {out.with_suffix('.yaml')}")
     return out
 
 

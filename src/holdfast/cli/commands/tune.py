@@ -7,7 +7,6 @@ it is faster in alternation. What was chosen is kept for `train.ladder: proven`.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -31,6 +30,7 @@ from holdfast.run.timeline import settings_in
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.supervision.preparation.start import with_start
+from holdfast.supervision.preparation.throwaway import throwaway
 from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.run_view import Terminal
 
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
     sweep(SHARED_MEMORY)
     StopSignals().standing = "nothing was trained, and no proof was kept"
-    with tempfile.TemporaryDirectory(prefix="holdfast-tune-", ignore_cleanup_errors=True) as place:
-        answer = _climbed(arguments, config, Path(place).resolve() / "run", terminal)
+    with throwaway() as place:
+        answer = _climbed(arguments, config, place, terminal)
     if arguments.html:
         heads = ("rung", "verdict", "tokens/s", "peak bytes", "gradient within", "why")
         kinds = ("id", "verdict", "tokens_per_second", "peak_bytes", "identical_to_reference_within", "why")

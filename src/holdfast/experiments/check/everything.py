@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.base.tasks import kind_of
-from holdfast.base.units import counted
+from holdfast.base.units import counted, listed
 from holdfast.base.wait import doing
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.bits import order, resume
@@ -26,14 +26,14 @@ ITEMS: dict[str, Callable[[Bench], Item]] = {
 }
 _DOES = {
     "start": "building the model, proving its fast paths",
-    "first": "ten steps, a minute at most",
-    "overfit": "ten rows by heart, four minutes at most",
+    "first": "ten steps, fewer where a minute holds no more",
+    "overfit": "ten rows by heart, about four minutes at most",
     "precision": "the hardest shapes in three number formats, four minutes at most",
     "order": "one step three times",
     "resume": "one step in a fresh process",
-    "speed": "the fullest step, a minute at most",
+    "speed": "the fullest step, as often as a minute holds it",
 }
-_MINUTES = {"first": 1, "overfit": 4, "precision": 4, "speed": 1}  # at most; the other items are a few steps each
+_MINUTES = {"first": 1, "overfit": 4, "precision": 4, "speed": 1}  # after which no step is begun; the other items are a few steps each
 _OF_TEXT = ("precision",)  # a network on tables computes in fp32 alone
 
 
@@ -43,9 +43,10 @@ def announced(only: Sequence[str]) -> str:
     told = []
     if bounded:
         minutes = counted(sum(_MINUTES[name] for name in bounded), "minute")
-        told.append(f"{', '.join(bounded)}{' together' if len(bounded) > 1 else ''} {minutes} at most")
+        ends = "end once their step is done" if len(bounded) > 1 else "ends once its step is done"
+        told.append(f"after {minutes}{' in all' if len(bounded) > 1 else ''} {listed(bounded)} {ends}")
     if others:
-        told.append(f"{', '.join(others)} some steps each, as long as this model takes for them")
+        told.append(f"{listed(others)}: a few steps{' each' if len(others) > 1 else ''}, however long one takes on this machine")
     return f"{counted(len(only), 'item')} {'is' if len(only) == 1 else 'are'} tried: {'; '.join(told)}"
 
 

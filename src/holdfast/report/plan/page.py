@@ -26,7 +26,9 @@ _COLOURS = {
 }
 _STYLE = """
 td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
-@media (max-width: 640px) { main svg text { font-size: 27px } td.size { text-align: left } }
+@media (max-width: 640px) { main svg text { font-size: 27px } td.size { text-align: left }
+  main svg text.size { text-anchor: start; transform: translate(14px, -12px) }
+  main svg text.size { paint-order: stroke; stroke: var(--card); stroke-width: 6px } }
 .limit { stroke: var(--bad); stroke-dasharray: 6 4 } .mark { stroke: var(--ink); stroke-opacity: .35; stroke-dasharray: 2 3 }
 """
 
@@ -70,11 +72,11 @@ def stacked(curve: Json, plan: Plan) -> str:
     def y(size: float) -> float:
         return HEIGHT - _BOTTOM - size * up
 
-    drawn = []
+    drawn, sizes = [], []
     for share in range(5):
         size = top * share / 4
         drawn.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(size):.1f}" y2="{y(size):.1f}"/>')
-        drawn.append(f'<text x="{_LEFT - 8}" y="{y(size) + 4:.1f}" text-anchor="end">{gib(size)}</text>')
+        sizes.append(f'<text x="{_LEFT - 8}" y="{y(size) + 4:.1f}" class="size" text-anchor="end">{gib(size)}</text>')
     below = [0] * len(rows)
     for at, kind in enumerate(kinds):
         above = [low + row[at] for low, row in zip(below, rows, strict=True)]
@@ -84,7 +86,7 @@ def stacked(curve: Json, plan: Plan) -> str:
             title = escape(f"{WORDS[kind]}: up to {gib(max(row[at] for row in rows))}")
             drawn.append(f'<polygon fill="{_COLOURS[kind]}" points="{" ".join(line + back)}"><title>{title}</title></polygon>')
         below = above
-    drawn += _marks(curve["marks"], x)
+    drawn += [*_marks(curve["marks"], x), *sizes]  # which a narrow page writes over the areas
     if limit is not None and 0 < limit <= top:
         drawn.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(limit):.1f}" y2="{y(limit):.1f}"/>')
         drawn.append(f'<text x="{WIDTH - _RIGHT}" y="{y(limit) - 5:.1f}" text-anchor="end">room for a step: {gib(limit)}</text>')

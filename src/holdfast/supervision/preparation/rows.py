@@ -29,6 +29,7 @@ from holdfast.report.words import beyond, row_weights, shown, unused_fields, vis
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.supervision.preparation.needs import refuse_no_held_out
+from holdfast.supervision.preparation.throwaway import where_rejects_are
 from holdfast.terminal.run_view import Terminal
 
 _TOKENS = "tokens"  # of the user's cache
@@ -38,7 +39,9 @@ def divide(run: RunFolder, config: Config, tokens: TokenSet) -> tuple[Rows, Rows
     """Return the rows that are trained and those held out, and the rows of an epoch. Raises Stop(1) where they are too few."""
     training, held_out = split(tokens, config.data, config.train.seed)
     if not len(training):
-        raise Stop(BLOCKED, "no rows left to train on: only held-out rows passed the check", f"each reject: {run.rejects_file}")
+        raise Stop(
+            BLOCKED, "no rows left to train on: only held-out rows passed the check", f"each reject: {where_rejects_are(run, config)}"
+        )
     refuse_no_held_out(config, len(held_out))
     return training, held_out, _rows_per_epoch(config, len(training))
 
@@ -75,7 +78,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
         checked = check_rows(config, cache, workers, rejects)
     _tell_of_cache(cache, run, terminal)
     if not sum(part.rows for part in checked.parts):
-        raise Stop(BLOCKED, _nothing_left(checked), f"each row and its reason: {run.rejects_file}")
+        raise Stop(BLOCKED, _nothing_left(checked), f"each row and its reason: {where_rejects_are(run, config)}")
     if config.data.row_weight and not checked.verdicts.weights.rows:
         message = f"data.row_weight: no row has a weight in a field {config.data.row_weight!r}, so all of them would count alike"
         raise Stop(BLOCKED, message, "correct the name of the field, or leave data.row_weight out")
@@ -89,7 +92,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     before = learned_at(Path(config.adapter.start), config.data.chat_template) if config.adapter.start else LearnedRows(NONE, "")
     summary["held_out"] = held_out_facts(tokens, config.data, config.train.seed, *before)
     write_json(run.data_report_file, summary)
-    terminal.say(_data_line(summary, run) + _cache_words(checked))
+    terminal.say(_data_line(summary, run, config) + _cache_words(checked))
     _tell_of_rows(summary, config, terminal)
     _refuse_token_numbers(checked.verdicts.largest, tokens, model)
     return tokens, {"data_sha256": digest, "max_tokens": limit, "pad_token_id": codec.pad}
@@ -118,9 +121,9 @@ def _refuse_token_numbers(largest: int, tokens: TokenSet, model: ModelFacts) -> 
         raise Stop(BLOCKED, f"{message} ({len(beyond):,} such tokens in all)", hint)
 
 
-def _data_line(summary: Json, run: RunFolder) -> str:
+def _data_line(summary: Json, run: RunFolder, config: Config) -> str:
     line = f"data: {rows_line(summary)}"
-    return line + (f"; rejects with reasons: {shown(run.rejects_file)}" if summary["rejected"] else "")
+    return line + (f"; rejects with reasons: {where_rejects_are(run, config)}" if summary["rejected"] else "")
 
 
 def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:

@@ -67,6 +67,8 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
 
             def tick(attempt: Attempt) -> None:
                 folder.flush()
+                if stop.asked_for():
+                    terminal.tell_stop()
                 terminal.tick(attempt)
 
             view = View(tick, terminal.tell, stop.wish)

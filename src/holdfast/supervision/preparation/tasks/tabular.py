@@ -16,12 +16,12 @@ from holdfast.base.units import counted, listed
 from holdfast.base.versions import install
 from holdfast.config.config import Config
 from holdfast.config.table import columns_of
-from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.needs import refuse_no_held_out
+from holdfast.supervision.preparation.throwaway import where_rejects_are
 from holdfast.supervision.preparation.types import Foreseen, NewRun, Preparation
 from holdfast.tables.plan import plan_table
 from holdfast.terminal.run_view import Terminal
@@ -99,7 +99,7 @@ def _tell(built: Any, run: RunFolder, config: Config, terminal: Terminal) -> Non
     line = f"data: {counted(built.read, 'row')} = {built.read - built.rejected:,} kept + {built.rejected:,} rejected"
     if built.by_reason:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in built.by_reason.most_common())
-        line += f" ({reasons}); rejects with reasons: {shown(run.rejects_file)}"
+        line += f" ({reasons}); rejects with reasons: {where_rejects_are(run, config)}"
     terminal.say(line)
     what = f"{counted(len(form.numbers), 'column')} of numbers" + (f" and {len(form.categories):,} of names" if form.categories else "")
     target = form.target

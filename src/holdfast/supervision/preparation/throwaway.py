@@ -1,0 +1,40 @@
+"""A run folder that is made to try a config and is gone after the command (`holdfast check`, `tune`). What is in it is no place to name."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.base.tasks import kind_of
+from holdfast.config.config import Config
+from holdfast.report.words import shown
+from holdfast.run.folder import RunFolder
+
+_PREFIX = "holdfast-try-"
+
+
+@contextmanager
+def throwaway() -> Iterator[Path]:
+    """Yield the path of a run folder that does not outlive the block."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as place:
+        yield Path(place).resolve() / "run"
+
+
+def where_rejects_are(run: RunFolder, config: Config) -> str:
+    """Return the file of rejected rows, or, where it will be gone, the command that shows them."""
+    return check_command(config) if run.path.parent.name.startswith(_PREFIX) else shown(run.rejects_file)
+
+
+def check_command(config: Config) -> str:
+    """Return the `data check` that looks at a config's rows as that config reads them."""
+    if not kind_of(config).text_rows:
+        return "holdfast data check --config CONFIG"
+    data, objective = config.data, config.train.objective
+    said = [] if objective == "sft" else ["--objective", objective]
+    said += [] if data.format == "auto" else ["--format", data.format]
+    said += [word for ours, theirs in data.fields.items() for word in ("--field", f"{ours}={theirs}")]
+    files = " ".join(shown(Path(file)) for file in data.files)
+    return f"holdfast data check {files} {shlex.join([*said, '--max-tokens', str(config.train.max_tokens)])}"
