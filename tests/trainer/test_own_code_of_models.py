@@ -107,6 +107,24 @@ def test_a_model_that_sees_the_next_token_is_refused_unless_it_decodes(kind: str
         assert "set is_decoder to true" in refused.value.hint
 
 
+@pytest.mark.parametrize("kind", ["roberta", "camembert", "xmod"])
+def test_a_decoder_that_generates_with_other_positions_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"roberta": transformers.RobertaConfig, "camembert": transformers.CamembertConfig, "xmod": transformers.XmodConfig}[kind]
+    own = {"languages": ["en_XX"], "default_language": "en_XX"} if kind == "xmod" else {}
+    monkeypatch.setitem(ARCHITECTURES, kind, lambda: made(**SIZES, is_decoder=True, max_position_embeddings=128, **own))
+    folder = model_folder(tmp_path / "reads both ways", kind, is_decoder=False)
+    with pytest.raises(Refusal, match="sees the tokens") as refused:
+        Stand(folder, settings={"packing": False, "frozen": "fp32"}).task.prove()
+    assert "give a causal language model" in refused.value.hint
+    folder = model_folder(tmp_path / "decoder", kind)
+    with pytest.raises(Refusal, match="writes with other positions than it is trained with") as refused:
+        Stand(folder, settings={"packing": False, "frozen": "fp32"}).task.prove()
+    assert "give a causal language model" in refused.value.hint
+    model, ids = transformers.AutoModelForCausalLM.from_pretrained(folder), torch.arange(9, 40)[None]
+    best = model(input_ids=ids).logits[0, -1].argmax()  # what it learned to write next; transformers writes another token
+    assert model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=1, do_sample=False)[0, -1] != best
+
+
 @pytest.mark.parametrize(
     "error", [TypeError("forward() missing 'pixel_values'"), ValueError("give image_embeds"), IndexError("out of range")]
 )
