@@ -24,6 +24,7 @@ _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out",
 _OUTPUT = ("output", "head")  # the output layer in files of Mistral's and DeepSeek V4's own; within a layer the names mean others
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
+COUNTS = "I64"  # the type of tables of whole numbers, as DeepSeek V4's of experts by token: no weights, in few bits or many
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _ALIKE = 0.75  # of the letters of two names
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
@@ -124,7 +125,7 @@ def read_model(model: str) -> ModelFacts:
         own = _unpacked(file, tensors, wide) if packed or wide else {name: tensor.shape for name, tensor in tensors.items()}
         shapes |= own
         if not wide:
-            types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed else set())
+            types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - {COUNTS, *(("U8", "I8") if packed else ())}
         size += file.stat().st_size
     stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
     return ModelFacts(folder, config, shapes, size, stored)
