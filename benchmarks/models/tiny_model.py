@@ -114,6 +114,7 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"]}},
     "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}},
     "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "deepseek_v4": {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}},  # rows are short
     "deepseek_v3": {"first_k_dense_replace": 1},
     "deepseek_v32": {"mlp_layer_types": ["dense", "sparse"]},
     "glm_moe_dsa": {"mlp_layer_types": ["dense", "sparse"]},

@@ -20,10 +20,11 @@ from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 from holdfast.base_model.tensor_header import NoTensors, TensorEntry, read_header
 
-_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings", "unembed", "segment_emb")
-_OUTPUT = "output"  # the output layer in Mistral's own files; within a layer the name means others
+_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings", "segment_emb")
+_OUTPUT = ("output", "head")  # the output layer in files of Mistral's and DeepSeek V4's own; within a layer the names mean others
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
+COUNTS = "I64"  # the type of tables of whole numbers, as DeepSeek V4's of experts by token: no weights, in few bits or many
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _ALIKE = 0.75  # of the letters of two names
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
@@ -31,7 +32,12 @@ EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base model
 
 def _is_embedding(name: str) -> bool:
     """True if a matrix is a table that is looked up, or the output layer."""
-    return name == _OUTPUT or any(part in name for part in _EMBEDDINGS) or _TABLE.fullmatch(name.rpartition(".")[2]) is not None
+    return (
+        name in _OUTPUT
+        or "unembed" in name.split(".")
+        or any(part in name for part in _EMBEDDINGS)
+        or _TABLE.fullmatch(name.rpartition(".")[2]) is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ def read_model(model: str) -> ModelFacts:
         own = _unpacked(file, tensors, wide) if packed or wide else {name: tensor.shape for name, tensor in tensors.items()}
         shapes |= own
         if not wide:
-            types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - ({"U8", "I8"} if packed else set())
+            types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - {COUNTS, *(("U8", "I8") if packed else ())}
         size += file.stat().st_size
     stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
     return ModelFacts(folder, config, shapes, size, stored)

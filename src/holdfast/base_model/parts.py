@@ -7,18 +7,30 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from holdfast.base.files import Json
 from holdfast.base_model.types import is_tower
 
 PARTS = ("attention", "mlp", "experts", "router", "embeddings", "towers", "other")
 STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in one
 _APART = re.compile(r"experts\.\d+\.")  # an expert by its number, in files that have each apart
 _EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
-_PASSED_OVER = {  # by model_type, modules whose weights fused code of Mamba layers reads; of the first two no code calls dt_proj
+_BY_PEFT = dict.fromkeys(("falcon_h1", "nemotron_h", "mamba2"), ("out_proj", "conv1d"))  # by model_type: PEFT refuses these, as named below
+_READ_PAST = {  # by model_type, layers whose weight the model's code, or fused code that it calls, multiplies with beside the layer
+    **_BY_PEFT,
     **dict.fromkeys(("mamba", "falcon_mamba"), ("out_proj", "conv1d", "x_proj", "dt_proj")),
-    **dict.fromkeys(("falcon_h1", "mamba2", "nemotron_h"), ("out_proj", "conv1d")),
+    **dict.fromkeys(("bamba", "granitemoehybrid", "zamba2"), ("out_proj",)),
+    "jamba": ("dt_proj",),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), ("correction_coefs",)),  # clipped while it trains
 }
-_LOST = dict.fromkeys(("inkling2", "inkling2_text"), ("weight_proj",))  # by model_type, modules whose adapter PEFT does not find again
-_NO_LORA = _PASSED_OVER | _LOST
+_GROUPED = {"deepseek_v4": ("o_a_proj", "wo_a")}  # of several products, beside which LoRA is one; the second as files name it
+_LOST = dict.fromkeys(("inkling2", "inkling2_text"), ("weight_proj",))  # layers whose adapter PEFT does not find again
+_UNLEARNED = {  # words in names of modules that no loss of next tokens depends on smoothly, or at all
+    "indexer": "chooses what attention sees, through which no gradient comes",
+    **dict.fromkeys(("encoder_attn", "cross_attn"), "reads what an encoder gives, and rows of text have none"),
+    "pooler": "gives nothing that a next token follows from",
+}
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_HALVES = ("text_config", "llm_config")  # of a wrapped model's config.json; the second as older Nemotron H Omni has it
 _MLP = ("mlp", "feed_forward", "feedforward", "ffn", "moe", "fc1", "fc2", "shared_expert")
 
 
@@ -46,16 +58,30 @@ def is_router(name: str) -> bool:
     return any("router" in word or word in ("gate", "shared_expert_gate") for word in name.lower().split("."))
 
 
-def takes_no_lora(model_type: object, name: str) -> bool:
-    """True if LoRA on a module of this name would not ship: fused code of Mamba layers reads past it, or PEFT loses it as it loads."""
-    return name.rpartition(".")[2] in _NO_LORA.get(str(model_type), ())
+def why_no_lora(config: Json, name: str, once: bool = False) -> str:
+    """Return why LoRA on a module of this name would not learn or ship in a model with this config.json; "" where it would.
+
+    once: as holdfast knew it before it asked this of more than Mamba layers and Inkling, of a run that began then.
+    """
+    last, words = name.rpartition(".")[2], name.split(".")
+    halves = [half for key in _HALVES if isinstance(half := config.get(key), dict)]
+    kinds = [str(one.get("model_type")) for one in (config, *([] if once else halves))]
+    for kind in kinds:
+        if last in _READ_PAST.get(kind, ()) and not (once and kind not in (*_BY_PEFT, "mamba", "falcon_mamba")):
+            return f"the code of {kind}, or fused code that it calls, would pass over LoRA there"
+        if last in _LOST.get(kind, ()):
+            return f"PEFT renames the tensors of {kind} as it loads them, and would not find LoRA there again"
+        if last in _GROUPED.get(kind, ()) and not once:
+            return f"a layer of {kind} that computes by groups, which LoRA does not"
+    if not once and any(_sees_images(one, name) for one in (config, *halves)):
+        return "in a layer that rows without images do not pass"
+    return "" if once else next((why for word, why in _UNLEARNED.items() if word in words), "")
 
 
-def why_no_lora(model_type: object) -> str:
-    """Return why `takes_no_lora` says so of modules of this type of model."""
-    if model_type in _PASSED_OVER:
-        return f"fused code of {model_type} would pass over LoRA there"
-    return f"PEFT renames the tensors of {model_type} as it loads them, and would not find LoRA there again"
+def _sees_images(text: Json, name: str) -> bool:
+    """Return whether a module is of one of the layers that a config.json of Llama 3.2 Vision lists as those of its images."""
+    listed, found = text.get("cross_attention_layers"), _LAYER.search(name)
+    return isinstance(listed, list) and found is not None and int(found[1]) in listed
 
 
 def has_experts(names: Iterable[str]) -> bool:

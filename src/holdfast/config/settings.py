@@ -40,6 +40,7 @@ class Settings(BaseModel, frozen=True, strict=True, extra="ignore", allow_inf_na
     at_once: OfStep[Annotated[int, Field(ge=1), _OF_MEMORY]] = 1  # parts computed at the same time; the bits are the same
     varlen: OfModel[bool] = False
     own_head: OfModel[bool] = False
+    all_learn: OfModel[bool] = False  # all-linear is of layers alone on which LoRA learns; old run folders have some that do not
     micro_batch_tokens: OfStep[Annotated[int, Field(ge=1), _OF_MEMORY]]
     checkpointed_layers: OfModel[Annotated[int, Field(ge=0), _OF_MEMORY]] = 0
     activations_on_host: OfModel[bool] = False

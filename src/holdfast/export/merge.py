@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import write_json
+from holdfast.base_model.folder import COUNTS
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.child import ask
 from holdfast.export.delta import HEAD, Delta, UnplacedPart, WeightChange, read_delta
@@ -67,7 +68,7 @@ def merged_bytes(subject: Subject, wide: bool = False) -> int:
 
 
 def _refuse_quantised(subject: Subject, held: dict[str, StoredTensor]) -> None:
-    found = {one.stored.dtype for name, one in held.items() if len(one.stored.shape) > 1} - set(FLOATS)
+    found = {one.stored.dtype for one in held.values() if len(one.stored.shape) > 1} - {*FLOATS, COUNTS}
     if subject.facts.config.get("quantization_config") or found:
         kind = (subject.facts.config.get("quantization_config") or {}).get("quant_method") or ", ".join(sorted(found))
         text = f"{subject.facts.folder} is stored quantised ({kind}): merging into few bits loses most of what was learned"
@@ -133,4 +134,6 @@ def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unp
 
 
 def _alike(base: StoredTensor, merged: StoredTensor) -> bool:
+    if base.stored.dtype == COUNTS == merged.stored.dtype:
+        return np.array_equal(base.raw(), merged.raw())
     return all(np.array_equal(base.rows(first, last), merged.rows(first, last)) for first, last in stretches(base.stored.shape))

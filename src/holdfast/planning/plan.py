@@ -267,6 +267,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         packing=config.train.packing and not config.adapter.kind.prefix,  # learned embeddings stand before each row
         varlen=on_gpu,
         own_head=False,
+        all_learn=True,
         micro_batch_tokens=plan.micro_batch_tokens,
         checkpointed_layers=plan.checkpointed_layers,
         memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.packed import packed_as
-from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, takes_no_lora, why_no_lora
+from holdfast.base_model.parts import by_part, has_experts, is_router, part_of, why_no_lora
 from holdfast.base_model.types import WRAPPED, adapts_stacks, has_towers, is_tower, loads_as
 from holdfast.config.adapter_kinds import Matrix
 from holdfast.config.config import Config
@@ -57,17 +57,20 @@ def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
 
     learns = [f"{part} {size / trained:.0%} ({share(part)})" for part, size in sizes.items()]
     still = [f"{part} ({share(part)})" for part in plan.weights_by_part if part not in sizes]
-    still += _without_lora(config, model)
-    return f"what learns: {', '.join(learns) or 'nothing'}" + (f"; as it was stays: {', '.join(still)}" if still else "")
+    asked, without = config.adapter.targets != "all-linear", _without_lora(config, model)
+    still += [] if asked else without
+    told = f"what learns: {', '.join(learns) or 'nothing'}" + (f"; as it was stays: {', '.join(still)}" if still else "")
+    return told + (f"; named in adapter.targets, and may learn nothing: {', '.join(without)}" if asked and without else "")
 
 
 def _without_lora(config: Config, model: ModelFacts) -> list[str]:
-    """List the modules that all-linear leaves out because LoRA on them would not ship, and why."""
-    kind = model.config.get("model_type")
-    names = sorted({name.rpartition(".")[2] for name in model.linear() if takes_no_lora(kind, name)})
-    if not names or config.adapter.targets != "all-linear" or config.adapter.kind.peft not in _LORA:
-        return []
-    return [f"{', '.join(names)} ({why_no_lora(kind)})"]
+    """List the layers on which LoRA would not learn or ship, which all-linear leaves out, or else those of them that are named; and why."""
+    targets, left = config.adapter.targets, dict[str, set[str]]()
+    for name in model.linear() if config.adapter.kind.peft in _LORA else ():
+        aside = is_wrapped(model) and is_tower(name)
+        if not aside and (why := why_no_lora(model.config, name)) and (targets == "all-linear" or _is_named(name, targets)):
+            left.setdefault(why, set()).add(name.rpartition(".")[2])
+    return [f"{', '.join(sorted(names))} ({why})" for why, names in left.items()]
 
 
 def is_wrapped(model: ModelFacts) -> bool:
@@ -153,10 +156,8 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
 
     alone, asked = is_wrapped(model) and not names_tower(targets), names_router(targets) or not has_experts(model.shapes)
     if targets == "all-linear":
-        kind = model.config.get("model_type")
-        return _matrices(
-            _fused(model, {name: one for name, one in model.linear().items() if learns(name) and not takes_no_lora(kind, name)})
-        )
+        taken = {name: one for name, one in model.linear().items() if learns(name) and not why_no_lora(model.config, name)}
+        return _matrices(_fused(model, taken))
     modules = {name: shape for name, shape in model.matrices().items() if learns(name)}
     if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
         modules["lm_head"] = tied[0]

@@ -50,6 +50,32 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
             raise _sees_ahead(model, moved)
 
 
+@torch.no_grad()
+def refuse_odd_writing(model: Any, stream: Ids, dtype: torch.dtype) -> None:
+    """Raise Refusal where transformers' `generate` gives a decoder of BERT's kind other inputs than training does.
+
+    It numbers positions from 0, where RoBERTa and its kin number them from behind their padding token: such a model writes otherwise than
+    it learned, wherever it is loaded.
+    """
+    if getattr(model.config, "is_decoder", None) is not True or not hasattr(model, "generate"):
+        return
+    ids = torch.from_numpy(beginning(stream)).long()[None].to(next(model.parameters()).device)
+    asked = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 1, "do_sample": False, "use_cache": False, "num_beams": 1}
+    model.eval()
+    try:
+        read = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        found = model.generate(input_ids=ids, **asked, output_logits=True, return_dict_in_generate=True, pad_token_id=0)
+    except CODE as error:
+        if is_out_of_memory(error):
+            raise
+        return
+    moved = float((found.logits[0][0].float() - read).abs().max() / read.abs().max().clamp_min(1e-30))
+    if moved > _MOVED[dtype]:
+        text = f"{type(model).__name__} of transformers {transformers.__version__} writes with other positions than it is trained with:"
+        text += f" its generate moves the logits of the next token by {moved:.1e} of the largest"
+        raise Refusal("launch_misconfigured", text, f"give a causal language model, {_FRESH}")
+
+
 def beginning(stream: Ids) -> Ids:
     """Return a short sample of the data's tokens: the first ones, repeated where there are too few."""
     return np.resize(stream[:_LENGTH], _LENGTH)
@@ -85,5 +111,7 @@ def _unable(model: Any, error: Exception) -> Refusal:
 def _sees_ahead(model: Any, moved: float) -> Refusal:
     text = f"{type(model).__name__} sees the tokens that it is to predict: another last token moves the logits before it by"
     decodes = getattr(model.config.get_text_config(), "is_decoder", None)
-    hint = "set is_decoder to true in the model's config.json" if decodes is False else "give a causal language model"
+    tables = [one for name, one in model.named_modules() if name.endswith("position_embeddings")]
+    behind = any(getattr(one, "padding_idx", None) is not None for one in tables)  # as a decoder it is refused, too: refuse_odd_writing
+    hint = "set is_decoder to true in the model's config.json" if decodes is False and not behind else "give a causal language model"
     return Refusal("launch_misconfigured", f"{text} {moved:.1e} of the largest, so it would learn to copy", f"{hint}, {_FRESH}")

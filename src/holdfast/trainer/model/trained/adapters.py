@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import named_by_peft
-from holdfast.base_model.parts import has_experts, is_router, takes_no_lora
+from holdfast.base_model.parts import has_experts, is_router, why_no_lora
 from holdfast.base_model.types import for_auto_peft, has_towers, is_tower
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
@@ -39,12 +39,12 @@ _SHORT = 220
 class PeftAdapter:
     """An adapter on a frozen base model. Raises Refusal where it cannot be put on this one."""
 
-    def __init__(self, base: nn.Module, config: Config, steps: int, device: torch.device) -> None:
+    def __init__(self, base: nn.Module, config: Config, steps: int, device: torch.device, once: bool = False) -> None:
         adapter, kind = config.adapter, PEFT_KINDS[config.adapter.type]
         kind.refuse(base)
         if config.train.objective_kind.scores:
             add_scalar_head(base, config.train.seed)
-        self.model = add_adapter(base, config, steps)
+        self.model = add_adapter(base, config, steps, once)
         widen_trained(self.model)
         for parameter in self.model.parameters():
             if parameter.requires_grad:
@@ -63,8 +63,10 @@ class PeftAdapter:
         self.prefix: Tensor | None = self.tensors["prompt_embeddings"] if adapter.kind.prefix else None
 
 
-def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
+def add_adapter(model: nn.Module, config: Config, steps: int = 1, once: bool = False) -> nn.Module:
     """Put a fresh adapter on the model; its random values follow from the seed. Trained weights are fp32.
+
+    once: all-linear is what it was in run folders without the setting `all_learn`.
 
     Raises Refusal where adapter.targets names nothing that PEFT can put an adapter on.
     """
@@ -78,8 +80,8 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1) -> nn.Module:
         _leave_routers_out(model, wanted)
     _leave_held_stacks_out(model, wanted, adapter)
     if adapter.targets == "all-linear":
-        kind = getattr(model.config, "model_type", None)
-        _leave_out(wanted, [name for name, _ in model.named_modules() if takes_no_lora(kind, name)])
+        about = settings.to_dict() if settings is not None else {}
+        _leave_out(wanted, [name for name, _ in model.named_modules() if why_no_lora(about, name, once)])
         _leave_out(wanted, _numbered(model), inside=False)
     _refuse_tokens_twice(model, adapter)
     _refuse_unknown_parameters(model, adapter)

@@ -23,7 +23,7 @@ from holdfast.config.settings import PartialSettings
 from holdfast.trainer.common.oom import is_out_of_memory
 from holdfast.trainer.model.fused_proof import layers_differ, loss_differs
 from holdfast.trainer.model.layers.liger import Liger
-from holdfast.trainer.model.unfit import refuse_unfit
+from holdfast.trainer.model.unfit import refuse_odd_writing, refuse_unfit
 from holdfast.trainer.tasks.text.packing import TextBatch, assemble
 from holdfast.trainer.tasks.text.text_model import TextModel, inputs
 
@@ -54,6 +54,8 @@ def differences(task: TextModel) -> tuple[PartialSettings, str]:
     try:
         with nullcontext() if task.liger is None else task.liger.off(), nullcontext() if task.fused is None else task.fused.off():
             refuse_unfit(task.base, partial(_own_logits, task), task.tokens.ids, task.dtype, narrow)
+            with task.own_attention():
+                refuse_odd_writing(task.base, task.tokens.ids, task.dtype)
         return next(((changes, reason) for changes, reason in found if changes), ({}, ""))
     except RuntimeError as error:
         return _wider(task, error)
