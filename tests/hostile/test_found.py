@@ -30,7 +30,8 @@ from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.tables.table.frames import open_frames
 from holdfast.verify.expectations import read_prompts
-from support.hostile import bounded
+from support.hostile import answers, bounded
+from support.old_runs import settle
 
 
 def archive(how: int = zipfile.ZIP_STORED, size: int = 64) -> bytes:
@@ -235,3 +236,16 @@ def test_what_is_no_file_where_a_file_is_read_at_once_is_refused(key: str, tmp_p
         else:
             with bounded(f"{key} {place}"), pytest.raises(Stop, match=r"is not a regular file"):
                 read_prompts(place)
+
+
+@pytest.mark.parametrize("lost", ["data.safetensors", "plan.json", "timeline.jsonl", "steps.jsonl", "config.yaml"])
+@pytest.mark.parametrize("verb", [("train", "text.yaml", "--run"), ("move",), ("report",), ("bundle",)])
+def test_a_device_in_the_place_of_a_runs_file_is_told(
+    lost: str, verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(settle(tmp_path, "text"))
+    run = tmp_path / "runs/text"
+    (run / lost).unlink()
+    (run / lost).symlink_to("/dev/zero")
+    more = {"move": ("--to", str(tmp_path / "away")), "bundle": ("--out", str(tmp_path / "b.zip"))}.get(verb[0], ())
+    answers(f"{lost} {verb}", *verb, run, *more)
