@@ -88,7 +88,9 @@ def promoted(policy: Path) -> list[dict[str, Any]]:
 def undisturbed(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     policy = policy_in(tmp_path_factory.mktemp("learn") / "undisturbed", assets)
     write_rows(policy.parent / "inbox" / "1.jsonl", make_rows(40))
-    [one] = learn(policy, "--rounds", "1")["rounds"]
+    told = learn(policy, "--rounds", "1")
+    assert told["waiting"] is None, "what the round took waits no more"
+    [one] = told["rounds"]
     return {"policy": policy} | one
 
 

@@ -17,8 +17,9 @@ from conftest import holdfast
 from holdfast.base import cache
 from holdfast.base.cache import read_kept, write_kept
 from holdfast.base.disk import flush_tree
+from holdfast.base.errors import DamagedFile
 from holdfast.base.file_errors import file_error_in
-from holdfast.base.files import Tail, append_line, cut_torn_line, fsync_folder, last_line, read_lines, sha256, write_bytes
+from holdfast.base.files import Tail, append_line, cut_torn_line, fsync_folder, last_line, read_lines, read_sound_lines, sha256, write_bytes
 from holdfast.base.safe_open import read_small
 from holdfast.run.folder import RunFolder
 
@@ -115,6 +116,27 @@ def test_a_damaged_line_inside_a_journal_is_named(tmp_path: Path) -> None:
     journal.write_bytes(b'{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(ValueError, match="line 2"):
         list(read_lines(journal))
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["torn", "whole"])
+def test_an_endless_line_of_a_journal_is_not_kept_and_hides_no_line_behind_it(tmp_path: Path, ends: bool) -> None:
+    """One line of 256 MiB was kept whole, and what stood behind a longer one was taken for missing."""
+    journal, long = tmp_path / "j.jsonl", (1 << 28) + 5
+    append_line(journal, {"step": 1})
+    os.truncate(journal, journal.stat().st_size + long)
+    if ends:
+        with journal.open("ab") as file:
+            file.write(b'\n{"step": 3}\n')
+    tracemalloc.start()
+    try:
+        if ends:
+            with pytest.raises(DamagedFile, match="line 2 has more than 64 MiB"):
+                list(read_lines(journal))
+        found = list(read_sound_lines(journal))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [{"step": 1}, *[{"step": 3}] * ends] and most < long * 5 // 8  # of one line, a block that grows
 
 
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:

@@ -19,13 +19,19 @@ from holdfast.base.locks import taken
 from holdfast.base_model.folder import ModelFacts
 from holdfast.cli.main import main
 from holdfast.config.load import load_config
+from holdfast.data.recipe.recipe_file import read_file
 from holdfast.export.registry import read_registry
+from holdfast.learn.gate import held_rows, own_general
+from holdfast.learn.policy import Policy
 from holdfast.run.adapter_folder import read_start
 from holdfast.supervision import diagnose_run
 from holdfast.supervision.foreign_checkpoints.newest import newest_whole
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.tables.table.frames import open_frames
+from holdfast.verify.expectations import read_prompts
+from support.hostile import answers, bounded
+from support.old_runs import settle
 
 
 def archive(how: int = zipfile.ZIP_STORED, size: int = 64) -> bytes:
@@ -200,3 +206,46 @@ def test_a_pipe_with_a_writer_is_read_to_its_end() -> None:
     os.close(into)
     assert [line.text for line in diagnose_run.read_lines_of(f"/dev/fd/{out}")] == ["CUDA error: out of memory"]
     os.close(out)
+
+
+@pytest.mark.parametrize("key", ["gate.rows", "gate.prompts", "replay.general_rows", "--prompts", "recipe"])
+def test_what_is_no_file_where_a_file_is_read_at_once_is_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A link to /dev/zero was read until memory ran out, or its rows counted for ever; a pipe was waited for."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "held.jsonl").write_text('{"instruction": "a", "output": "b"}\n' * 20)
+    for place in (pipe, Path("/dev/zero")):
+        tree = {"gate": {"rows": str(tmp_path / "held.jsonl")}, "replay": {"general": 0.1}}
+        if "." in key:
+            section, name = key.split(".")
+            tree[section] |= {name: str(place)}
+            made = {"gate": tree["gate"], "replay": tree["replay"]}
+            policy = Policy.model_validate(
+                {"name": "n", "config": "c", "sources": [{"folder": str(tmp_path)}], "round": {"rows": 40}} | made
+            )
+            read = {
+                "gate.rows": held_rows,
+                "gate.prompts": lambda one: read_prompts(Path(one.gate.prompts)),
+                "replay.general_rows": own_general,
+            }
+            with bounded(f"{key} {place}"), pytest.raises(Stop, match=r"is not a regular file"):
+                read[key](policy)
+        elif key == "recipe":
+            with bounded(f"{key} {place}"), pytest.raises(OSError, match=r"is not a regular file"):
+                read_file(place)
+        else:
+            with bounded(f"{key} {place}"), pytest.raises(Stop, match=r"is not a regular file"):
+                read_prompts(place)
+
+
+@pytest.mark.parametrize("lost", ["data.safetensors", "plan.json", "timeline.jsonl", "steps.jsonl", "config.yaml"])
+@pytest.mark.parametrize("verb", [("train", "text.yaml", "--run"), ("move",), ("report",), ("bundle",)])
+def test_a_device_in_the_place_of_a_runs_file_is_told(
+    lost: str, verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(settle(tmp_path, "text"))
+    run = tmp_path / "runs/text"
+    (run / lost).unlink()
+    (run / lost).symlink_to("/dev/zero")
+    more = {"move": ("--to", str(tmp_path / "away")), "bundle": ("--out", str(tmp_path / "b.zip"))}.get(verb[0], ())
+    answers(f"{lost} {verb}", *verb, run, *more)

@@ -277,6 +277,58 @@ def test_the_comment_of_a_public_key_goes(kind: str, comment: str) -> None:
     assert "doe" not in Scrubber(Person()).text("uid  Jo <jo.doe@laptop>")
 
 
+OF_TOOLS = """
+export DB_PASS='{}' | MYSQL_PWD={} | redis://:{}@h:6379/0 | plink -pw {} host | pscp -pw {} a b | ansible_become_pass: {} | smtp_pass: {}
+ansible_ssh_pass={} | password -> {} | Password:\t{} | setx TOKEN {} | os.environ.setdefault('API_TOKEN', '{}') | the pw is {} | pw: {}
+PW={} | user me pw {} | imap.login('me', '{}') | sftp me:{}@h | <add key="ApiKey" value="{}" /> | keytool -storepass {} -keypass x
+keytool -storepass x12 -keypass {} | net use Z: \\\\h\\s /user:me {} | net use Z: \\\\h\\s {} /user:me | Passwort für WLAN: {}
+passcode: {} | WLAN-Schlüssel: {} | psk="{}" | wifi-sec.psk {} | Codewort: {} | code d'accès : {} | clé API : {}
+API-Schlüssel: {} | Zugangscode: {}
+Geheimwort: {} | PGPASSWORD={} psql | --db_password={} | user=me pass={} | mount -t cifs -o username=me,password={}
+""".replace("\\t", "\t")
+LONGER = """
+az storage --account-key {} | mlflow --tracking-token {} | Authorization: Token {} | Authorization: ApiKey {} | consumer_secret {}
+conda config --set token {} | poetry config pypi-token.x {} | https://x.org/a?X-Amz-Signature={} | PuTTY: Private-Lines: 1\n{}
+"""
+
+
+@pytest.mark.parametrize(("form", "secret"), [
+    *((form.strip(), "Tr0ub4dor-Zx9") for line in OF_TOOLS.strip().splitlines() for form in line.split(" | ")),
+    *((form.strip().replace("\\n", "\n"), drawn(40)) for line in LONGER.strip().splitlines() for form in line.split(" | ")),
+    ("fw_{}", drawn(24)),
+    *((form, "483920") for form in ("PIN: {}", "OTP: {}", "2FA code: {}")),
+    *((form, " ".join(["abandon", "ability", "able"] * 4)) for form in ("mnemonic: {}", "seed phrase: {}")),
+])  # fmt: skip
+def test_a_secret_goes_where_a_tool_takes_it(form: str, secret: str) -> None:
+    for text in (Scrubber(Person()).text(form.format(secret)), redact(form.format(secret), "secrets", Counter())):
+        assert secret not in text and secret[-8:] not in text, text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forward_pass: 1.234567e-03",
+        "backward_pass=12.345678ms",
+        "PIN: 3 of 4",
+        "pw = 3",
+        "ssh user@host:22",
+        "scp a:b/c me@h:d",
+        "tokenizer.add('EOS_TOKEN', '<|im_end|>')",
+        "missing key Qwen2ForCausalLMWithValueHead1 in state",
+        "next token Qwen2ForCausalLM is told",
+        "https://x.org/?key=1&sort=2",
+        "net use is a command of Windows",
+        "--image-key images_of_2023_validation_set",
+        "login(user, token)",
+        "a recovery phrase has twelve words",
+        "the psk is asked for",
+        "--num-key 16 --head-token 128",
+    ],
+)
+def test_what_looks_like_a_tools_secret_stays(text: str) -> None:
+    assert Scrubber(Person()).text(text) == text == redact(text, "secrets", Counter())
+
+
 def test_there_are_enough_of_both() -> None:
     assert len(PLANTED) >= 60 and len(INNOCENT) >= 40
 

@@ -8,17 +8,20 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conftest import wait_until
+from holdfast.base.errors import Stop
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.tokens.codec import load_codec
 from holdfast.serve import endpoint
 from holdfast.serve.engines import AnswerRequest
 from holdfast.serve.gateway import open_gateway
+from holdfast.serve.preferences import Blind
 from holdfast.serve.served import GatewayState, ServedModel
 
 DRIPS = 2000  # bytes, one by one
@@ -223,3 +226,34 @@ def test_requests_on_one_connection_are_each_given_their_time(served: SimpleName
             line.request("GET", "/health")
             told = line.getresponse()
             assert (told.status, told.read()) == (200, b'{"status":"ok","engine":"waiting","serves":"first"}')
+
+
+def test_a_vote_is_told_as_kept_whatever_else_stands_in_its_file_and_an_error_is_an_answer(served: SimpleNamespace, tmp_path: Path) -> None:
+    """With one damaged line in the file each vote was kept, and its request answered with nothing."""
+    served.state.blind = Blind(tmp_path / "preferences.jsonl")
+    first, second = (served.state.blind.show("a", {"base": "b", "tuned": "c"}, ["tuned", "base"], "first")["id"] for _ in range(2))
+    served.state.blind.file.write_text('{"voted": ["base"], "between": 3}\nno vote\n')
+    assert posted(served, "/ab/vote", {"id": first, "choice": "left"}) == (200, {"kept": 1})
+    assert json.loads(served.state.blind.file.read_text().splitlines()[-1])["voted"] == "tuned"
+    served.state.blind.file.unlink()
+    served.state.blind.file.mkdir()
+    status, told = posted(served, "/ab/vote", {"id": second, "choice": "left"})
+    assert status == 500 and "irectory" in told["error"]["message"]
+    served.state.blind.file.rmdir()
+    assert posted(served, "/ab/vote", {"id": second, "choice": "left"}) == (200, {"kept": 1}), "it can be judged again"
+
+
+def test_a_stop_of_ours_is_an_answer(served: SimpleNamespace) -> None:
+    def refuse(number: str, choice: str) -> None:
+        raise Stop(1, "the file is damaged", "restore it")
+
+    served.state.blind = SimpleNamespace(vote=refuse)
+    status, told = posted(served, "/ab/vote", {"id": "a", "choice": "left"})
+    assert status == 500 and "the file is damaged" in told["error"]["message"]
+
+
+def posted(served: SimpleNamespace, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line:
+        line.request("POST", path, json.dumps(body), {"Authorization": "Bearer secret", "Content-Type": "application/json"})
+        told = line.getresponse()
+        return told.status, json.loads(told.read())

@@ -249,4 +249,9 @@ def test_bad_input_is_answered_before_a_model_is_loaded(adapter: Path, tmp_path:
         for given, told in cases:
             assert main(["serve", str(adapter), *given]) == 2
             assert told in capsys.readouterr().err
+        (tmp_path / "kept").write_bytes(b"\0\0\n")
+        (tmp_path / "folder").mkdir()
+        for kept in (tmp_path / "kept", tmp_path / "folder"):
+            assert main(["serve", str(adapter), "--ab", "--preferences", str(kept)]) == 1
+            assert "is damaged" in capsys.readouterr().err
     assert holdfast("serve", tmp_path / "nothing").returncode == 2

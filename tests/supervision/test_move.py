@@ -40,6 +40,7 @@ from holdfast.supervision.remote.of_command import CommandSender, fetched_for
 from holdfast.supervision.remote.state import Sender, fetch, states_at
 from holdfast.supervision.remote.targets import Remote, Target, target_of
 from holdfast.trainer.state.saving import CheckpointSchedule
+from support.old_runs import settle
 
 KEEP = Save(keep=2)
 
@@ -242,12 +243,38 @@ def test_machines_differ_by_what_changes_bits_speed_or_memory() -> None:
 
 
 def test_the_verb_sends_fetches_and_refuses_in_words(tmp_path: Path) -> None:
-    run = begun(tmp_path / "here", 2)
+    settle(tmp_path / "made", "text-unfinished")
+    run = RunFolder(tmp_path / "made/runs/text-unfinished")
     shutil.rmtree(run.checkpoints)
     empty = holdfast("move", run.path, "--to", tmp_path / "shared", "--json")
-    assert empty.returncode == 1 and ("no checkpoint" in empty.stderr or "damaged" in empty.stderr)
+    assert empty.returncode == 1 and "has no checkpoint that verifies" in empty.stderr, empty.stderr
     nowhere = holdfast("move", tmp_path / "nothing", "--to", tmp_path / "x")
     assert nowhere.returncode == 2 and "is no run folder, and no place that a run was moved to" in nowhere.stderr
+
+
+@pytest.mark.parametrize(("lacks", "says"), [("timeline.jsonl", "timeline.jsonl is missing"), ("plan.json", "plan.json is missing")])
+@pytest.mark.parametrize("kind", ["text-unfinished", "text"])
+def test_a_run_that_could_not_go_on_there_is_not_said_to_be_sent(kind: str, lacks: str, says: str, tmp_path: Path) -> None:
+    """One that is finished is sent all the same, and what it lacks is told."""
+    settle(tmp_path / "made", kind)
+    run = tmp_path / "made/runs" / kind
+    (run / lacks).unlink()
+    done = holdfast("move", run, "--to", tmp_path / "shared")
+    told = f"{done.stdout}{done.stderr}"
+    assert says in told and ("sent the state" in told) == (kind == "text") and done.returncode == (kind != "text"), told
+    assert ("nothing was sent, as the run could not go on there" in told) == (kind != "text")
+    assert ("could not be trained on" in told) == (kind == "text")
+    assert kind == "text" or not states_at(target_of(str(tmp_path / "shared")))
+
+
+def test_a_run_whose_own_name_is_lost_is_sent_by_the_name_in_its_checkpoints(tmp_path: Path) -> None:
+    settle(tmp_path / "made", "text-unfinished")
+    run = tmp_path / "made/runs/text-unfinished"
+    name = json.loads((run / "run.json").read_text())["id"]
+    (run / "run.json").write_text('{"id"')
+    done = holdfast("move", run, "--to", tmp_path / "shared")
+    assert done.returncode == 0 and "run.json was missing or damaged; it was written again" in f"{done.stdout}{done.stderr}", done.stderr
+    assert json.loads((tmp_path / "shared/run.json").read_text())["id"] == json.loads((run / "run.json").read_text())["id"] == name
 
 
 @pytest.mark.long

@@ -83,9 +83,11 @@ def at_place(error: OSError, place: object, what: str, hint: str, answer: dict[s
 
 def file_error(error: OSError) -> Stop | None:
     """Return Stop(1) in the words of the table; None for an error that is none of the file system's."""
+    place = error.filename2 or error.filename
+    if error.errno == errno.EINVAL and place and error.strerror != os.strerror(errno.EINVAL):  # said by us, of a device, pipe or socket
+        return Stop(BLOCKED, f"{os.fsdecode(place)} {error.strerror}", _TABLE[errno.ENXIO][1])
     if error.errno not in _TABLE:
         return None
-    place = error.filename2 or error.filename
     if error.errno == errno.ENOENT and place is None and not _has_a_current_folder():
         return Stop(BLOCKED, "the current folder was removed", "change to a folder that is there, then repeat the command")
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)

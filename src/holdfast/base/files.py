@@ -28,6 +28,7 @@ _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  
 _TAKES_NOTHING = (errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.EACCES)  # not EPERM: another user's file is refused with it
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
 _MOST_AT_ONCE = 1 << 20  # bytes that are looked through for a line end at once
+_LONGEST_LINE = 1 << 26  # bytes of a journal's line; a row has 16 MiB at most, and as text in JSON up to twice that
 _WRITING_S = 0.01  # within which a write that has begun goes on
 
 
@@ -219,10 +220,10 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
         _refuse_no_file(path, error)
         raise
     with handle:
-        for number, line in enumerate(iter(lambda: handle.readline(LARGEST_JSON), b""), 1):
-            if not line.endswith(b"\n"):
-                return
+        for number, line in enumerate(_lines(handle), 1):
             try:
+                if line is None:
+                    raise damaged(path, f"line {number} has more than {_LONGEST_LINE >> 20} MiB")
                 row = _parsed(path, line, f"line {number}")
             except DamagedFile as error:
                 if damaged_line is None:
@@ -232,6 +233,19 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
                     continue
                 row = told
             yield row
+
+
+def _lines(handle: BinaryIO) -> Iterator[bytes | None]:
+    """Yield the whole lines of a journal; None for one that is too long to be kept, whose bytes are looked through."""
+    while line := handle.readline(_LONGEST_LINE):
+        if line.endswith(b"\n"):
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = handle.readline(_MOST_AT_ONCE)
+        if not line:
+            return  # torn
+        yield None
 
 
 def read_sound_lines(path: Path) -> Iterator[Json]:
@@ -308,7 +322,7 @@ def last_line(path: Path) -> Json | None:
         end = _whole_bytes(handle.fileno(), os.fstat(handle.fileno()).st_size)
         while end:
             begin = _whole_bytes(handle.fileno(), end - 1)
-            if end - begin > LARGEST_JSON:
+            if end - begin > _LONGEST_LINE:
                 raise damaged(path, f"its last line has {end - begin:,} bytes")
             if end - begin > 1:
                 handle.seek(begin)

@@ -172,7 +172,8 @@ def of_file(file: Path, codec: Codec, most_tokens: int, ways: Sequence[Rules] = 
     Raises Stop(2) where none can.
     """
     if not file.is_file():
-        raise Stop(USAGE, f"--rows {file}: no such file", "give a file of rows as holdfast train takes them")
+        what = "is no file" if file.exists() else "no such file"
+        raise Stop(USAGE, f"--rows {file}: {what}", "give a file of rows as holdfast train takes them")
     read = []
     for rules in ways:
         read.append(_tokenise(file, codec, replace(rules, max_tokens=most_tokens)))

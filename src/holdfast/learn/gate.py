@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, read_lines, sha256, write_bytes
+from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.base.units import counted
 from holdfast.data.files.raw_row import RawRow, Source, json_line
 from holdfast.data.files.read import read_rows
@@ -54,10 +56,21 @@ def domain_of(row: Json, field: str | None) -> str:
     return f"{NEW} (domain)" if name == NEW else name
 
 
+def general_lines(file: str) -> list[str]:
+    """Read the lines of a policy's own general rows. Raises Stop(2) where the file cannot be read."""
+    hint = "give replay.general_rows a file of general rows, or leave it out"
+    try:
+        return read_small(Path(file), LARGEST_JSON).decode("utf-8").splitlines()
+    except OSError as error:
+        raise at_place(error, file, "cannot be read", hint, code=USAGE) from None
+    except UnicodeDecodeError:
+        raise Stop(USAGE, f"replay.general_rows {file} is not UTF-8", hint) from None
+
+
 def own_general(policy: Policy) -> tuple[list[str], frozenset[int] | None]:
     """Return (general lines a round may train on, numbers of those it is measured on): of the set that ships, each has half."""
     if policy.replay.general_rows:
-        return Path(policy.replay.general_rows).read_text(encoding="utf-8").splitlines(), None
+        return general_lines(policy.replay.general_rows), None
     lines = general_text().splitlines()
     if not policy.replay.general:
         return [], None

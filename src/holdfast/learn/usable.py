@@ -11,7 +11,7 @@ from holdfast.base.files import write_bytes
 from holdfast.base_model.folder import read_model
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.samples import of_file, rules_of_rows
-from holdfast.learn.gate import held_rows
+from holdfast.learn.gate import general_lines, held_rows
 from holdfast.learn.judge_rows import codec_for, round_config
 from holdfast.learn.policy import Policy
 from holdfast.verify.compare import MOST_TOKENS
@@ -28,7 +28,7 @@ def refuse_unusable(policy: Policy) -> None:
     config, _ = round_config(policy, Path("train.jsonl"))
     if policy.gate.prompts:
         read_prompts(Path(policy.gate.prompts))
-    if policy.replay.general and policy.replay.general_rows and not Path(policy.replay.general_rows).read_bytes().strip():
+    if policy.replay.general and policy.replay.general_rows and not any(map(str.strip, general_lines(policy.replay.general_rows))):
         raise Stop(USAGE, f"{policy.replay.general_rows} has no row", "give replay.general_rows general rows, or leave it out")
     model = read_model(config.model)
     with tempfile.TemporaryDirectory(prefix="holdfast-learn-", ignore_cleanup_errors=True) as work:

@@ -27,8 +27,10 @@ _SECRET_NAME = (
 )
 _TAG = r"(?:[!&][\w!.-]{0,40} +){0,2}"  # of YAML, before a value
 _QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
-_VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token) +)?[^\s"',;}}\]]+)"""
-_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?: *[:=：]>? *{_TAG}| +(?=["'])))""" + _VALUE, re.I)
+_VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token|api-?key|negotiate) +)?[^\s"',;}}\]]+)"""
+_NAMED = re.compile(
+    rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?:[ \t]*(?:[:=：]>?|->)[ \t]*{_TAG}| +(?=["'])))""" + _VALUE, re.I
+)
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
 _OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:{PASSWORD_WORDS}|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
 _ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)

@@ -20,13 +20,14 @@ KEY_FORMS = re.compile(
     r"|lin_(?:api|oauth)_\w{30,}|ntn_[A-Za-z0-9]{30,}|fig[dou]_[\w-]{30,}|PMAK-[A-Za-z0-9-]{40,}|rubygems_[0-9a-f]{40,}"
     r"|dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{30,}|sntry[su]_[\w+/=-]{30,}|NRAK-[A-Z0-9]{20,}|gl(?:rt|ptt|oas|dt|ft|cbt)-[\w-]{20,}"
     r"|hv[br]\.[\w-]{20,}|sbp_[0-9a-f]{30,}|ABSK[A-Za-z0-9+/=]{60,}|[rs]k_test_[A-Za-z0-9]{20,}|sq0[a-z]{3}-[\w-]{20,}"
-    r"|shp(?:ss|ca|pa)_[0-9a-f]{32}\b|glc_[A-Za-z0-9+/=]{30,}|dt0c01\.[A-Z0-9.]{60,})"
+    r"|shp(?:ss|ca|pa)_[0-9a-f]{32}\b|glc_[A-Za-z0-9+/=]{30,}|fw_(?=[A-Za-z]{0,30}\d)[A-Za-z0-9]{22,28}\b|dt0c01\.[A-Z0-9.]{60,})"
     r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
 )
 # What a password is called; mdp is the French short form.
 PASSWORD_WORDS = (
-    r"password|passwd|passphrase|passwort|kennwort|kennsatz|zugangsdaten|geheimnis|mots?[ _-]?de[ _-]?passe"
+    r"password|passwd|passphrase|passcode|passwort|kennwort|kennsatz|zugangsdaten|geheimnis|mots?[ _-]?de[ _-]?passe"
     r"|(?<![A-Za-z])mdp|contrase(?:ñ|n)a|wachtwoord|senha|parola|пароль|密码|密碼|パスワード"
+    r"|codewort|geheimwort|zugangscode|(?:wlan|wifi|api|zugangs|geheim)-?schl(?:ü|ue)ssel|code[ _-]?d['’]acc(?:è|e)s|cl(?:é|e)[ _-]?api"
     r"|hasło|heslo|lösenord|adgangskode|passord|salasana|jelszó|şifre|비밀번호|cl(?:é|e)s?[ _-]?secr(?:è|e)te"
 )
 _NAMED = rf"(?:{PASSWORD_WORDS}|secret|token|credentials?|(?:api|access|private|secret)[_-]?key)(?:[_-]?id)?"
@@ -80,17 +81,44 @@ PLACED_FORMS = (
         r"(?P<it>(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Za-z])[\w.-]{16,200})(?![\w.-])"
     ),
     re.compile(
-        r"(?i)(?<![\w.$-])(?:pass|pwd)[ \t]{0,4}[=:][ \t]{0,4}[\"']?"
+        r"(?i)(?<![\w.$-])(?:[\w.-]{0,40}[_.-])?(?:pass|pwd?|psk)[ \t]{0,4}[=:][ \t]{0,4}[\"']?(?![\d.,]+(?:e[+-]?\d+)?[a-z%]{0,2}(?!\S))"
         r"(?P<it>(?=[^\s/]{0,80}\d)(?=[^\s/]{0,80}[A-Za-z])[^\s/\"',;\\]{8,80})(?![\w/])"
     ),
     re.compile(
-        rf"(?i)\b(?:{PASSWORD_WORDS})[ \t]+(?:is|was|lautet|ist|war|est|es|for[ \t]+\S{{1,80}}(?<!:))[: \t][ \t]{{0,4}}[\"']?"
+        rf"(?i)\b(?:{PASSWORD_WORDS}|pw)[ \t]+(?:is|was|lautet|ist|war|est|es"
+        r"|(?:for|für|pour|fuer)[ \t]+\S{1,80}(?<!:))[: \t][ \t]{0,4}[\"']?"
         r"(?P<it>(?=[^\s]{0,80}\d)(?=[^\s]{0,80}[A-Za-z])[^\s\"',;\\]{6,80})"
     ),
     re.compile(r"(?i)\bpass(?:word|phrase)[ \t]{1,4}(?P<quote>\\{0,7}[\"'])(?P<it>[^\s\"'\\]{4,80})(?P=quote)"),
     re.compile(  # of Kaggle, also within a text in JSON
         r"(?i)\"username\\{0,7}\"\s{0,4}:\s{0,4}\\{0,7}\"[^\"\\]{1,80}\\{0,7}\"\s{0,4},\s{0,4}"
         r"\\{0,7}\"key\\{0,7}\"\s{0,4}:\s{0,4}\\{0,7}\"(?P<it>[0-9a-f]{32})\b"
+    ),
+    re.compile(r"(?i)\b(?:plink|pscp|psftp|putty)\b[^\n|;]{0,200}?\s-pw\s{1,4}[\"']?(?P<it>[^\s\"']{3,})"),
+    re.compile(r"(?i)\s-(?:src|dest|new)?(?:store|key)pass[ \t]{1,4}[\"']?(?P<it>[^\s\"'-][^\s\"']{2,})"),
+    re.compile(r"(?i)\bnet\s{1,4}use\b[^\n]{0,200}?\s/user:\S{1,80}\s{1,4}(?P<it>(?!/)\S{3,})"),
+    re.compile(r"(?i)\bnet\s{1,4}use\b[^\n]{0,200}?\s(?P<it>(?![/*\\])\S{3,})\s{1,4}/user:"),
+    re.compile(r"(?i)\b(?:sftp|ftp|lftp|scp|ssh)\s{1,4}[^\s:@/]{1,80}:(?P<it>[^\s@/]{3,})@"),
+    re.compile(r"(?i)\.login\(\s{0,4}[\"'][^\"'\n]{1,80}[\"']\s{0,4},\s{0,4}[\"'](?P<it>[^\"'\n]{4,80})[\"']"),
+    re.compile(r"(?i)\bkey=[\"'][^\"'\n]{0,60}(?:key|token|secret|password)[\"']\s{1,4}value=[\"'](?P<it>[^\"'\n]{6,200})"),
+    re.compile(r"(?i)\bsetx\s{1,4}\w{0,40}(?:token|key|secret|passw\w{0,4})\s{1,4}[\"']?(?P<it>[^\s\"']{6,})"),
+    re.compile(  # a default of a variable of the environment
+        r"[\"'][A-Z0-9_]{0,40}(?:_TOKEN|_KEY|_SECRET|PASSWORD|_PASS)[\"']\s{0,4},\s{0,4}"
+        r"[\"'](?P<it>(?=[^\"'\n]{0,200}\d)(?=[^\"'\n]{0,200}[A-Za-z])[^\"'\n<>/ ]{8,200})[\"']"
+    ),
+    re.compile(r"(?i)\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:[\w-]{2,20}[ \t]{1,4})?(?P<it>(?=\S{0,200}\d)[^\s\"',;]{16,})"),
+    re.compile(rf"\s--[\w-]{{1,40}}-(?:token|key)[= ]\s{{0,4}}[\"']?(?P<it>{_MIXED}[\w+/=.-]{{20,}})"),
+    re.compile(
+        r"(?i:\b(?:[\w-]{0,40}[_-])?(?:secret|token|api[_ -]?key)(?:\.[\w-]{1,40})?)[ \t]{1,4}"
+        rf"(?P<it>{_MIXED}(?=(?:[A-Za-z+_-]{{0,60}}\d){{3}})(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{20,200}}={{0,2}})(?![\w/.+=-])"
+    ),
+    re.compile(r"(?i)[?&][\w-]{0,40}(?:signature|sig|token|api[_-]?key|secret|credential|password)=(?P<it>[^\s&\"'#]{6,})"),
+    re.compile(r"Private-Lines:[ \t]{0,4}\d{1,3}\s{1,4}(?P<it>[A-Za-z0-9+/=]{20,}(?:\s{1,2}[A-Za-z0-9+/=]{20,}){0,100})"),
+    re.compile(r"(?i)\bpsk[ \t]{1,4}[\"']?(?P<it>(?=\S{0,80}\d)(?=\S{0,80}[A-Za-z])[^\s\"']{8,80})"),
+    re.compile(r"(?i)\buser[ \t]{1,4}\S{1,80}[ \t]{1,4}(?:pw|pass)[ \t]{1,4}(?P<it>(?=\S{0,80}\d)(?=\S{0,80}[A-Za-z])\S{8,80})"),
+    re.compile(r"\b(?:PIN|OTP|TAN|2FA)(?: [Cc]ode)?[ \t]{0,4}[:=][ \t]{0,4}(?P<it>\d{4,8})\b(?![.,:]?\d)"),
+    re.compile(  # of a wallet
+        r"(?i)\b(?:mnemonic|(?:seed|recovery)[ _-]?phrase)[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?P<it>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23})\b"
     ),
     re.compile(r"(?i)\bhooks\.slack\.com/(?:services|workflows|triggers)/(?P<it>[\w/]{10,})"),
     re.compile(r"(?i)\bdiscord(?:app)?\.com/api/webhooks/(?P<it>\d+/[\w-]{20,})"),

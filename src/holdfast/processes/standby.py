@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Literal
 from holdfast.base.child import module_command
 from holdfast.base.files import Json, last_line, takes_nothing, write_json
 from holdfast.base.safe_open import open_log
-from holdfast.processes.tree import waits_in
+from holdfast.processes.tree import below, waits_in
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
 from holdfast.run.types import Launch
@@ -20,6 +22,7 @@ from holdfast.run.types import Launch
 _LOOK_EVERY_S = 1.0
 _REST_S = 5.0  # after a takeover, before the next one starts beside the new trainer
 _ENDS_S = 10.0
+_STOPPED = ("T", "t")  # by a signal, or by a debugger
 WORTH_S = 60.0  # of training still to come: a standby costs about ten seconds of one core to start
 
 Mode = Literal["off", "imports", "model"]
@@ -121,16 +124,22 @@ def give(shim: subprocess.Popen[bytes], attempt: Path) -> bool:
 
 
 def let_end(shim: subprocess.Popen[bytes]) -> None:
-    """Let a shim that waits end with its process; kill one that is stopped, or does not end."""
+    """Let a shim that waits end with its process; kill them where one is stopped, or does not end."""
+    theirs = below(shim.pid)
     if shim.stdin is not None:
         with contextlib.suppress(OSError):
             shim.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         shim.wait(0.0 if is_stopped(shim) else _ENDS_S)
+    forced = shim.poll() is None
     shim.kill()
     shim.wait()
+    for pid in theirs:
+        if forced or waits_in(pid).get("state") in _STOPPED:  # a stopped one does not see that its shim is gone
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def is_stopped(shim: subprocess.Popen[bytes]) -> bool:
     """True if a signal has stopped it: it would not notice what it is given."""
-    return waits_in(shim.pid).get("state") in ("T", "t")
+    return waits_in(shim.pid).get("state") in _STOPPED

@@ -237,7 +237,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
             self.send_json({"error": {"message": str(refused), "type": "invalid_request_error", "code": None}}, refused.status)
         except (ConnectionError, TimeoutError):
             self.close_connection = True
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, Stop) as error:
             if self.streaming:
                 self.send_event({"error": {"message": error_message(error), "type": "server_error"}})
             else:

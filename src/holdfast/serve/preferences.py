@@ -6,9 +6,10 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from holdfast.base.files import Json, append_line, read_lines
+from holdfast.base.files import Json, append_line, read_lines, read_sound_lines
 from holdfast.serve.engines import MODELS
 from holdfast.verify.stats import share_interval, sign_test
 
@@ -47,19 +48,20 @@ class Blind:
                 self.file, preference_row(shown, choice, shown["name"]), durable=True
             )  # where it fails, the pair can be judged again
             del self._waiting[number]
-            return {"kept": kept(self.tally())}
+            return {"kept": kept(tally(self.file, self.models, read_sound_lines))}  # it is kept, whatever else stands there
 
     def tally(self) -> Json:
         """Count how often each model of the pair was preferred, and do the sign test of it."""
         return tally(self.file, self.models)
 
 
-def tally(file: Path, models: tuple[str, str] = MODELS) -> Json:
-    """Count how often each of two models was preferred to the other, and do the sign test of it."""
+def tally(file: Path, models: tuple[str, str] = MODELS, read: Callable[[Path], Iterable[Json]] = read_lines) -> Json:
+    """Count how often each of two models was preferred to the other, and do the sign test of it. Raises as `read` does."""
     counts = dict.fromkeys((*models, "same"), 0)
-    for row in read_lines(file):
-        if sorted(row.get("between", MODELS)) == sorted(models) and row.get("voted") in counts:
-            counts[row["voted"]] += 1
+    for row in read(file):
+        between, voted = row.get("between", MODELS), row.get("voted")
+        if between in (list(models), list(reversed(models)), models) and isinstance(voted, str) and voted in counts:
+            counts[voted] += 1
     first, second = (counts[model] for model in models)
     return counts | {"p_value": sign_test(second, first), "interval": share_interval(second, first)}
 

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
+from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.base.versions import install
 from holdfast.base_model.module_pattern import refused
 
@@ -44,7 +45,7 @@ class Prompt:
 def read_prompts(file: Path) -> list[Prompt]:
     """Read the prompts of a file. Raises Stop(2) with every mistake in it."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_small(file, LARGEST_JSON).decode("utf-8").splitlines()
     except OSError as error:
         hint = "one JSON object a line, as in docs/how-to/compare-models.md"
         raise at_place(error, file, "cannot be read", hint, code=USAGE) from None

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
                 time.sleep(_LOOK_S)
                 continue
             learner.finish(one)
-            done += 1
+            done, waiting = done + 1, {}  # what it took waits no more
             tell(_line(one.answer()))
             experts = make_experts(policy, tell)
         new = untold(learner.folder)

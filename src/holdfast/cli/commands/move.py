@@ -6,15 +6,16 @@ import argparse
 import shlex
 from pathlib import Path
 
-from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop, reading
 from holdfast.base.file_errors import file_error
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json
 from holdfast.checkup.recorded_machine import recorded
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import memory_places
 from holdfast.supervision.finish import keep_newest
 from holdfast.supervision.preparation.lock import held
+from holdfast.supervision.preparation.prepare import restore_records
 from holdfast.supervision.remote.elsewhere import judged, take_from
 from holdfast.supervision.remote.lease import free_lease
 from holdfast.supervision.remote.state import Sender, states_at
@@ -57,6 +58,7 @@ def _send(run: RunFolder, arguments: argparse.Namespace, terminal: Terminal) -> 
     config = run.config()
     differing, findings = judged(run, recorded(arguments.machine)) if arguments.machine else ([], [])
     with held(run.path):
+        _restore(run, terminal)
         keep_newest(run, memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots), config, terminal.tell)
         sent = Sender(run, target).send(config.save.keep)
     if sent is None:
@@ -76,6 +78,17 @@ def _send(run: RunFolder, arguments: argparse.Namespace, terminal: Terminal) -> 
         "findings": findings,
         "next": there,
     }
+
+
+def _restore(run: RunFolder, terminal: Terminal) -> None:
+    """Bring back what the run would lack there. Raises Stop(1) where it could not go on; of a finished run that is told alone."""
+    try:
+        with reading(run.path):
+            restore_records(run, terminal)
+    except Stop as stop:
+        if (read_json(run.summary_file) or {}).get("status") != "finished":
+            raise Stop(stop.code, f"nothing was sent, as the run could not go on there: {stop.message}", stop.hint) from None
+        terminal.tell(f"the run is sent as it is, and could not be trained on: {stop.message}")
 
 
 def _fetch(arguments: argparse.Namespace, terminal: Terminal) -> Json:

@@ -223,7 +223,7 @@ def _config_in(words: Sequence[str], here: Path) -> Json:
         file = here / word
         if file.suffix in (".yaml", ".yml") and file.is_file():
             try:
-                tree = value_of(file.read_text(encoding="utf-8"))
+                tree = value_of(read_small(file).decode("utf-8"))
             except (yaml.YAMLError, OSError, UnicodeDecodeError):
                 continue
             if isinstance(tree, dict):

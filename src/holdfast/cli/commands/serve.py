@@ -33,7 +33,7 @@ from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
 from holdfast.serve.experts import RoutedExperts, expert_model, read_experts, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown, subject_of
 from holdfast.serve.gateway import open_gateway
-from holdfast.serve.preferences import Blind, kept
+from holdfast.serve.preferences import Blind, kept, tally
 from holdfast.serve.served import GatewayState, ServedModel, served_models
 from holdfast.supervision.launch import measuring_environment
 
@@ -188,7 +188,10 @@ def _refuse_unknown(pair: tuple[str, str], models: list[str]) -> None:
 
 
 def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path | None) -> Path | None:
-    """Return the file of votes; None without --ab. shared: the folder of a name's, whose versions come and go. Raises Stop(2)."""
+    """Return the file of votes; None without --ab. shared: the folder of a name's, whose versions come and go.
+
+    Raises Stop(2), and Stop(1) for votes that cannot be read.
+    """
     if not arguments.ab:
         for name in ("preferences", "ab_models"):
             if getattr(arguments, name):
@@ -200,6 +203,7 @@ def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path |
     file: Path = (arguments.preferences or folder / "preferences.jsonl").expanduser().absolute()
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise Stop(USAGE, f"{file} cannot be written", "give another --preferences FILE")
+    tally(file)
     return file
 
 

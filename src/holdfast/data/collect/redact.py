@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from holdfast.privacy.scrub import ADDRESS_FORM
-from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PLACED_FORMS
+from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PASSWORD_WORDS, PLACED_FORMS
 
 Level = Literal["all", "secrets", "none"]
 _WELL_KNOWN = {"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220"}
@@ -59,13 +59,13 @@ _KINDS = (
         "SECRET", re.compile(r"(?P<it>\b(?:sk-(?:proj-|ant-|or-)?|gh[pousr]_|hf_|xox[abeprs]-|dop_v1_)(?=[A-Za-z_-]{0,200}\d)[\w-]{16,})")
     ),
     _Kind("SECRET", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
-    _Kind("SECRET", re.compile(r"://[^\s/:@]+:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
+    _Kind("SECRET", re.compile(r"://[^\s/:@]*:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
     *(_Kind("SECRET", form, lambda text: not _PLACEHOLDER.match(text)) for form in (*BLOCK_FORMS, *PLACED_FORMS)),
     _Kind(
         "SECRET",
         re.compile(
-            r"(?i)(?<![\w.-])[\w.-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
-            r"(?:\\{0,7}[\"']\]?)?\s*(?::|=|=>)\s*(?:\\{0,7}[\"'])?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
+            rf"(?i)(?<![\w.-])[\w.-]*(?:{PASSWORD_WORDS}|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
+            r"(?:\\{0,7}[\"']\]?)?\s*(?:[:：]|=>?|->)\s*(?:\\{0,7}[\"'])?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
         ),
         _looks_secret,
     ),

@@ -18,6 +18,7 @@ import zstandard
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.file_errors import at_place, of_the_file
+from holdfast.base.safe_open import open_regular
 
 HEAD = 1 << 16  # bytes a file is judged by
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
@@ -108,7 +109,7 @@ codecs.register_error(_HALVES_PASS, _pass_or_replace)
 def read_head(file: str) -> FileHead:
     """Detect how a file is written from its first bytes. Raises Stop(1) for what cannot be opened."""
     try:
-        with open(file, "rb") as handle:
+        with open_regular(Path(file)) as handle:
             raw = handle.read(HEAD)
             compression = next((name for magic, name in _COMPRESSED.items() if raw.startswith(magic)), "")
             if compression:

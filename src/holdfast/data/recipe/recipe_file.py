@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from holdfast.base.safe_open import read_small
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of
 
 _NAME = re.compile(r"[a-zA-Z_]+[0-9]*(?:\.[a-z_]+)?")
@@ -51,7 +52,7 @@ class YamlPlace:
 def read_file(file: Path) -> tuple[dict[str, Any], YamlPlace]:
     """Read the values of a recipe file and the place of its root. Raises ValueError for invalid YAML, and for a key given twice."""
     try:
-        root, values = root_of(file.read_text(encoding="utf-8"))
+        root, values = root_of(read_small(file).decode("utf-8"))
         place = YamlPlace(file, root)
         if root is None:
             raise place.wrong("the file is empty")

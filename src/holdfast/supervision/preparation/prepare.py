@@ -54,10 +54,7 @@ def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
 
 def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
     """Go on with an existing run, as far as its preparation goes. Raises Stop."""
-    run.heal_journals(terminal.tell)
-    _check_id(run, terminal)
-    _check_timeline(run, terminal)
-    _tell_of_plan(run, terminal)
+    restore_records(run, terminal)
     old = run.config()
     if config.model and old.model:
         config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
@@ -82,6 +79,14 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
         tell_of_libraries(run, terminal)
     _check_data_file(run, config, terminal)
     _tell_of_newer_rows(run, config, terminal)
+
+
+def restore_records(run: RunFolder, terminal: Terminal) -> None:
+    """Bring back what a run cannot go on without, as far as the rest tells it: name, journals, timeline. Raises Stop for what is lost."""
+    run.heal_journals(terminal.tell)
+    _check_id(run, terminal)
+    _check_timeline(run, terminal)
+    _tell_of_plan(run, terminal)
 
 
 def _check_id(run: RunFolder, terminal: Terminal) -> None:

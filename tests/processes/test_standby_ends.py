@@ -1,0 +1,47 @@
+"""A standby is let end with its shim, however both are: what is stopped keeps no memory behind the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from conftest import wait_until
+from holdfast.processes import standby
+from holdfast.processes.standby import WaitingShim
+from holdfast.processes.tree import below, waits_in
+
+# as a shim is: a child of its own, which ends with the pipe, as the shim does
+SHIM = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"], stdin=subprocess.PIPE)
+sys.stdin.read()
+child.stdin.close()
+if sys.argv[1] == "waits":
+    child.wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["waits", "goes"])
+@pytest.mark.parametrize("stopped", [(), ("shim",), ("process",), ("shim", "process")], ids=lambda them: " and ".join(them) or "none")
+def test_nothing_of_a_standby_is_left(stopped: tuple[str, ...], how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "_ENDS_S", 1.0)
+    shim = subprocess.Popen([sys.executable, "-c", SHIM, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert shim.stdout is not None and shim.stdout.readline() == b"up\n"
+    (process,) = below(shim.pid)
+    for name in stopped:
+        os.kill({"shim": shim.pid, "process": process}[name], signal.SIGSTOP)
+    waiting = WaitingShim()
+    waiting.shim = shim
+    try:
+        waiting.discard()
+        wait_until(lambda: waits_in(process).get("state", "Z") in ("Z", "X"), 60)
+        assert shim.poll() is not None and not waiting.waits()
+    finally:
+        shim.stdout.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
