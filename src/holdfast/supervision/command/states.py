@@ -57,7 +57,7 @@ class States:
 
     def __init__(self, run: RunFolder, command: Command, card: LauncherCard | None, tell: Callable[[str], None]) -> None:
         self.run, self.command, self.tell = run, command, tell
-        self.whole = form_of(command, card)
+        self.card, self.whole = card, form_of(command, card)
         self.snapshot = snapshot_of(run)
         self._helper: subprocess.Popen[str] | None = None
         self._lock: int | None = None  # a descriptor of the folder of checkpoints
@@ -204,8 +204,14 @@ class States:
         if numbers := self.run.attempts():
             self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
-    def learn(self, attempt: Attempt) -> Command:
-        """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that."""
+    def learn(self, attempt: Attempt, callback: bool) -> Command:
+        """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that.
+
+        callback: whether it is at work, as far as is known; without it the command's checkpoints are those of any program.
+        """
+        if callback != self.command.callback:
+            self.command = replace(self.command, callback=callback)
+            self.whole = form_of(self.command, self.card)
         pulse: Json = read_json(attempt.folder / "pulse.json") or {}
         if pulse:
             self.run.event("callback_seen", attempt=attempt.number)
