@@ -606,6 +606,11 @@ def test_a_folder_of_checkpoints_that_another_run_saves_to_is_doubted(tmp_path: 
     told = Journals([], list(second.run.events()), [], {1: {}}, {1: {}})
     assert "another holdfast run saved to" in of_progress(told, {"argv": ["x"], "launcher": None}, 0)["doubts"][0]
     assert not list(first.run.events())
+    for states, started in ((first, 9e9), (first, 1.0), (second, 1.0)):  # one that began later shared nothing
+        states.run.attempt(1).mkdir(parents=True, exist_ok=True)
+        write_json(states.run.attempt(1) / "launch.json", {"started": started})
+        states.note_sharing()
+        assert len(list(states.run.events())) == (started == 1.0), "both are told, once"
     first.release()
     third = States(RunFolder(tmp_path / "third"), command, None, said.append)
     third.claim()

@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.base.disk import has_room
 from holdfast.base.files import Json, read_json, read_python_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
@@ -33,6 +34,7 @@ from holdfast.supervision.foreign_checkpoints.newest import (
     one_too_many,
 )
 
+_SHARED = ".saved-to-by-two-runs"  # made in a folder of checkpoints by the run that came second, for the first to know
 _ROOM_TO_WAIT = 4 << 30  # bytes of available memory; a helper that waits has imported torch, some 250 MB
 
 
@@ -83,8 +85,19 @@ class States:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.run.event("checkpoints_shared", place=str(self.command.place))
+                (self.command.place / _SHARED).touch()
                 theirs = "each may write over the other's checkpoints, and go on from them; give each command its own folder"
                 self.tell(f"another holdfast run saves to {short(self.command.place)} at this moment: {theirs}")
+
+    def note_sharing(self) -> None:
+        """Note that another run came to save where this one does, as that one has left word."""
+        place, began = self.command.place, read_launch_spec(self.run.attempt(1))
+        known = any(event["event"] == "checkpoints_shared" for event in self.run.events())
+        if place is None or began is None or not began.started or known:
+            return
+        with contextlib.suppress(OSError):
+            if (place / _SHARED).stat().st_mtime >= clock.in_calendar(began.started):
+                self.run.event("checkpoints_shared", place=str(place))
 
     def stands_at(self) -> int:
         """Return how far the run has come for good: its newest checkpoint, or the furthest step seen where none is known of."""
