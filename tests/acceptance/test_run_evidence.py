@@ -17,9 +17,9 @@ import pytest
 
 from conftest import holdfast, start, wait_until
 from holdfast.base.errors import Stop
-from holdfast.base.files import read_json, write_json
+from holdfast.base.files import Json, read_json, write_json
 from holdfast.processes.attempt import Attempt
-from holdfast.report.seen_progress import believed, each_step_told, useful_seconds
+from holdfast.report.seen_progress import begin_of, believed, each_step_told, useful_seconds
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.report.words import short
 from holdfast.run.command import Command
@@ -234,6 +234,17 @@ def test_how_training_in_the_background_ends_is_how_the_command_ended(tmp_path: 
     text = "[ -e once ] && exit 0; touch once; (for n in 1 2 3 4 5 6 7 8 9; do echo step $n/9; sleep 0.5; done; exit 7) & exit 0"
     summary = run(tmp_path, words=["sh", "-c", text])
     assert summary["attempts"] == 2 and "exit code 7" in summary["told"]
+
+
+@pytest.mark.parametrize(
+    ("text", "attempts"), [("echo step 1/9 loss 2; exit 7", 2), ("echo no module; kill -9 $$", 2), ("echo step 9/9 loss 2; exit 7", 1)]
+)
+def test_training_that_falls_as_soon_as_it_is_in_the_background_is_no_good_end(text: str, attempts: int, tmp_path: Path) -> None:
+    """It was told as ended well: nobody looked at what had gone within three seconds."""
+    words = f"[ -e once ] && {{ echo step 9/9 loss 2; exit 0; }}; touch once; setsid sh -c 'sleep 0.5; {text}' & exit 0"
+    summary = run(tmp_path, words=["sh", "-c", words])
+    assert (summary["attempts"], summary["status"], summary["steps"]) == (attempts, "finished", 9)
+    assert attempts == 1 or "exit code 7" in summary["told"] or "killed by SIGKILL" in summary["told"]
 
 
 def test_training_in_the_background_is_stopped_as_its_user_wants(tmp_path: Path) -> None:
@@ -595,8 +606,130 @@ def test_a_folder_of_checkpoints_that_another_run_saves_to_is_doubted(tmp_path: 
     told = Journals([], list(second.run.events()), [], {1: {}}, {1: {}})
     assert "another holdfast run saved to" in of_progress(told, {"argv": ["x"], "launcher": None}, 0)["doubts"][0]
     assert not list(first.run.events())
+    for states, started in ((first, 9e9), (first, 1.0), (second, 1.0)):  # one that began later shared nothing
+        states.run.attempt(1).mkdir(parents=True, exist_ok=True)
+        write_json(states.run.attempt(1) / "launch.json", {"started": started})
+        states.note_sharing()
+        assert len(list(states.run.events())) == (started == 1.0), "both are told, once"
     first.release()
     third = States(RunFolder(tmp_path / "third"), command, None, said.append)
     third.claim()
     assert len(said) == 1, "it is free again"
     third.release()
+
+
+OLDER = """
+import json, os, signal, sys
+from pathlib import Path
+told = [int(word.rpartition("-")[2]) for word in sys.argv if word.startswith("out/checkpoint-")]
+start = max([0, *(step - 3 for step in told)])  # it trusts the checkpoint before alone
+for step in range(start + 1, 13):
+    print(f"step {step}/12 loss 2.5", flush=True)
+    if step % 3 == 0:
+        Path(f"out/checkpoint-{step}").mkdir(parents=True, exist_ok=True)
+        Path(f"out/checkpoint-{step}/trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": 12, "epoch": 1}))
+    if not told and step == 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_script_that_goes_on_from_an_older_checkpoint_is_not_said_to_begin_anew(tmp_path: Path) -> None:
+    (tmp_path / "older.py").write_text(OLDER)
+    summary = run(tmp_path, words=[sys.executable, "older.py", "--output_dir", "out"])
+    assert "began anew" not in summary["doubt"] + summary["told"] + summary["incidents"][0]["evidence"]
+    assert (
+        "attempt 2 was told to go on from out/checkpoint-6 and went on from before it: its first step that was seen is 4"
+        in summary["doubt"]
+    )
+    assert (summary["steps_computed_twice"], summary["incidents"][0]["lost_steps"]) == (5, 5), "steps 4 to 8"
+    assert summary["incidents"][0]["evidence"].endswith("its first step that was seen is 4, at least 5 committed steps computed again")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "began"),
+    [
+        ({"first": 1}, {"first": 1}, 0),
+        ({"first": 1}, {"first": 4}, 3),
+        ({"first": 5}, {"first": 5}, 0),
+        ({"first": 5, "wrote": [3, 6]}, {"first": None, "step": 3, "wrote": [3, 3]}, 0),
+        ({"first": 1}, {"first": 7}, 6),
+        ({"first": 7, "step": 7, "wrote": [2, 6]}, {"first": 6, "step": 6, "wrote": [6, 6]}, 5),
+    ],
+    ids=["anew", "an older one", "each fifth is shown", "by its checkpoints", "as told", "by a checkpoint that it writes again"],
+)
+def test_where_an_attempt_began_before_its_checkpoint_is_no_earlier_than_was_seen(first: Json, second: Json, began: int) -> None:
+    rows = [FIRST | first, FIRST | {"attempt": 2, "step": 8} | second]
+    launches = {1: {}, 2: {"resumed_from": "out/checkpoint-6", "resumed_step": 6}}
+    assert begin_of(rows, launches, 2) == began
+
+
+def test_an_attempt_that_came_to_a_second_stage_began_where_the_first_stage_showed_it() -> None:
+    """Two Trainers in one script, the second of fewer steps: it was said to have begun anew, by the first step of that one."""
+    rows = [FIRST | {"step": 8, "wrote": [4, 8]}]
+    rows += [FIRST | {"attempt": 2, "step": step, "first": 9} for step in (9, 12)]
+    rows += [FIRST | {"attempt": 2, "step": 8, "first": 1, "total": 8, "wrote": [4, 8]}]
+    launches = {1: {}, 2: {"resumed_from": "out/checkpoint-8", "resumed_step": 8}}
+    known = of_progress(Journals(rows, [], [], launches, {1: {}, 2: {}}), {"argv": ["x"], "launcher": None}, 0)
+    assert (known["began"][2], known["doubts"], known["steps_computed_twice"]) == (8, [], 0)
+
+
+def test_what_was_taken_for_steps_and_disbelieved_at_the_end_is_in_no_incident(tmp_path: Path) -> None:
+    """Another process's bar, and one of micro-batches: 4,027 steps were said to be computed again where there were 12."""
+    rows = [FIRST | {"step": 4027, "first": 4000, "total": 9000}, FIRST | {"attempt": 2, "step": 12, "first": 3, "wrote": [4, 12]}]
+    report = {"attempt": 1, "step": 4027, "committed_before": 0, "committed_after": 4027, "died": 4.0, "samples": [], "words": "killed"}
+    report |= {"diagnosis": {"cause": "unknown", "clues": []}, "decision": {"remedy": "resume"}}
+    events = [{"event": "restored", "attempt": 2, "step": 2, "state": "out/checkpoint-2"}]
+    launches = {1: {"started": 0.0}, 2: {"started": 5.0, "resumed_from": "out/checkpoint-2", "resumed_step": 2}}
+    told = Journals(rows, events, [report], launches, {1: {"ended": 4.0}, 2: {"ended": 9.0}})
+    (incident,) = summarise("finished", None, told, of_progress(told, {"argv": ["x"], "launcher": None}, 0))["incidents"]
+    assert "4,027" not in incident["evidence"] and incident["step"] == 1 and not incident["lost_steps"], incident
+
+
+def test_the_checkpoint_that_a_trainer_goes_on_from_tells_which_bar_counts_its_steps(tmp_path: Path) -> None:
+    another = "\r 44%|##  | 4000/9000 [00:01<00:02, 9it/s]\r 44%|##  | 4001/9000 [00:01<00:02, 9it/s]\n"
+    (tmp_path / "output.log").write_text(f"{another}\r 60%|##  | 7/12 [00:01<00:02, 9it/s]\r{another}")
+    command = Command(("true",), str(tmp_path), "transformers-trainer", "out")
+    assert Signs(command, tmp_path, 9e9).last().total == 9000, "nothing tells them apart"
+    write_json(tmp_path / "launch.json", {"resumed_from": "out/checkpoint-6", "resumed_step": 6})
+    (tmp_path / "out/checkpoint-6").mkdir(parents=True)
+    for most, total in ((12, 12), (6, 9000)):  # one at its end says nothing of another stage
+        (tmp_path / "out/checkpoint-6/trainer_state.json").write_text(json.dumps({"global_step": 6, "max_steps": most}))
+        assert Signs(command, tmp_path, 9e9).last().total == total
+
+
+@pytest.mark.parametrize(
+    ("text", "resumed", "well", "step"),
+    [
+        ("step {n}/12 loss 2.5", 0, False, 12),
+        ("step {n} of 12", 0, True, 12),
+        ("step {n} of 12", 0, False, 11),  # it may have been in the midst of it
+        ("step {n}/12 loss 2.5", 6, True, 12),
+        ("step {n}/12 loss 2.5", 5, True, 11),
+    ],
+)
+def test_a_count_from_0_is_at_its_end_in_an_attempt_that_went_on_too(
+    text: str, resumed: int, well: bool, step: int, tmp_path: Path
+) -> None:
+    began = 6 if resumed else 0
+    (tmp_path / "output.log").write_text("".join(text.format(n=n) + "\n" for n in range(began, 12)))
+    write_json(tmp_path / "launch.json", {"resumed_from": "out/last.pt", "resumed_step": resumed})
+    assert Signs(Command(("true",), str(tmp_path), checkpoints="out"), tmp_path, 1.0).last(well).step == step
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "says"),
+    [
+        ("litgpt", ("finetune_lora", "m", "--out_dir", "out"), "--callback: LitGPT makes no Trainer of transformers'"),
+        ("loop", (), "--callback was not at work in attempt 1: the command makes no Trainer of transformers'"),
+    ],
+)
+def test_a_command_into_which_no_callback_can_be_put_is_told_so(name: str, more: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    """Its saves were read as a Trainer's: nothing was saved, it was said, or that it goes on from what nobody loads."""
+    (tmp_path / "early.py").write_text(EARLY)
+    (tmp_path / name).write_text(f"#!/bin/sh\nexec {sys.executable} early.py 'step {{step}}/6 loss 2' 3 save\n")
+    (tmp_path / name).chmod(0o755)
+    options = ["--callback", *([] if more else ["--checkpoints", "out"])]
+    summary = run(tmp_path, *options, words=[f"./{name}", *more])
+    assert summary["told"].count(says) == 1 and "going on from" not in summary["told"]
+    assert summary["steps_computed_twice"] == 1 and summary["nothing_saved"] is None
+    assert "attempt 2: started again; out/step-2 is there, and the command takes no option to go on from it\n" in summary["told"]

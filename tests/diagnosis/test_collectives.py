@@ -13,7 +13,7 @@ import pytest
 
 from conftest import holdfast
 from holdfast.diagnosis.collectives.dumps import read_dump, read_dumps
-from holdfast.diagnosis.collectives.guilty import ABSENT, SILENT, UNFINISHED, diagnose_dumps, find_guilty
+from holdfast.diagnosis.collectives.guilty import ABSENT, OTHER, SILENT, UNFINISHED, diagnose_dumps, find_guilty
 from holdfast.processes.rank_environment import recorder_variables
 
 WORLD = 4
@@ -58,6 +58,18 @@ def test_a_rank_that_did_not_enter_is_named_with_where_it_was_last(tmp_path: Pat
 def test_a_rank_whose_device_does_not_finish_is_named(tmp_path: Path) -> None:
     found = find_guilty(read_dumps(write(tmp_path, {0: WENT_ON, 1: WAITS, 2: WENT_ON, 3: WENT_ON})))
     assert found is not None and (found.ranks, found.sign) == ((1,), UNFINISHED)
+
+
+def test_a_rank_that_entered_another_collective_under_the_same_number_is_named(tmp_path: Path) -> None:
+    """It was told that no collective shows who keeps the others waiting: each had entered its number 7."""
+    other = dump([entry(6, "completed"), entry(7, "scheduled", "nccl:broadcast")], 6)
+    found = find_guilty(read_dumps(write(tmp_path, {0: WAITS, 1: WAITS, 2: WAITS, 3: other})))
+    assert found is not None and (found.ranks, found.sign, found.waiting) == ((3,), OTHER, (0, 1, 2))
+    told = " ".join(diagnose_dumps(read_dumps(tmp_path)).words())
+    assert "rank 3 entered nccl:broadcast as number 7 of default_pg, where ranks 0, 1, 2 entered nccl:all_reduce" in told
+    for rank, name in enumerate(("nccl:send 0->1", "nccl:recv 1<-0", "nccl:coalesced", "nccl:coalesced")):
+        write(tmp_path, {rank: dump([entry(7, "scheduled", name)], 6)})
+    assert find_guilty(read_dumps(tmp_path)) is None, "each rank's own"
 
 
 def test_a_rank_without_a_dump_is_named_unless_whole_machines_are_missing(tmp_path: Path) -> None:

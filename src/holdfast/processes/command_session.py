@@ -96,11 +96,14 @@ class CommandSession:
         _collect(*living)
 
     def end(self, code: int) -> dict[str, Any]:
-        """Follow what goes on in the background where the command ended well at once, end what it left then, and return what was seen."""
+        """Follow what goes on in the background where the command ended well at once, end what it left then, and return what was seen.
+
+        fell: the exit code of what went there, printed and ended badly before it could be followed.
+        """
         may_follow, followed = code == 0 and time.monotonic() - self.began < EARLY_S, {}
         while True:
             before, worked = self._output_bytes(), cpu_seconds(below(os.getpid()))
-            _settle(self._output_bytes)
+            codes = _settle(self._output_bytes)
             printed, left = self._output_bytes() > before, below(os.getpid())
             works = printed or cpu_seconds(left) - worked > _WORKS * SETTLE_S
             if not (may_follow and works and left) or (self.attempt / ENOUGH).exists():
@@ -108,10 +111,11 @@ class CommandSession:
             self._name(left[0], followed=command_of(left[0]))
             code = self._follow(left[0])
             may_follow, followed = code == 0, {"code": code, "ended": clock.now()}
+        fell = {"fell": next(filter(None, codes))} if may_follow and printed and any(codes) else {}
         names = _end_what_is_left()
         self._output_bytes()
         cut_middle(self.attempt / "output.log", self.output)
-        return {"left": names[:2], "left_printed": printed and bool(names), **followed}
+        return {"left": names[:2], "left_printed": printed and bool(names), **followed, **fell}
 
     def _follow(self, pid: int) -> int:
         """Wait for the end of what went to the background, as for the command's own; its exit code, 0 where it is followed no further."""
@@ -211,12 +215,15 @@ def cut_middle(log: Path, output: Any) -> None:
         output.flush()
 
 
-def _collect(*spared: int) -> None:
-    """Take note of the ends of what the command left to us, so that no zombie stays."""
+def _collect(*spared: int) -> list[int]:
+    """Take note of the ends of what the command left to us, so that no zombie stays; return their exit codes."""
+    codes = []
     for child in _children():
         if child not in spared:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, os.WNOHANG)
+                ended, status = os.waitpid(child, os.WNOHANG)
+                codes += [os.waitstatus_to_exitcode(status)] if ended else []
+    return codes
 
 
 def _children() -> list[int]:
@@ -226,13 +233,14 @@ def _children() -> list[int]:
         return []
 
 
-def _settle(meanwhile: Callable[[], object]) -> None:
-    """Give what the command left a moment to end by itself."""
-    until = time.monotonic() + SETTLE_S
+def _settle(meanwhile: Callable[[], object]) -> list[int]:
+    """Give what the command left a moment to end by itself; return the exit codes of what did."""
+    until, codes = time.monotonic() + SETTLE_S, _collect()
     while (left := below(os.getpid())) and time.monotonic() < until:
         wait_for_end(left[:1], 0.1)
         meanwhile()
-        _collect()
+        codes += _collect()
+    return codes
 
 
 def _end_what_is_left() -> list[str]:

@@ -27,7 +27,12 @@ def believed(rows: list[Json]) -> list[Json]:
         saved = max((row["wrote"][1] for row in rows if row.get("wrote")), default=0)
         rows = [row for row in rows if row["source"] != "output" or not row.get("total") or saved <= row["total"]]
     sure = [row["total"] for row in rows if row.get("total") and (row["source"] in ("callback", "trainer_state.json") or row.get("wrote"))]
-    return [row for row in rows if row["source"] != "output" or not sure or row.get("total") in (None, sure[-1])]
+    began: dict[int, int | None] = {}  # by attempt: the first step of an earlier stage, of another length
+    for row in rows:
+        if row["source"] == "output" and row.get("total") in sure and row["total"] != sure[-1]:
+            began.setdefault(row["attempt"], row.get("first"))
+    rows = [row for row in rows if row["source"] != "output" or not sure or row.get("total") in (None, sure[-1])]
+    return [row | {"first": began[row["attempt"]]} if began.get(row["attempt"]) else row for row in rows]
 
 
 def furthest(rows: list[Json]) -> int | None:
@@ -42,11 +47,12 @@ def _by_attempt(progress: list[Json]) -> dict[int, list[Json]]:
     return found
 
 
-def began_at(rows: list[Json], launch: Json) -> int:
-    """Return the step an attempt went on from: that of its checkpoint, or 0 where what it showed or wrote says that it began anew.
+def began_at(rows: list[Json], launch: Json, first: list[Json] | None = None) -> int:
+    """Return the step an attempt went on from: that of its checkpoint, or an earlier one where what it showed or wrote says so.
 
-    Where the checkpoint's name tells no step (last.pt, epoch_3), it is the one before the first that was shown or written: it began there
-    or earlier. A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
+    That is 0 where it began where the first attempt did (first: the rows of that one, empty: it told nothing; None: any earlier step is
+    one of a beginning), else the one before the first step that it showed or wrote: it began there or earlier, as it does where the
+    checkpoint's name tells no step (last.pt, epoch_3). A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
     """
     resumed = int(launch.get("resumed_step") or 0)
     shown = [row.get("first") or row["step"] for row in rows]
@@ -56,8 +62,23 @@ def began_at(rows: list[Json], launch: Json) -> int:
     last = rows[-1].get("total") if rows else None  # one that has nothing left to do may write its last checkpoint again
     if rows and (rows[0].get("stages") or rows[0].get("first") == resumed + 1):  # numbers that begin anew tell nothing; one that fits, all
         return resumed
-    anew = any(0 < step < resumed for step in shown) or any(0 < step < resumed or step == resumed != last for step in wrote)
-    return 0 if anew else resumed
+    shown, wrote = _early(shown, resumed), [step for step in wrote if 0 < step < resumed or step == resumed != last]
+    if not shown and not wrote:
+        return resumed
+    if first is None or _begins(shown, [row.get("first") or row["step"] for row in first]):
+        return 0
+    if not shown and _begins(wrote, [row["wrote"][0] for row in first if row.get("wrote")]):
+        return 0
+    return int(min((*shown, *wrote))) - 1
+
+
+def _early(steps: list[int], resumed: int) -> list[int]:
+    return [step for step in steps if 0 < step < resumed]
+
+
+def _begins(steps: list[int], of_first: list[int]) -> bool:
+    """Return whether the earliest of these steps is no later than the first attempt's: that one has begun at the beginning."""
+    return bool(steps) and min(steps) <= max(1, min(filter(None, of_first), default=1))
 
 
 def _of_no_step(launch: Json) -> bool:
@@ -73,7 +94,7 @@ def begin_of(progress: list[Json], launches: dict[int, Json], number: int) -> in
     rows, first = _by_attempt(progress).get(number, []), _by_attempt(progress).get(min(launches), [])
     if not any(row["step"] for row in rows):
         return None
-    begin = began_at(rows, launches[number])
+    begin = began_at(rows, launches[number], first)
     if number > min(launches) and rows[0].get("stages"):
         return None
     return None if _of_no_step(launches[number]) and (not first or 0 < begin <= began_at(first, {"resumed_from": "?"})) else begin
@@ -85,20 +106,28 @@ def stands_at(progress: list[Json], launches: dict[int, Json]) -> int | None:
         return None
     newest = max(launches)
     rows = _by_attempt(progress).get(newest, [])
-    return max(furthest(rows) or 0, began_at(rows, launches[newest]))
+    return max(furthest(rows) or 0, began_at(rows, launches[newest], _of_first(progress, launches)))
 
 
 def disobeyed(progress: list[Json], launches: dict[int, Json]) -> list[str]:
     """Describe the attempts that were told to go on from a checkpoint and were seen to begin before it."""
-    seen = _by_attempt(progress)
-    return [
-        f"attempt {number} was told to go on from {launch.get('resumed_from') or 'step ' + str(launch['resumed_step'])}"
-        f" and began anew: its way to go on has no effect"
-        for number, launch in sorted(launches.items())
-        if (launch.get("resumed_step") or (_of_no_step(launch) and begin_of(progress, launches, number) == 0))
-        and number in seen
-        and not began_at(seen[number], launch)
-    ]
+    seen, found = _by_attempt(progress), []
+    for number, launch in sorted(launches.items()):
+        resumed = launch.get("resumed_step")
+        if number not in seen or not (resumed or (_of_no_step(launch) and begin_of(progress, launches, number) == 0)):
+            continue
+        began = began_at(seen[number], launch, _of_first(progress, launches))
+        told = f"attempt {number} was told to go on from {launch.get('resumed_from') or f'step {resumed}'}"
+        if not began:
+            found.append(f"{told} and began anew: its way to go on has no effect")
+        elif resumed and began < resumed:
+            found.append(f"{told} and went on from before it: its first step that was seen is {began + 1:,}")
+    return found
+
+
+def _of_first(progress: list[Json], launches: dict[int, Json]) -> list[Json]:
+    """Return the rows of the first attempt."""
+    return _by_attempt(progress).get(min(launches), []) if launches else []
 
 
 def disagreeing(rows: list[Json]) -> list[str]:
@@ -117,7 +146,7 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
         if rows[0].get("stages") and number > min(launches) and not launches.get(number, {}).get("resumed_step"):
             continue  # where it began, no number tells
         if number in launches and (reached := max(rows[-1]["step"], furthest(rows[-1:]) or 0)):
-            total += max(0, min(reached, furthest_yet) - began_at(rows, launches[number]))
+            total += max(0, min(reached, furthest_yet) - began_at(rows, launches[number], _of_first(progress, launches)))
             furthest_yet = max(furthest_yet, reached)
     return total
 
@@ -144,7 +173,7 @@ def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | N
         kept = rows[-1]["step"]
         if at + 1 < len(numbers):
             following = numbers[at + 1]
-            kept = min(kept, began_at(seen.get(following, []), launches[following]))
+            kept = min(kept, began_at(seen.get(following, []), launches[following], _of_first(progress, launches)))
         share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])
         seconds += max(0.0, share) * max(0.0, rows[-1]["time"] - rows[0]["time"])
     return seconds if told else None

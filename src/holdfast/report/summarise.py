@@ -41,14 +41,15 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     """Return the content of summary.json (docs/reference/run-folder.md). Times in seconds; None is unknown.
 
     known: what `of_steps` or `of_progress` makes of the rows; `useful_s` in it are the seconds in steps that count, None: unknown;
-    `began` and `reached`, where they are there, the step each attempt was seen to begin after and to reach; `doubts` what speaks against
-    the result.
+    `began` and `reached`, where they are there, the step each attempt was seen to begin after and to reach; `disbelieved` the attempts
+    whose end was written down with steps that counted something else; `doubts` what speaks against the result.
     """
     known = dict(known)
     began: dict[int, int | None] | None = known.pop("began", None)
     reached: dict[int, int] = known.pop("reached", {})  # what an attempt printed may be believed after its end
+    disbelieved: set[int] = known.pop("disbelieved", set())
     ends = [
-        one | {"committed_after": max(one["committed_after"], reached[number])} if (number := one.get("attempt")) in reached else one
+        _as_reached(one, reached[number], number in disbelieved) if (number := one.get("attempt")) in reached else one
         for one in told.failure_reports
     ]
     losses = [row["loss"] for row in told.rows if row.get("loss") is not None]
@@ -73,6 +74,13 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     more |= {"second_place": place} if place else {}
     doubts = {"doubt": "; ".join(known["doubts"]) or None} if "doubts" in known else {}
     return found | more | doubts | {"loss": found["loss"] | known.get("loss", {})}
+
+
+def _as_reached(failure_report: Json, reached: int, disbelieved: bool) -> Json:
+    """Return a failure report with the step that its attempt is known to have reached by now: numbers are believed later, or no more."""
+    if not disbelieved:
+        return failure_report | {"committed_after": max(failure_report["committed_after"], reached)}
+    return failure_report | {"committed_after": max(failure_report.get("committed_before", 0), reached), "step": None}
 
 
 def samples_in_words(summary: Json) -> str:
@@ -147,6 +155,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
     """Summarise what was seen of somebody else's command. Rows are {time, attempt, step, total, source, loss}."""
     rows, events = told.rows, told.events
     rows = believed(rows)
+    kept = {number: furthest([row for row in rows if row["attempt"] == number]) or 0 for number in told.launches}
     went_on = {event["attempt"]: event["step"] for event in events if event["event"] == "loop_resumed"}
     refused = {event["attempt"] for event in events if event["event"] == "option_unknown"}  # they ended before they began to train
     trained = {
@@ -167,7 +176,8 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "launcher": command["launcher"],
         "exit_code": code,
         "began": {number: begin_of(rows, trained, number) for number in trained},
-        "reached": {number: furthest([row for row in rows if row["attempt"] == number]) or 0 for number in trained},
+        "reached": {number: kept[number] for number in trained},
+        "disbelieved": {row["attempt"] for row in told.rows if row["step"] > kept.get(row["attempt"], 0)},
         "steps": furthest(rows),
         "total_steps": total,
         "incomplete": reached < total if reached is not None and total else None,
@@ -273,6 +283,9 @@ def _story(failure_report: Json, next_state: Json | None, start: int | None, los
     if lost:
         again = f"{'' if exact else 'at least '}{counted(lost, 'committed step')} computed again"
     anew = seen and not start and next_state["state"] not in ("the beginning", "the state in memory")
+    if 0 < start < (next_state["step"] or 0) and seen:
+        first = f"its first step that was seen is {start + 1:,}"
+        return f"{story}; the next was told to go on from {next_state['state']}, and went on from before it: {first}, {again}"
     if start < (next_state["step"] or 0) or anew:
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
     if not start and next_state["state"] == "the beginning":

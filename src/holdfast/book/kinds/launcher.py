@@ -37,7 +37,7 @@ class LauncherCard(Card):
     be found. checkpoints: the flags that name the folder of checkpoints; config_key: where the command names a YAML file, the
     key of it that does. resume: the flag that names the checkpoint to go on from, empty where there is none;
     resume_only_given: it is replaced, never added. style: how a flag and its value are written. whole: which proof a
-    checkpoint needs. changes: arguments by the remedy of the book that they stand for.
+    checkpoint needs. callback: whether --callback can be at work in it. changes: arguments by the remedy of the book that they stand for.
     """
 
     order: int = 50
@@ -50,6 +50,7 @@ class LauncherCard(Card):
     resume_only_given: bool = False
     style: Literal["space", "equals", "key=value"] = "space"
     whole: Literal["trainer", "files"] = "trainer"
+    callback: bool = Field(True, description="whether it makes a Trainer of transformers', into which holdfast's callback can be put")
     changes: dict[str, list[ArgumentChange]] = Field(default_factory=dict)
 
     def matches(self, evidence: str | Sequence[str]) -> bool:
@@ -65,6 +66,7 @@ class LauncherCard(Card):
         where = " or ".join(f"`{name}`" for name in self.checkpoints) or "not told by the command"
         yield f"Checkpoints: {where}" + (f", or `{self.config_key}` in its YAML file" if self.config_key else "") + ". "
         yield "Resumes by: " + (" or ".join(f"`{name}`" for name in self.resume) or "nothing it takes") + "."
+        yield "" if self.callback else " `--callback` finds no transformers Trainer in it: it is watched without."
 
 
 def _plain(name: str) -> str:

@@ -23,6 +23,7 @@ from holdfast.run.fingerprints import read_fingerprints
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.run_to_end import finished_before, free_name, run_command
 from holdfast.supervision.command.standard_input import given_input, keep
+from holdfast.supervision.command.told_of_running import WITHOUT_CALLBACK
 from holdfast.supervision.companions.notified import notify_in
 from holdfast.supervision.foreign_checkpoints.newest import marks
 from holdfast.supervision.policy.resuming import checkpoints_of, known_by, resumes_by, training_in
@@ -104,6 +105,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             terminal.say(f"{path} is finished{doubt}; to run the command again give another --run or --name")
             return DONE, summary
         terminal.say(f"run: {path}  ({known(command)})")
+        if arguments.callback and not command.callback:
+            terminal.tell(f"--callback: {cards_of('launchers')[str(command.launcher)].title} {WITHOUT_CALLBACK}")
         return run_command(folder, command, terminal, Echo(2 if arguments.json else 1), stop, notify, beside)
 
 
@@ -136,7 +139,7 @@ def _command(arguments: argparse.Namespace) -> tuple[Command, bytes]:
         arguments.hang_s,
         arguments.stop_s,
         arguments.tries,
-        arguments.callback,
+        arguments.callback and (card is None or card.callback),
         stdin=file,
         stdin_at=at,
         to=arguments.to,

@@ -1,12 +1,13 @@
 """Say which rank keeps the others waiting, from what each wrote down when the wait took too long. Pure.
 
-Three signs, the surest first: a rank left no dump where others did (its process could not answer); it entered a collective that others
-have completed and it has not (its device does not finish its work); it has not entered a collective in which the others wait, and waits in
-none itself. Who waits for a rank that waits for another is a victim.
+Four signs, the surest first: a rank left no dump where others did (its process could not answer); it entered a collective that others
+have completed and it has not (its device does not finish its work); it entered another collective than the others, under the same number;
+it has not entered a collective in which the others wait, and waits in none itself. Who waits for a rank that waits for another is a victim.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from holdfast.base.units import listed
 from holdfast.diagnosis.collectives.dumps import CollectiveEntry, Dump
 from holdfast.run.types import Clue, Diagnosis
 
-SILENT, UNFINISHED, ABSENT = "left no dump", "did not complete", "did not enter"
-_SURE = {SILENT: 0.6, UNFINISHED: 0.85, ABSENT: 0.9}
+SILENT, UNFINISHED, OTHER, ABSENT = "left no dump", "did not complete", "entered", "did not enter"
+_SURE = {SILENT: 0.6, UNFINISHED: 0.85, OTHER: 0.9, ABSENT: 0.9}
+_BETWEEN_SOME = re.compile("send|recv|coalesced")  # each rank's own, under one number
 _WAITED = ("hang", "collective_timeout", "unknown")
 _SHOWN = 8
 _STACK = 4  # frames
@@ -32,6 +34,7 @@ class Guilty:
     described: str = ""
     waiting: tuple[int, ...] = ()
     last: Mapping[int, CollectiveEntry] | None = None  # what each guilty rank entered last
+    instead: str = ""  # what the others entered under its number
 
 
 def find_guilty(dumps: Mapping[int, Dump]) -> Guilty | None:
@@ -42,7 +45,7 @@ def find_guilty(dumps: Mapping[int, Dump]) -> Guilty | None:
     missing = tuple(sorted(expected - set(dumps)))
     if missing and len(missing) <= len(dumps):  # else these are the dumps of some machines only
         return Guilty(missing, SILENT, waiting=tuple(sorted(dumps)))
-    return _unfinished(dumps) or _absent(dumps)
+    return _unfinished(dumps) or _other(dumps) or _absent(dumps)
 
 
 def with_dumps(found: Diagnosis, dumps: Mapping[int, Dump]) -> Diagnosis:
@@ -86,6 +89,22 @@ def _unfinished(dumps: Mapping[int, Dump]) -> Guilty | None:
 
 def _description(dumps: Mapping[int, Dump], rank: int, entry: CollectiveEntry) -> str:
     return dumps[rank].described.get(entry.group, entry.group)
+
+
+def _other(dumps: Mapping[int, Dump]) -> Guilty | None:
+    """Find the ranks that wait in another collective than the rest of their group does under the same number; of two halves, the later."""
+    names: dict[tuple[str, int], dict[str, dict[int, CollectiveEntry]]] = defaultdict(lambda: defaultdict(dict))
+    for rank, dump in sorted(dumps.items()):
+        for entry in _waits(dump):
+            if not _BETWEEN_SOME.search(entry.name):
+                names[entry.group, entry.number][entry.name][rank] = entry
+    for found in (names[key] for key in sorted(names, key=lambda key: key[1]) if len(names[key]) > 1):
+        *fewer, most = sorted(found, key=lambda name: (len(found[name]), -min(found[name])))
+        ranks = tuple(sorted(rank for name in fewer for rank in found[name]))
+        entry = found[fewer[0]][min(found[fewer[0]])]
+        described = _description(dumps, ranks[0], entry)
+        return Guilty(ranks, OTHER, entry, described, tuple(sorted(found[most])), _last(dumps, ranks), instead=most)
+    return None
 
 
 def _absent(dumps: Mapping[int, Dump]) -> Guilty | None:
@@ -132,7 +151,7 @@ def _clues(found: Guilty, dumps: int) -> list[str]:
     for rank, entry in list((found.last or {}).items())[:_SHOWN]:
         lines.append(f"rank {rank} entered last: {entry.name} number {entry.number:,} of its group")
         lines += [f"  {frame}" for frame in entry.frames[:_STACK]]
-    if found.entry is not None and found.entry.frames:
+    if found.entry is not None and found.entry.frames and not found.instead:
         lines.append(f"where the others wait in it: {found.entry.frames[0]}")
     return lines
 
@@ -140,6 +159,9 @@ def _clues(found: Guilty, dumps: int) -> list[str]:
 def _sentence(found: Guilty) -> str:
     if found.entry is None:
         return f"{_named(found.ranks)} {found.sign}, {len(found.waiting):,} others did"
+    if found.instead:
+        where = f"where {_named(found.waiting)} entered {found.instead}"
+        return f"{_named(found.ranks)} entered {found.entry.name} as number {found.entry.number:,} of {found.described}, {where}"
     of = f"{found.entry.name} number {found.entry.number:,} of {found.described}"
     return f"{_named(found.ranks)} {found.sign} {of}, {_named(found.waiting)} did"
 
@@ -148,6 +170,7 @@ def _explanation(found: Guilty) -> str:
     why = {
         SILENT: "A process that writes none is dead or cannot run: look at its log and its machine, and whether its dump was collected.",
         UNFINISHED: "The work is queued and the device does not finish it: look at that card (Xid, ECC, temperature) and the link to it.",
+        OTHER: "The program took another branch there, or skipped a collective before: compare its stack with theirs.",
         ABSENT: "The program is elsewhere: in another branch, in a slow data loader, or it stands still. Its own log and stack say where.",
     }[found.sign]
     others = "The other ranks wait for it" if len(found.ranks) == 1 else "The other ranks wait for these"

@@ -62,12 +62,16 @@ class Counter:
         if self._rest.endswith("]") or self._rest.endswith("}"):  # a bar is ended by the next one's \r
             self._look(self._rest)
 
-    def end(self) -> None:
-        """Look at a last line that was not ended: nothing follows."""
+    def end(self, resumed: int = 0, well: bool = True) -> None:
+        """Look at a last line that was not ended: nothing follows. resumed: after how many steps it was told to begin.
+
+        well: its program was not ended in the middle of a step: one without a loss beside it was done, too.
+        """
         self._look(self._rest)
         self._rest = ""
-        if not self._bars and self._word and self._word.from_zero and self.step is not None and self.step + 1 == self.total:
-            self.step = self.total  # `step 0/5` to `step 4/5`
+        word = None if self._bars else self._word
+        if word and word.began in (0, resumed) and (well or word.sure) and self.step is not None and self.step + 1 == self.total:
+            self.step = self.total  # `step 0/5` to `step 4/5`, or from `step 3/5` after three
 
     def of(self, total: int) -> None:
         """Take the number of steps from a better source: what counts up to another number counts something else."""

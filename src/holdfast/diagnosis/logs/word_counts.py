@@ -16,12 +16,12 @@ def first_of(first: int | None, last: int | None, number: int) -> int | None:
 class WordCount:
     """One count. last: its newest number over all epochs and stages; total: of how many, 0: not told; times: how often it grew.
 
-    sure: a loss stood beside it; anew: it fell back to its beginning, and how far it goes is not known.
+    began: its very first number; sure: a loss stood beside it; anew: it fell back to its beginning, and how far it goes is not known.
     """
 
     def __init__(self, name: str, number: int, of_round: int, total: int, of_evaluation: bool) -> None:
         self.name, self.total, self.of_evaluation = name, total, of_evaluation
-        self.last, self.first, self.from_zero = number, number or None, not number
+        self.last, self.first, self.began = number, number or None, number
         self.times, self.gap, self.sure, self.anew = 1, 0, False, False
         self._of_stage, self._base, self._stages = total, 0, [of_round, total]
 

@@ -194,7 +194,9 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     seen = end_seen(attempt, run)
     if seen is None:
         return None
-    hung, left = hung or read_json(attempt.folder / "hang.json"), {"left": seen.get("left") or [], "left_printed": seen.get("left_printed")}
+    hung = hung or read_json(attempt.folder / "hang.json")
+    left = {"left": seen.get("left") or [], "left_printed": seen.get("left_printed")}
+    left |= {"fell": seen["fell"]} if seen.get("fell") else {}
     if hung is not None and not seen.get("called_off"):
         return Ending("hang", seen.get("code"), lived_s(seen), hung)
     if not seen:

@@ -25,7 +25,7 @@ from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
-from holdfast.supervision.command.good_end import cut_short
+from holdfast.supervision.command.good_end import cut_short, of_what_fell
 from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
 from holdfast.supervision.command.read_of_end import ReadOfEnd
 from holdfast.supervision.command.remedies import Remedies
@@ -126,7 +126,7 @@ class CommandRun:
         state = found if self.command.callback or not self.command.unknown_option else None
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
-        environment = attempts.environment_of(self.command, state.path if state else None, self.states.snapshot)
+        environment = attempts.environment_of(self.told.command, state.path if state else None, self.states.snapshot)
         orders = {
             "session": self.session,
             "resumed_from": state.name if state else None,
@@ -150,7 +150,9 @@ class CommandRun:
         """Describe how an attempt begins and, where it cannot go on from a checkpoint, what would let the next one do so."""
         if there and not self.command.callback and resumes_by(self.command.argv, self.card) is None:
             begins = "started from its beginning" if self.command.unknown_option else "started again"
-            return f"{begins}; {there.name} is there, and the command takes no option to go on from it (a Trainer does with --callback)"
+            in_vain = self.told.without_callback or (self.card is not None and not self.card.callback)
+            would = "" if in_vain else " (a Trainer does with --callback)"
+            return f"{begins}; {there.name} is there, and the command takes no option to go on from it{would}"
         if name == "the beginning" and (lost := nothing_saved(self.run, self.command)):
             return f"started from its beginning: {lost}"
         if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:
@@ -185,10 +187,12 @@ class CommandRun:
             if not is_gone(attempt.folder):
                 raise
             ending = self._outlive(attempt, living)
-        self.seen = signs.last()
+        self.seen = signs.last(ending.kind == "finished")
+        ending = of_what_fell(ending, self.seen)
         self.told.note(attempt, self.seen, signs, at_once=True)
         self._hangs = self._hangs + 1 if ending.kind == "hang" else 0
-        self.command = self.states.learn(attempt)
+        self.told.tell_without_callback(attempt, self.seen)
+        self.command = self.states.learn(attempt, self.told.command.callback and not self.told.without_callback)
         self.remedies.settle(attempt, self.states.stands_at())
         return ending
 

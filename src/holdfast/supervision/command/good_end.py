@@ -35,6 +35,15 @@ def cut_short(attempt: Attempt, ending: Ending) -> str:
     return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
 
 
+def of_what_fell(ending: Ending, seen: ProgressSigns | None) -> Ending:
+    """Return how a command ended whose training went to the background and ended badly at once: as that did, where steps are missing."""
+    step, total = (seen.step, seen.total) if seen else (None, None)
+    code = ending.facts.get("fell") if ending.kind == "finished" else None
+    if not code or (step is not None and (total is None or step >= total)):
+        return ending
+    return Ending("killed" if code < 0 else "error", code, ending.seconds, ending.facts)
+
+
 def of_what_was_left(ending: Ending, names: list[str], seen: ProgressSigns | None, idle: bool) -> tuple[str, str]:
     """Return (why the end was none, what is doubtful about it) where the command left processes, which were ended; either may be empty.
 

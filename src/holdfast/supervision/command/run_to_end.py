@@ -137,6 +137,7 @@ def _conclude(user: CommandRun, outcome: RunResult, terminal: Terminal, beside: 
     doubt = user.states.doubt() if outcome.done else ""
     status = "gave_up" if move else "finished" if outcome.done else "interrupted"
     reason = move.reason if move else after_words(after) or "ended with exit code 0" if outcome.done else "stopped on request"
+    user.states.note_sharing()
     compared = compare(run, beside) if beside is not None else None
     summary = write_summary(user, status, reason, outcome.ending.code, doubt, after, compared)
     if compared is not None:

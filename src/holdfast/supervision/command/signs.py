@@ -14,10 +14,11 @@ from holdfast.callback.account import step_counted
 from holdfast.diagnosis.logs.counters import Counter, is_bar
 from holdfast.machine import clock
 from holdfast.processes.tree import below, bytes_read, cpu_seconds
+from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.command import Command
 from holdfast.supervision.command.cpu_limit import TooSlow, cpu_limit
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import earliest, named_since, states_since
+from holdfast.supervision.foreign_checkpoints.newest import earliest, named_since, states_since, total_of
 
 _BUSY = 0.05  # of one core: it computes, if only beside others
 _READING = 1 << 17  # bytes a second: it loads something
@@ -86,8 +87,12 @@ class Signs:
 
     def __init__(self, command: Command, attempt: Path, since: float) -> None:
         self.command, self.attempt, self.since = command, attempt, since
+        orders = (read_launch_spec(attempt) or LaunchSpec({})).facts
+        self.resumed = int(orders.get("resumed_step") or 0)
         own = command.progress
         self.counter = Counter(re.compile(own) if own is not None and "(" in own else None)
+        if self.resumed and (total := total_of(Path(command.folder, str(orders.get("resumed_from"))), self.resumed)):
+            self.counter.of(total)
         self.file = Path(command.folder) / own if own is not None and "(" not in own else None
         self.events = EventFile(command.place, clock.in_calendar(since)) if command.place is not None else None
         self.step: int | None = None
@@ -123,10 +128,11 @@ class Signs:
             seen, epochs_missing=counter.epochs.missing, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=counter.has_stages
         )
 
-    def last(self) -> ProgressSigns:
-        """Look once more at all an attempt shows, now that it has ended and nothing follows."""
+    def last(self, well: bool = True) -> ProgressSigns:
+        """Look once more at all an attempt shows, now that it has ended and nothing follows. well: as of Counter.end."""
         self._read_output()
         self._count("\n")
+        self.counter.end(self.resumed, well)
         self._seldom = 0.0
         return self.look(None)
 

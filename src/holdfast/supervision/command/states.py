@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.base.disk import has_room
 from holdfast.base.files import Json, read_json, read_python_json, read_sound_lines
 from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
@@ -33,6 +34,7 @@ from holdfast.supervision.foreign_checkpoints.newest import (
     one_too_many,
 )
 
+_SHARED = ".saved-to-by-two-runs"  # made in a folder of checkpoints by the run that came second, for the first to know
 _ROOM_TO_WAIT = 4 << 30  # bytes of available memory; a helper that waits has imported torch, some 250 MB
 
 
@@ -57,7 +59,7 @@ class States:
 
     def __init__(self, run: RunFolder, command: Command, card: LauncherCard | None, tell: Callable[[str], None]) -> None:
         self.run, self.command, self.tell = run, command, tell
-        self.whole = form_of(command, card)
+        self.card, self.whole = card, form_of(command, card)
         self.snapshot = snapshot_of(run)
         self._helper: subprocess.Popen[str] | None = None
         self._lock: int | None = None  # a descriptor of the folder of checkpoints
@@ -83,8 +85,19 @@ class States:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.run.event("checkpoints_shared", place=str(self.command.place))
+                (self.command.place / _SHARED).touch()
                 theirs = "each may write over the other's checkpoints, and go on from them; give each command its own folder"
                 self.tell(f"another holdfast run saves to {short(self.command.place)} at this moment: {theirs}")
+
+    def note_sharing(self) -> None:
+        """Note that another run came to save where this one does, as that one has left word."""
+        place, began = self.command.place, read_launch_spec(self.run.attempt(1))
+        known = any(event["event"] == "checkpoints_shared" for event in self.run.events())
+        if place is None or began is None or not began.started or known:
+            return
+        with contextlib.suppress(OSError):
+            if (place / _SHARED).stat().st_mtime >= clock.in_calendar(began.started):
+                self.run.event("checkpoints_shared", place=str(place))
 
     def stands_at(self) -> int:
         """Return how far the run has come for good: its newest checkpoint, or the furthest step seen where none is known of."""
@@ -204,8 +217,14 @@ class States:
         if numbers := self.run.attempts():
             self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
-    def learn(self, attempt: Attempt) -> Command:
-        """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that."""
+    def learn(self, attempt: Attempt, callback: bool) -> Command:
+        """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that.
+
+        callback: whether it is at work, as far as is known; without it the command's checkpoints are those of any program.
+        """
+        if callback != self.command.callback:
+            self.command = replace(self.command, callback=callback)
+            self.whole = form_of(self.command, self.card)
         pulse: Json = read_json(attempt.folder / "pulse.json") or {}
         if pulse:
             self.run.event("callback_seen", attempt=attempt.number)

@@ -14,6 +14,9 @@ from holdfast.supervision.command import attempts
 from holdfast.supervision.command.signs import ProgressSigns, Signs, steps_believed
 from holdfast.supervision.command.states import States
 
+WITHOUT_CALLBACK = (
+    "makes no Trainer of transformers', so it is watched without: its steps are those it prints, and it goes on from its own saves"
+)
 _ROW_EVERY_S = 1.0
 _IDLE_S = {True: 10.0, False: 60.0}  # of what is followed in the background, by whether a step was seen before the command returned
 
@@ -23,7 +26,8 @@ class ToldOfRunning:
 
     def __init__(self, run: RunFolder, command: Command, states: States, tell: Callable[[str], None]) -> None:
         self.run, self.command, self.states, self.tell = run, command, states, tell
-        self._slow_pattern = False
+        self.without_callback = False  # whether steps were seen of a command that was to have it, and it had not
+        self._said_without = self._slow_pattern = False
         self._row = self._stepped = 0.0  # when the last row was written, and when its step was first seen
         self._followed = 0
         self._alive = self._patience_s = 0.0  # when what is followed in the background stepped or computed last, and how long it need not
@@ -39,6 +43,16 @@ class ToldOfRunning:
             self.run.event("progress_pattern_slow", pattern=self.command.progress)
             text = f"--progress {self.command.progress!r} took too long on what the command printed: it is not used in this attempt"
             self.tell(f"{text}; steps are looked for as without --progress (a repetition inside of a repetition is what takes long)")
+
+    def tell_without_callback(self, attempt: Attempt, seen: ProgressSigns) -> None:
+        """Say once that the callback was to be put into the command, and was not at work in an attempt that has shown steps."""
+        at_work = (attempt.folder / "pulse.json").exists()
+        if not self.command.callback or not (at_work or seen.step) or self.without_callback is not at_work:
+            return
+        self.without_callback = not at_work
+        if not at_work and not self._said_without:
+            self._said_without = True
+            self.tell(f"--callback was not at work in attempt {attempt.number}: the command {WITHOUT_CALLBACK}")
 
     def tell_followed(self, attempt: Attempt, seen: ProgressSigns) -> None:
         """Say once of an attempt that its command returned, and what of it goes on.

@@ -155,6 +155,12 @@ def states_since(place: Path, since: float) -> list[tuple[int, int | None]]:
     return found
 
 
+def total_of(entry: Path, step: int) -> int | None:
+    """Return the steps of the training that a Trainer's checkpoint of this step is in the midst of; None where that is not known."""
+    most = (read_python_json(entry / "trainer_state.json") or {}).get("max_steps")
+    return most if isinstance(most, int) and step < most < MOST_STEPS else None
+
+
 def named_since(place: Path, since: float) -> list[tuple[int, int | None]]:
     """Return (step, None) of the files and folders in a folder that are named by a step and were written since then, newest first."""
     named = [(step, entry) for step, entry in candidates(place, "files") if _STEP.search(entry.name) or _TRAINER.match(entry.name)]
