@@ -171,8 +171,9 @@ def test_of_steps_whose_rows_are_lost_tokens_count_and_no_loss_before_them(tmp_p
         [{"step": step, "loss": float(step), "tokens": 80, "time": 0.0, "attempt": 1} for step in (1, 2, 5, 6)]
     )
     bench.task.data = SimpleNamespace(
-        table=SimpleNamespace(batch=8, samples=lambda step, _: np.arange(8 * (step - 1), 8 * step)), sizes=np.full(80, 10)
+        table=SimpleNamespace(batch=8, samples=lambda step, _, behind: np.arange(8 * (step - 1), 8 * step) - behind), sizes=np.arange(80)
     )
+    bench.entries.append(Entry(4, {"behind": 3}, "extended"))
     goals = Goals(bench, Until(loss=1.0), 6, lambda: 0.0)  # type: ignore[arg-type]
-    assert goals.tokens == 6 * 80
+    assert goals.tokens == 4 * 80 + sum(range(16, 24)) + sum(range(21, 29))
     assert list(goals.losses) == [5.0, 6.0]

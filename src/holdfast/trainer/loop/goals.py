@@ -50,8 +50,8 @@ class Goals:
         lost = [number for number in range(1, step + 1) if number not in rows]
         if lost:
             table, sizes = self.training.task.data.table, self.training.task.data.sizes
-            numbers = (table.samples(number, self.training.job.settings(number).samples) for number in lost)
-            self.tokens += sum(int(sizes[samples].sum()) for samples in numbers)
+            of = ((number, self.training.job.settings(number)) for number in lost)
+            self.tokens += sum(int(sizes[table.samples(number, then.samples, then.behind)].sum()) for number, then in of)
         behind = (row["loss"] for number, row in rows.items() if number > max(lost, default=0))
         self.losses.extend(loss for loss in behind if loss is not None)
 
