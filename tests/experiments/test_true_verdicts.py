@@ -297,6 +297,10 @@ SPEEDS: dict[str, tuple[Json, str]] = {
         {"config": {"train.lr": 1.0}, "settings": {"micro_batch_tokens": 128}},
         "settings.micro_batch_tokens",
     ),
+    "micro-batches that are nearly as large": (
+        {"config": {"train.seed": 1}, "settings": {"micro_batch_tokens": 63}},
+        "other work on the machine, or cannot be told",
+    ),
 }
 
 
