@@ -11,6 +11,7 @@ import pytest
 
 from conftest import SHARED
 from holdfast.base.errors import Stop
+from holdfast.config.objectives import Wanted
 from holdfast.data.files.raw_row import UnparsedRow
 from holdfast.data.files.read import read_unparsed
 from holdfast.data.judge.judge import judge
@@ -19,7 +20,7 @@ from holdfast.data.judge.rules import Rules, asked_fields
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.survey.survey import check_block, read_survey
-from holdfast.data.tokens.shard import blocks, judged_answers, readable, tokenise
+from holdfast.data.tokens.shard import blocks, judged_answers, placed, readable, tokenise
 from holdfast.data.tokens.too_long import fitted
 from support.chat_templates import SHAPES, codec_with
 
@@ -371,3 +372,19 @@ def test_a_field_that_names_nothing_is_refused_with_the_name_that_was_meant(give
     with pytest.raises(Stop, match=says) as stop:
         asked_fields(given)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("wanted", ["pairs", "marks"])
+def test_a_pair_that_is_cut_to_the_same_answer_twice_is_rejected_by_checking_and_training(tmp_path: Path, wanted: Wanted) -> None:
+    """Its answers differ behind the limit alone: a pair without a gradient, whose margin is 0 and which is never right."""
+    long, file = " ".join(["amber birch cedar"] * 40), tmp_path / "rows.jsonl"
+    answers = [(f"{long} one", f"{long} two"), (f"one {long}", f"two {long}"), ("one", f"one {long}")]
+    file.write_text("".join(json.dumps({"prompt": "q", "chosen": good, "rejected": bad}) + "\n" for good, bad in answers))
+    codec, rules = codec_with(tmp_path / "m", SHAPES["plain"]), Rules(max_tokens=48, wanted=wanted, learns="last")
+    (block,) = blocks(str(file))
+    shard, survey = tokenise(block, rules, codec), read_survey(check_block(block, rules, codec))
+    for found in (shard, survey):
+        (reject,) = placed(found.rejects, "rows.jsonl", 1)
+        assert (reject["line"], reject["reason"]) == (1, "answers_alike")
+        assert "the same answer up to max_tokens = 48" in reject["detail"]
+    assert shard.lengths.tolist() == survey.lengths.tolist() and len(shard.lengths) == (2 if wanted == "pairs" else 4)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from holdfast.base.files import Json
+from holdfast.cli.commands import compare as compare_command
 from holdfast.config.config import Config
 from holdfast.diagnosis.health_signs import first_word
 from holdfast.experiments.check import precision as precision_item
@@ -290,12 +293,30 @@ def test_the_one_thing_that_differs_is_named_and_nothing_else(name: str) -> None
     assert [likely["cause"] for likely in compare([("one", one), ("other", other)])["likely"]] == [cause]
 
 
+def test_the_held_out_losses_and_what_a_seed_alone_does_are_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line of losses was cut off before the tuned model's, and the band stood in the JSON alone."""
+    losses = {"first": 3.92189555, "last": 3.50310940, "eval_base": 3.31906526, "eval_tuned": 2.67748612}
+    one = run_of(LONG, sha="a", **{"train.seed": 0}) | {"loss": losses}
+    other = run_of([loss + 0.25 for loss in LONG], sha="b", **{"train.seed": 1}) | {"loss": losses | {"eval_tuned": 2.65513316}}
+    monkeypatch.setattr(compare_command, "compared", lambda _: compare([("one", one), ("other", other)]))
+    compare_command.run(argparse.Namespace(runs=[Path("one"), Path("other")], json=False, html=None))
+    said = capsys.readouterr().out
+    assert "eval_tuned: 2.6775 |" in said and "eval_tuned: 2.6551\n" in said
+    assert "by the seed alone: end losses up to 0.2500 apart (1 pair of runs that differ by train.seed alone)" in said
+
+
 SPEEDS: dict[str, tuple[Json, str]] = {
     "ranks": ({"config": {"train.ranks": 2}}, "train.ranks"),
     "the learning rate": ({"config": {"train.lr": 1.0}}, "other work on the machine, or cannot be told"),
     "micro-batches that followed from something else": (
         {"config": {"train.lr": 1.0}, "settings": {"micro_batch_tokens": 128}},
         "settings.micro_batch_tokens",
+    ),
+    "micro-batches that are nearly as large": (
+        {"config": {"train.seed": 1}, "settings": {"micro_batch_tokens": 63}},
+        "other work on the machine, or cannot be told",
     ),
 }
 

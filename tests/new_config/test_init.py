@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pytest import approx
 
 from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
@@ -20,6 +21,7 @@ from holdfast.config.foreign.keys import Draft, flatten
 from holdfast.config.foreign.read import read_foreign
 from holdfast.config.load import load_config
 from holdfast.planning.advice import advise, usual_lr
+from holdfast.run.sampling.step_table import learning_rate
 
 AXOLOTL = """
 base_model: NousResearch/Llama-3.2-1B
@@ -204,6 +206,30 @@ def test_a_trl_config_keeps_its_defaults(tmp_path: Path) -> None:
     assert "train.epochs" not in tree
     assert (tree["train.effective_batch"], tree["train.seed"]) == (4, 42)
     assert any("load_dataset('trl-lib/Capybara'" in one for one in draft.todo)
+
+
+@pytest.mark.parametrize("told", ["warmup_ratio: 0.1", "warmup_steps: 10"])
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant_with_warmup", "constant"])
+def test_a_schedule_of_transformers_is_carried_with_its_rates(tmp_path: Path, name: str, told: str) -> None:
+    """Transformers' constant knows no warm-up, whatever a config says of one: a tenth of the steps had too small a rate here."""
+    import torch
+    from transformers import get_scheduler
+
+    given = TRL.replace("constant_with_warmup", name).replace("warmup_ratio: 0.1", told).replace("max_steps: 50", "max_steps: 100")
+    draft = made_of(tmp_path, "t.yaml", given)
+    tree = draft.tree
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=tree["train.lr"])
+    schedule, theirs = get_scheduler(name, optimizer, num_warmup_steps=10, num_training_steps=100), []
+    for _ in range(100):
+        theirs += schedule.get_last_lr()
+        optimizer.step()
+        schedule.step()
+    ours = [learning_rate(step, 100, tree["train.lr"], tree["train.schedule"], tree["train.warmup"]) for step in range(1, 101)]
+    behind = 0 if name == "constant" else 10
+    assert ours[:behind] == approx(theirs[1 : 1 + behind]), "theirs begins with a step at rate 0"
+    assert ours[behind:] == approx(theirs[behind:])
+    key = told.split(":")[0]
+    assert fate_of(draft, key) == ("changed" if name == "constant" else "carried")
 
 
 def test_soup_and_torchtune(tmp_path: Path) -> None:

@@ -358,6 +358,14 @@ def test_what_does_not_go_together_is_told(sections: Json, said: str) -> None:
         Config.model_validate({"model": "tiny", "data": {"files": "x"}} | sections)
 
 
+def test_pairs_are_not_cut_in_silence_where_rows_are_to_be_split(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """A run of pairs with too_long split cut them; data check refused it."""
+    rows = [{"prompt": f"Join {at}", "chosen": f"amber-{at}", "rejected": f"no {at}"} for at in range(30)]
+    data = {"files": [str(write_rows(tmp_path / "rows.jsonl", rows))], "too_long": "split"}
+    done = holdfast("train", config_of(data=data, train={"objective": "dpo"}), "--run", tmp_path / "run")
+    assert done.returncode == 2 and "too_long split is for train.objective sft: dpo" in done.stderr, done.stderr
+
+
 def test_a_run_of_pairs_survives_a_kill_to_the_bit_and_tells_margins(config_of: Callable[..., Path], tmp_path: Path) -> None:
     rows = [{"prompt": f"Join {at}", "chosen": f"amber-{at}", "rejected": f"no {at}"} for at in range(30)]
     rows[4]["rejected"] = rows[4]["chosen"]

@@ -16,6 +16,7 @@ import yaml
 from conftest import holdfast, lines
 from holdfast.config.train import Until
 from holdfast.machine import clock
+from holdfast.run.sampling.step_table import learning_rate
 from holdfast.run.timeline import Entry, Settings
 from holdfast.trainer.loop.goals import Goals
 
@@ -32,11 +33,12 @@ def trained(config: Path, folder: Path, faults: list[dict[str, Any]]) -> dict[st
     return answer
 
 
-@pytest.mark.parametrize(("goal", "value"), [("loss", 5.9), ("tokens", 2000)])
+@pytest.mark.parametrize(("goal", "value", "adapter"), [("loss", 5.9, "lora"), ("tokens", 2000, "lora"), ("tokens", 2000, "adalora")])
 def test_a_killed_run_reaches_its_goal_at_the_same_step_with_the_same_bits(
-    config_of: Callable[..., Path], tmp_path: Path, goal: str, value: float
+    config_of: Callable[..., Path], tmp_path: Path, goal: str, value: float, adapter: str
 ) -> None:
-    config = config_of(train=LONG | {"until": {goal: value}})
+    """AdaLoRA's ranks fell by the length that the run was planned with, and in the next attempt by the one it was fitted to."""
+    config = config_of(train=LONG | {"until": {goal: value}}, adapter={"type": adapter})
     plain = trained(config, tmp_path / "plain", [])
     killed = trained(config, tmp_path / "killed", KILLS)
     assert plain["until"]["reached"] == killed["until"]["reached"] == goal
@@ -64,6 +66,31 @@ def test_a_run_that_has_reached_its_goal_is_extended_by_another_goal_alone(confi
     assert json.loads(done.stdout)["steps"] == 41 and json.loads(done.stdout)["until"]["reached"] is None
 
 
+@pytest.mark.parametrize("steps", [None, 40])
+def test_a_run_extended_by_more_tokens_has_its_schedule_end_with_them(
+    config_of: Callable[..., Path], tmp_path: Path, steps: int | None
+) -> None:
+    """Where tokens alone said the length it was refused; beside steps the rate was still high when the tokens were reached."""
+    config, run = config_of(train=LONG | {"steps": steps, "epochs": None, "until": {"tokens": 500}}), tmp_path / "run"
+    before = trained(config, run, [])["steps"]
+    done = holdfast("train", config, "train.until.tokens=1250", "--run", run, "--extend", "--json")
+    assert done.returncode == 0, done.stderr
+    answer, rows = json.loads(done.stdout), lines(run / "steps.jsonl")
+    assert answer["until"]["reached"] == "tokens" and before < answer["steps"] < 30
+    assert sum(row["tokens"] for row in rows) >= 1250 > sum(row["tokens"] for row in rows[:-1])
+    end = len(rows)
+    assert [row["lr"] for row in rows[before:]] == [learning_rate(step, end, 1e-2, "cosine", 0.03) for step in range(before + 1, end + 1)]
+
+
+def test_a_run_of_hours_is_extended_to_the_end_that_its_config_names(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """The length it began with was held to be its longest: it ended three steps behind there."""
+    config, run = config_of(train={"steps": 2, "until": {"hours": 100}}), tmp_path / "run"
+    assert trained(config, run, [])["steps"] == 2
+    done = holdfast("train", config, "train.steps=8", "--run", run, "--extend", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 8
+
+
 def test_a_run_without_a_goal_in_reach_ends_at_its_last_step(config_of: Callable[..., Path], tmp_path: Path) -> None:
     answer = trained(config_of(train={"steps": 4, "until": {"loss": 0.01, "hours": 5}}), tmp_path / "run", [])
     assert answer["steps"] == 4 and answer["until"]["reached"] is None
@@ -75,16 +102,18 @@ def test_a_goal_that_is_none_is_refused(config_of: Callable[..., Path]) -> None:
 
 
 class _Bench:
-    """A run of 1000 steps whose steps take as long as is said."""
+    """A run whose steps take as long as is said, planned with 1000 of them. Each row has 10 tokens."""
 
-    def __init__(self, tmp_path: Path, steps: int | None) -> None:
-        self.entries = [Entry(1, {"steps": 1000, "samples": 8000, "micro_batch_tokens": 1, "threads": 1})]
+    def __init__(self, tmp_path: Path, steps: int | None, planned: int = 1000) -> None:
+        self.entries = [Entry(1, {"steps": planned, "samples": 8 * planned, "micro_batch_tokens": 1, "threads": 1})]
         train = SimpleNamespace(steps=steps, epochs=None)
         self.rank = SimpleNamespace(first=True, exchange=lambda facts: [facts])
-        self.task = SimpleNamespace(data=SimpleNamespace(table=SimpleNamespace(batch=8)))
+        table = SimpleNamespace(batch=8, samples=lambda step, end, behind: np.arange(8))
+        self.task = SimpleNamespace(data=SimpleNamespace(table=table, sizes=np.full(8, 10)))
         run = SimpleNamespace(steps=lambda: iter(()), attempts=list)
         self.job = SimpleNamespace(run=run, number=1, orders={"started": 10.0}, settings=self.settings, amend=self.entries.append)
-        self.job.config, self.job.plan, self.job.event = SimpleNamespace(train=train), SimpleNamespace(steps=1000), lambda *_, **__: None
+        self.job.config, self.job.plan, self.job.event = SimpleNamespace(train=train), SimpleNamespace(steps=planned), lambda *_, **__: None
+        self.job.timeline = self.entries
 
     def settings(self, step: int) -> Settings:
         merged: dict[str, Any] = {}
@@ -92,14 +121,14 @@ class _Bench:
             merged |= entry.settings if entry.from_step <= step else {}
         return Settings.model_validate(merged)
 
-    def steps_of(self, hours: float, seconds: float) -> int:
+    def steps_of(self, seconds: float, **goals_wanted: Any) -> int:
         now = [10.0]
-        goals = Goals(self, Until(hours=hours), 0, lambda: now[0])  # type: ignore[arg-type]
+        goals = Goals(self, Until(**goals_wanted), 0, lambda: now[0])  # type: ignore[arg-type]
         step = 0
         while step < self.settings(step + 1).steps:
             step += 1
             now[0] += seconds
-            goals.look({"step": step, "loss": 1.0, "tokens": 10, "time": now[0], "attempt": 1})
+            goals.look({"step": step, "loss": 1.0, "tokens": 80, "time": now[0], "attempt": 1})
         return step
 
 
@@ -111,6 +140,19 @@ def test_a_schedule_is_fitted_to_hours_and_never_beyond_a_length_that_is_named(
     steps = bench.steps_of(hours=1.0, seconds=seconds)
     assert ends * 0.9 <= steps <= ends
     assert len(bench.entries) < 30, "not at every step"
+
+
+def test_a_run_of_hours_alone_whose_rows_make_two_steps_goes_on_for_hours(tmp_path: Path) -> None:
+    """It ended with them: of fewer than three steps nothing was fitted."""
+    assert 1700 <= _Bench(tmp_path, None, planned=2).steps_of(2.0, hours=1.0) <= 1800
+
+
+@pytest.mark.parametrize("planned", [50, 60, 1000])
+def test_a_schedule_made_for_tokens_is_never_fitted_to_hours_beyond_them(tmp_path: Path, planned: int) -> None:
+    """The rate was still at its peak when the tokens were reached. planned: one epoch of them, too."""
+    bench = _Bench(tmp_path, None, planned)
+    assert bench.steps_of(2.0, hours=1.0, tokens=80 * 60) == 60
+    assert {bench.settings(step).steps for step in range(1, 61)} == {60}
 
 
 def test_a_calendar_that_is_set_by_ten_years_is_no_time_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +171,9 @@ def test_of_steps_whose_rows_are_lost_tokens_count_and_no_loss_before_them(tmp_p
         [{"step": step, "loss": float(step), "tokens": 80, "time": 0.0, "attempt": 1} for step in (1, 2, 5, 6)]
     )
     bench.task.data = SimpleNamespace(
-        table=SimpleNamespace(batch=8, samples=lambda step, _: np.arange(8 * (step - 1), 8 * step)), sizes=np.full(80, 10)
+        table=SimpleNamespace(batch=8, samples=lambda step, _, behind: np.arange(8 * (step - 1), 8 * step) - behind), sizes=np.arange(80)
     )
+    bench.entries.append(Entry(4, {"behind": 3}, "extended"))
     goals = Goals(bench, Until(loss=1.0), 6, lambda: 0.0)  # type: ignore[arg-type]
-    assert goals.tokens == 6 * 80
+    assert goals.tokens == 4 * 80 + sum(range(16, 24)) + sum(range(21, 29))
     assert list(goals.losses) == [5.0, 6.0]

@@ -204,6 +204,7 @@ def _likely(one: tuple[str, Json], other: tuple[str, Json]) -> Iterable[Json]:
     speeds = a["tokens_per_second"], b["tokens_per_second"]
     if all(speeds) and abs(speeds[0] - speeds[1]) > _FASTER * max(speeds):
         of_speed = [key for key in what if _of_speed(key)] or _apart_in("settings", a, b)
+        of_speed = [key for key in of_speed if not _near(key, a, b)]
         cause = _one(of_speed) if of_speed else "other work on the machine, or cannot be told"
         told = (
             f"{_told(of_speed)}; other work on the machine is not ruled out"
@@ -295,6 +296,14 @@ OF_NO_SPEED = ("lr", "schedule", "warmup", "weight_decay", "beta1", "beta2", "ep
 def _of_speed(key: str) -> bool:
     known = key.startswith(("machine.", "settings.", "model", "train.")) or any(word in key for word in _SPEED_KEYS)
     return known and key.removeprefix("train.").split(".")[0] not in OF_NO_SPEED
+
+
+def _near(key: str, one: Json, other: Json) -> bool:
+    """Return whether a setting is a number in both runs and differs by less than the speeds do: it explains nothing of that size."""
+    part, _, name = key.partition(".")
+    values = [flat(facts["settings"]).get(name) for facts in (one, other)] if part == "settings" else []
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return len(numbers) == 2 and abs(numbers[0] - numbers[1]) <= _FASTER * max(map(abs, numbers))
 
 
 def _once(likely: list[Json]) -> list[Json]:

@@ -98,7 +98,7 @@ def beyond(by_reason: Json, limit: str) -> list[str]:
     if cut := by_reason.get("answer_cut", 0):
         told.append(
             f"{counted(cut, 'answer')} cut off at {limit}: how they end, and that they do, is not learned; "
-            "a higher limit, or data.too_long: reject or split"
+            "a higher limit, or data.too_long: reject, or split with sft"
         )
     if lost := by_reason.get("all_labels_masked", 0):
         told.append(f"{counted(lost, 'row')} rejected, because nothing that is learned lies within {limit}: a higher limit takes them")

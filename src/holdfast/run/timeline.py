@@ -12,6 +12,8 @@ from holdfast.base.errors import BLOCKED, DamagedFile, Stop
 from holdfast.base.files import append_line, read_lines
 from holdfast.config.settings import MEMORY_SETTINGS, PartialSettings, Settings, problems
 
+LENGTHENED = frozenset({"steps", "samples", "patience_from"})  # settings that the entry of an extension has together
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.units import counted
 from holdfast.experiments.compare import compared
 from holdfast.report.pages import write_page
 from holdfast.report.table_page import TableOf, in_words, table_page
@@ -15,7 +16,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.terminal.run_view import Terminal
 
 EXAMPLE = "holdfast compare runs/first runs/second"
-_SHOWN = 60
+_SHOWN = 80  # characters of a value: four losses, a hash
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,9 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         terminal.say(f"{one['what']}: {' | '.join(in_words(value)[:_SHOWN] for value in one['values'].values())}")
     for one in answer["likely"]:
         terminal.say(f"likely: {one['cause']} ({one['evidence']})")
+    if band := answer["band"]:
+        pairs = counted(band["pairs"], "pair")
+        terminal.say(f"by the seed alone: end losses up to {band['loss']:.4f} apart ({pairs} of runs that differ by train.seed alone)")
     for what in answer["unknown"]:
         terminal.say(f"not known: {what}")
     if not answer["differences"] and not (commands and answer["unknown"]):

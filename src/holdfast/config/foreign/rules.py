@@ -115,7 +115,18 @@ def schedule(value: Any, given: Given) -> KeyOutcome:
     return turned("train.schedule", "cosine", f"{value} is not here; cosine, linear and constant are")
 
 
+def _constant(given: Given) -> bool:
+    """Return whether the learning rate is transformers' `constant`, which has no warm-up; `constant_with_warmup` has one."""
+    return str(given.get("lr_scheduler_type")).rpartition(".")[2].lower() == "constant"
+
+
+def _no_warmup(value: Any) -> KeyOutcome:
+    return turned("train.warmup", 0.0, f"{value} counts for nothing beside the schedule constant there; constant_with_warmup has a warm-up")
+
+
 def warmup(value: Any, given: Given) -> KeyOutcome:
+    if number(value) and _constant(given):
+        return _no_warmup(value)
     if given.get("warmup_steps") and not given.get("_steps_told"):
         return left("warmup_steps counts, there and here", "train.warmup")
     return same("train.warmup", min(number(value), 0.999), "a share of all steps")
@@ -123,6 +134,8 @@ def warmup(value: Any, given: Given) -> KeyOutcome:
 
 def warmup_steps(value: Any, given: Given) -> KeyOutcome:
     amount = number(value)
+    if amount and _constant(given):
+        return _no_warmup(value)
     if amount == 0 and given.get("warmup_ratio"):
         return left("0: warmup_ratio counts", "train.warmup")
     return same("train.warmup", amount, "steps" if amount >= 1 else "a share of all steps")

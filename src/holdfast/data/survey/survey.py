@@ -27,9 +27,9 @@ from holdfast.data.templates.chat_template import worse_pieces
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.token_set.arrays import Array, pack, unpack
 from holdfast.data.tokens.codec import Codec, Fit
-from holdfast.data.tokens.shard import Block, Verdicts, as_lines, checksum, placed, readable, verdicts_of
+from holdfast.data.tokens.shard import Block, Verdicts, as_lines, checksum, judged_answers, placed, readable, verdicts_of
 from holdfast.data.tokens.taught import notes_of
-from holdfast.data.tokens.too_long import Changes, Sizes, fitted_sizes
+from holdfast.data.tokens.too_long import Changes, Sizes, fitted, fitted_sizes
 
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
@@ -136,11 +136,13 @@ def _sizes(example: Example, found: list[int | Fit | BadRow], codec: Codec, rule
     return Sizes((size,), size) if isinstance(size, int) and len(found) == 1 else fitted_sizes(example, found, codec, rules)
 
 
-def _of_both(example: Example, better: Sizes, codec: Codec, rules: Rules) -> Sizes:
+def _of_both(example: Example, written: RenderedRow, better: Sizes, codec: Codec, rules: Rules) -> Sizes:
     """Return the sizes of a pair, one row of two sequences, each of which has to fit. Raises BadRow as `judged_answers` does."""
     size = codec.measure([worse_pieces(example, codec.template)], rules)
     worse = _sizes(replace(example, messages=example.worse, worse=()), size, codec, rules)
     both = (better.lengths[0], worse.lengths[0])
+    if both[0] == both[1] < max(better.whole, worse.whole):  # both were cut there, maybe to the same tokens
+        judged_answers(example, fitted(example, codec.encode(written.sequences, rules), codec, rules), codec, rules)
     lengths = (sum(both),) if rules.wanted == "pairs" else both
     return better._replace(lengths=lengths, whole=max(better.whole, worse.whole), changes=better.changes or worse.changes)
 
@@ -172,20 +174,20 @@ def _fitting(
         own = sizes[at : at + len(written.sequences)]
         at += len(own)
         try:
-            fitted = _sizes(row.example, own, codec, rules)
+            size = _sizes(row.example, own, codec, rules)
             if row.layout == "preference":
-                fitted = _of_both(row.example, fitted, codec, rules)
+                size = _of_both(row.example, written, size, codec, rules)
         except BadRow as bad:
             rejects.append(Reject(row.source, bad.reason, bad.detail, row.raw))
             continue
         rows.append(row)
-        found.lengths += fitted.lengths
-        found.parts.append(len(fitted.lengths))
-        found.whole.append(fitted.whole)
-        found.changes.append(fitted.changes)
+        found.lengths += size.lengths
+        found.parts.append(len(size.lengths))
+        found.whole.append(size.whole)
+        found.changes.append(size.changes)
         found.written.append(written)
-        found.lost.append(fitted.lost)
-        found.torn.append(fitted.torn)
+        found.lost.append(size.lost)
+        found.torn.append(size.torn)
     return rows, found
 
 

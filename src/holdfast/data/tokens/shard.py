@@ -226,7 +226,8 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
 def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) -> Parts:
     """Join a pair to one row of two sequences, the worse one second; its tokens, and those of an answer marked bad, have WORSE added.
 
-    Raises BadRow where nothing of the worse answer is left, and where an answer counts less than whole.
+    Raises BadRow where nothing of the worse answer is left, where both were cut to the same tokens, and where an answer counts less than
+    whole.
     """
     (first,) = better.rows
     _refuse_shares(first)
@@ -237,6 +238,8 @@ def judged_answers(example: Example, better: Parts, codec: Codec, rules: Rules) 
     second = fitted(replace(example, messages=example.worse, worse=()), encoded, codec, rules)
     (other,) = second.rows
     _refuse_shares(other)
+    if (first.cut or other.cut) and first.ids == other.ids:
+        raise BadRow("answers_alike", f"chosen and rejected are the same answer up to max_tokens = {rules.max_tokens}")
     if rules.wanted == "marks":  # a pair is two marked answers
         bad = Tokens(other.ids, [flag + WORSE for flag in other.learned], other.cut)
         return better._replace(rows=(first, bad), changes=better.changes or second.changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
@@ -208,7 +209,9 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
     if run.committed() == now.steps:
         behind = now.steps * train.effective_batch - now.samples  # what its last step was too small by is drawn next
     rows = epoch_rows(new.data, run.plan().rows.train)
-    steps, samples = run_length(rows, train.effective_batch, train.epochs, train.steps, behind)
+    open_end = _open_end(old.train, train)
+    longer = now.steps + math.ceil(rows / train.effective_batch) if open_end else train.steps  # the trainer fits it to the goal
+    steps, samples = run_length(rows, train.effective_batch, train.epochs, longer, behind)
     if steps <= run.committed():
         raise Stop(USAGE, f"the run has {run.committed()} steps already, the config ends at {steps}", "raise train.steps or train.epochs")
     if steps < now.steps:
@@ -221,7 +224,8 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
         add_entry(run.timeline_file, Entry(run.committed() + 1, settings, reason))
         rates = _rate_jump(old.train, run.committed(), now.steps, steps, now.lr_factor)
         run.event("extended", steps=steps, before=now.steps, learning_rate=rates)
-        terminal.tell(f"extended from {now.steps:,} to {steps:,} steps; learning rate {rates}")
+        until = f" and then to train.until.{open_end}" if open_end else ""
+        terminal.tell(f"extended from {now.steps:,} to {steps:,} steps{until}; learning rate {rates}")
     run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
     for told in (run.summary_file, run.evaluation_file):  # of the end that is none any more
         told.unlink(missing_ok=True)
@@ -237,6 +241,14 @@ def _refuse_reached_goal(run: RunFolder, before: Until | None, now: Until | None
     if new >= old if goal == "loss" else new <= old:
         way = "lower" if goal == "loss" else "raise"
         raise Stop(USAGE, f"the run has reached its goal: {ended['reason']}", f"{way} train.until.{goal}, or take it out of the config")
+
+
+def _open_end(before: Train, now: Train) -> str:
+    """Return the changed goal that alone says how long a run is; empty where steps or epochs do, or nothing has changed."""
+    until = now.until
+    if until is None or until == before.until or now.steps is not None or now.epochs is not None:
+        return ""
+    return "tokens" if until.tokens is not None else "hours" if until.hours is not None else ""
 
 
 def _beside_length(changed: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.base.cache import cache_folder
-from holdfast.base.errors import BLOCKED, Stop
+from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, replacing, write_json
 from holdfast.base.wait import doing
 from holdfast.base_model.folder import ModelFacts
@@ -62,10 +62,13 @@ def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
 
 
 def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal, wanted: str = "") -> tuple[TokenSet, Json]:
-    """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop(1) when none can be trained on.
+    """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop when none can be trained on.
 
     wanted: the hash of a run that is to go on, which may be older than the groups of rows.
     """
+    if config.data.too_long == "split" and config.train.objective_kind.rows != "answers" and not wanted:
+        text = f"data.too_long split is for train.objective sft: {config.train.objective} looks at whole answers"
+        raise Stop(USAGE, text, "take data.too_long cut or reject")
     codec = codec_of(config, model.folder)
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     if limit < config.train.max_tokens:

@@ -14,7 +14,7 @@ from holdfast.config.train import Until
 from holdfast.machine import clock
 from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder
-from holdfast.run.timeline import Entry
+from holdfast.run.timeline import LENGTHENED, Entry
 from holdfast.trainer.step.training_state import TrainingState
 
 _WINDOW, _LEAST = 10, 3  # steps whose mean loss counts; before so many of them no loss is a goal reached
@@ -41,8 +41,7 @@ class Goals:
         self.before = seconds_before(training.job.run, training.job.number) if training.rank.first else 0.0
         self.began = (training.job.orders.get("started") or now()) if training.rank.first else 0.0
         self.times: deque[tuple[int, float]] = deque(maxlen=_TIMED)
-        if step == 0 and until.tokens is not None:
-            self._fit_to_tokens(until.tokens)
+        self._fit_before(step)
 
     def _take_committed(self, step: int) -> None:
         """Count the steps up to `step`. Of one whose row a power cut took, the tokens are known by its rows; no loss before it counts."""
@@ -51,8 +50,8 @@ class Goals:
         lost = [number for number in range(1, step + 1) if number not in rows]
         if lost:
             table, sizes = self.training.task.data.table, self.training.task.data.sizes
-            numbers = (table.samples(number, self.training.job.settings(number).samples) for number in lost)
-            self.tokens += sum(int(sizes[samples].sum()) for samples in numbers)
+            of = ((number, self.training.job.settings(number)) for number in lost)
+            self.tokens += sum(int(sizes[table.samples(number, then.samples, then.behind)].sum()) for number, then in of)
         behind = (row["loss"] for number, row in rows.items() if number > max(lost, default=0))
         self.losses.extend(loss for loss in behind if loss is not None)
 
@@ -103,8 +102,8 @@ class Goals:
         pace = (now - began) / (last - first)
         planned = self.training.job.settings(step + 1).steps
         fits = step + max(0, int((3600 * self.until.hours - seconds) / max(pace, 1e-6)))
-        if not self._free:
-            fits = min(fits, self._configured_steps())
+        if not self._free or self.until.tokens is not None:
+            fits = min(fits, self._longest())
         if abs(fits - planned) <= max(1.0, _SLACK * max(planned - step, 0)):
             return {}
         reason = f"{pace:.3g} s a step leave {fits - step:,} steps of the {self.until.hours:g} hours"
@@ -116,9 +115,20 @@ class Goals:
         train = self.training.job.config.train
         return train.steps is None and train.epochs is None
 
-    def _configured_steps(self) -> int:
-        """Return the number of steps without goals."""
-        return max(1, self.training.job.plan.steps)
+    def _extension(self) -> Entry | None:
+        """Return the entry that extended the run, while its length is the newest."""
+        entry = next((entry for entry in reversed(self.training.job.timeline) if "steps" in entry.settings), None)
+        return entry if entry is not None and entry.settings.keys() >= LENGTHENED else None
+
+    def _longest(self) -> int:
+        """Return the number of steps by everything but hours: what holds the tokens wanted, the newest extension, or the plan."""
+        job = self.training.job
+        told = (
+            entry.settings["steps"]
+            for entry in reversed(job.timeline)
+            if entry.settings.keys() >= LENGTHENED or ("steps" in entry.settings and entry.reason.startswith("train.until.tokens"))
+        )
+        return max(1, next(told, job.plan.steps))
 
     def _length(self, steps: int, from_step: int) -> PartialSettings:
         """Return the settings of a run of `steps` steps."""
@@ -126,16 +136,37 @@ class Goals:
         samples = steps * self.training.task.data.table.batch - settings.behind
         return {"steps": steps, "samples": min(samples, settings.samples) if steps <= settings.steps else samples}
 
-    def _fit_to_tokens(self, wanted: int) -> None:
-        """Give a run that has not begun the steps that hold the tokens wanted: their number follows from the order of the rows alone."""
+    def _fit_before(self, step: int) -> None:
+        """Fit the length of a run that stands at `step` before anything is trained of it, or of what it was extended by."""
+        job, extension = self.training.job, self._extension()
+        begins = extension.from_step if extension else 1
+        fitted = self._decide_length(step, begins) if self.training.rank.first and begins > step else {}
+        if fitted := self.training.rank.exchange(fitted)[0]:
+            job.amend(Entry(begins, self._length(fitted["steps"], begins), fitted["reason"]))
+            job.event("length_fitted", steps=fitted["steps"], reason=fitted["told"])
+
+    def _decide_length(self, step: int, begins: int) -> Json:
+        """Return the length, from step `begins` on, of a run that stands at `step`, as {steps, reason, told}; empty where it stays."""
+        planned = self.training.job.settings(begins).steps
+        if self.until.tokens is not None:
+            steps, total = self._hold_tokens(self.until.tokens, step, begins)
+            reason = f"train.until.tokens {self.until.tokens:,}"
+            told = f"{total:,} tokens in {steps:,} steps; train.until.tokens is {self.until.tokens:,}"
+            return {"steps": max(steps, begins), "reason": reason, "told": told} if steps != planned else {}
+        if self.until.hours is not None and self._free and planned - begins + 1 < _TIMED:
+            reason = f"train.until.hours {self.until.hours:g}: the first {_TIMED} steps tell how many there will be"
+            return {"steps": begins - 1 + _TIMED, "reason": reason, "told": reason}
+        return {}
+
+    def _hold_tokens(self, wanted: int, step: int, begins: int) -> tuple[int, int]:
+        """Return (steps, their tokens) of a run that stands at `step` and holds the tokens wanted: by the order of the rows alone."""
         job, table, sizes = self.training.job, self.training.task.data.table, self.training.task.data.sizes
-        planned, total, step = job.settings(1).steps, 0, 0
-        while total < wanted and (self._free or step < planned):
+        planned, total = job.settings(begins), self.tokens
+        while total < wanted and (self._free or step < planned.steps):
             step += 1
-            total += int(sizes[table.samples(step, max(job.settings(1).samples, step * table.batch))].sum())
-        if step != planned:
-            job.amend(Entry(1, self._length(step, 1), f"train.until.tokens {wanted:,}"))
-            job.event("length_fitted", steps=step, reason=f"{total:,} tokens in {step:,} steps; train.until.tokens is {wanted:,}")
+            behind = (planned if step >= begins else job.settings(step)).behind
+            total += int(sizes[table.samples(step, max(planned.samples, step * table.batch - behind), behind)].sum())
+        return step, total
 
 
 def goals_of(training: TrainingState, step: int) -> Goals | NoGoal:

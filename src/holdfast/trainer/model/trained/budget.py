@@ -18,6 +18,12 @@ from holdfast.trainer.protocol.step_hooks import StepHooks
 _NAME = "default"
 
 
+def stages(steps: int) -> dict[str, int]:
+    """Return when the ranks of a run of `steps` steps begin to fall, how often, and how long they rest at its end: PEFT's keys."""
+    begin, rest = steps // 10, steps * 3 // 10
+    return {"tinit": begin, "tfinal": rest, "deltaT": max(1, steps // 100), "total_step": max(steps, begin + rest + 1)}
+
+
 class RankBudget(StepHooks):
     """Adds the orthogonality term to the gradients, follows importances, and silences singular values beyond the budget."""
 
@@ -58,7 +64,8 @@ class RankBudget(StepHooks):
 
     @torch.no_grad()
     def after(self, step: int, steps: int) -> None:
-        self.allocator.set_total_step(max(steps, self.config.tinit + self.config.tfinal + 1))
+        for name, value in stages(steps).items():  # a run's length may have changed since the model was built
+            setattr(self.allocator.peft_config, name, value)
         last = self.config.total_step - self.config.tfinal
         budget, due = self.allocator.budget_schedule(step)
         if (due and step < last) or step == last:

@@ -17,7 +17,7 @@ from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import FROM_WEIGHTS
 from holdfast.config.config import Config
 from holdfast.trainer.common.refuse import Refusal
-from holdfast.trainer.model.trained.budget import RankBudget
+from holdfast.trainer.model.trained.budget import RankBudget, stages
 from holdfast.trainer.protocol.step_hooks import StepHooks
 
 _INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}
@@ -59,7 +59,6 @@ def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
 
 def _adalora(config: Config, _model: Any, steps: int) -> PeftConfig:
     adapter = config.adapter
-    warm, last = steps // 10, steps * 3 // 10
     return AdaLoraConfig(
         task_type="CAUSAL_LM",
         init_r=adapter.r,
@@ -68,10 +67,7 @@ def _adalora(config: Config, _model: Any, steps: int) -> PeftConfig:
         lora_dropout=adapter.dropout,
         target_modules=adapter.targets,
         modules_to_save=_modules_to_save(adapter),
-        tinit=warm,
-        tfinal=last,
-        deltaT=max(1, steps // 100),
-        total_step=max(steps, warm + last + 1),
+        **stages(steps),
     )
 
 
