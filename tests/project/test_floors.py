@@ -31,8 +31,7 @@ FLOORS = (  # a room imports those of the floors above it in this list, never on
     {"data", "checkup", "diagnosis"},
     {"experiments", "planning", "export"},
     {"report", "tables", "verify", "new_config"},
-    {"terminal", "serve", "trainer"},  # trainer is launched; only itself imports it
-    {"supervision"},
+    {"terminal", "serve", "trainer", "supervision"},  # trainer is launched; only itself imports it. supervision tells an audience
     {"watch", "learn"},
     {"api", "cli"},  # what Python and a shell call
     {"__init__", "__main__"},  # __init__ imports the api when it is asked for

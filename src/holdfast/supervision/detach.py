@@ -14,25 +14,26 @@ from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, DONE, INTERRUPTED, Stop
 from holdfast.base.files import Json
 from holdfast.base.signal_names import killed_by
+from holdfast.report.audience import RunAudience
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
+from holdfast.run.supervisor_log import supervisor_log
 from holdfast.supervision.evidence import tail
 from holdfast.supervision.preparation.lock import HELD_LOCK
 from holdfast.supervision.runs import entry
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.standing import look
-from holdfast.terminal.run_view import Terminal, supervisor_log
 
 _POLL_S = 0.1
 _FAREWELL = re.compile(r"^holdfast: ", re.M)
 
 
-def detach(run: RunFolder, lock: int, arguments: list[str], terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
+def detach(run: RunFolder, lock: int, arguments: list[str], audience: RunAudience, stop: StopSignals) -> tuple[int, Json]:
     """Start `holdfast train` with `arguments` on its own, with the run's `lock`; the run's entry in `status` once a new step is committed.
 
     Raises Stop with the exit code and the words of a supervisor that ended before.
     """
-    terminal.fall_back_on(None)  # the log is the other's now
+    audience.fall_back_on(None)  # the log is the other's now
     before = run.committed()
     descriptor = supervisor_log(run.supervisor_log, shlex.join(["holdfast", *arguments]))
     command = module_command("holdfast", *arguments)
@@ -45,22 +46,22 @@ def detach(run: RunFolder, lock: int, arguments: list[str], terminal: Terminal, 
         name = shown(run.path)
         stop.standing = f"process {child.pid} goes on with the run in the background; stop it: holdfast stop {name}"
         while child.poll() is None and run.committed() == before:
-            _pass_on(said, terminal)
+            _pass_on(said, audience)
             time.sleep(_POLL_S)
-        _pass_on(said, terminal)
+        _pass_on(said, audience)
     if child.returncode is not None:
         return _ended_early(run, child.returncode)
-    terminal.say(f"under way: step {run.committed()} is done; process {child.pid} on {platform.node()} supervises it")
-    terminal.say(f"  follow    holdfast attach {name}\n  status    holdfast status {name}\n  stop      holdfast stop {name}")
-    terminal.say(f"  its log   {shown(run.supervisor_log)}")
+    audience.say(f"under way: step {run.committed()} is done; process {child.pid} on {platform.node()} supervises it")
+    audience.say(f"  follow    holdfast attach {name}\n  status    holdfast status {name}\n  stop      holdfast stop {name}")
+    audience.say(f"  its log   {shown(run.supervisor_log)}")
     return DONE, entry(look(run))
 
 
-def _pass_on(said: BinaryIO, terminal: Terminal) -> None:
+def _pass_on(said: BinaryIO, audience: RunAudience) -> None:
     """Show what the supervisor wrote to its log since the last look; its own last words are left to the error it ended with."""
     text = said.read().decode(errors="replace")
     if text := _FAREWELL.split(text)[0].rstrip("\n"):
-        terminal.say(text)
+        audience.say(text)
 
 
 def _ended_early(run: RunFolder, code: int) -> tuple[int, Json]:

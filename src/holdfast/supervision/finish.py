@@ -28,6 +28,7 @@ from holdfast.processes.ending import Stuck, end
 from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.writer import persist_newest
+from holdfast.report.audience import RunAudience
 from holdfast.report.run.report import write_report
 from holdfast.report.summarise import of_steps, summarise
 from holdfast.report.words import words_of
@@ -43,18 +44,17 @@ from holdfast.supervision.launch import child_environment, trainer_launch
 from holdfast.supervision.preparation.types import preparation_of
 from holdfast.supervision.publish import publish_artifact
 from holdfast.supervision.records import journals_of
-from holdfast.terminal.run_view import Terminal
 
 _POLL_S = 0.05
 _LEAVING_S = 5.0
 
 
-def finish(run: RunFolder, config: Config, places: list[Path], terminal: Terminal, stop: Callable[[], bool]) -> Json:
+def finish(run: RunFolder, config: Config, places: list[Path], audience: RunAudience, stop: Callable[[], bool]) -> Json:
     """Publish the final checkpoint as the artifact, load it afresh, write summary and report. May be called again at any time.
 
     Raises KeyboardInterrupt when `stop` asks for it meanwhile; the run then counts as interrupted, and its evaluation is still to come.
     """
-    keep_newest(run, places, config, terminal.tell)
+    keep_newest(run, places, config, audience.tell)
     newest, passed_over = newest_valid(run)
     if newest is None or newest.step != run.committed() or not is_over(run):
         state = f"step {newest.step}" if newest else "nothing"
@@ -62,23 +62,23 @@ def finish(run: RunFolder, config: Config, places: list[Path], terminal: Termina
         text += "".join(f"; {one['checkpoint']}: {one['reason']}" for one in passed_over[:1])
         _close(run)
         raise Stop(GAVE_UP, text, "check the disk; rerun the same command to train the missing steps again")
-    artifact = _chosen(run, config, newest, terminal)
+    artifact = _chosen(run, config, newest, audience)
     artifact = replace(artifact, artifact_sha256=publish_artifact(run, artifact, _folder_of(config.model)))
     began = time.monotonic()
     try:
-        _evaluate(run, config, terminal, stop)
+        _evaluate(run, config, audience, stop)
     finally:
         run.event("final_evaluation_ended", seconds=round(time.monotonic() - began, 3))
     summary = write_summary(run, "finished", None, artifact)
     run.event("finished", steps=summary["steps"], artifact_step=artifact.step, artifact_sha256=artifact.artifact_sha256)
-    remember(run, config, summary, terminal.say)
+    remember(run, config, summary, audience.say)
     _close(run)
     for place in [file for first in places for file in (first, *first.parent.glob(f"{first.stem}.rank*"))]:
         try:
             place.unlink(missing_ok=True)
         except OSError as error:  # a read-only /dev/shm, or another user's file of that name
             run.event("snapshot_file_left", file=str(place), reason=error.strerror)
-    terminal.summary(summary, run)
+    audience.summary(summary, run)
     return summary
 
 
@@ -87,7 +87,7 @@ def _close(run: RunFolder) -> None:
     close(run.attempt(run.attempts()[-1]), {"ending": {"kind": "finished"}})
 
 
-def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Terminal) -> Checkpoint:
+def _chosen(run: RunFolder, config: Config, newest: Checkpoint, audience: RunAudience) -> Checkpoint:
     """Choose the checkpoint of the artifact: the best by held-out loss where such losses are known and wanted, else the newest."""
     rows = read_evaluations(run) if config.evaluate.every and config.evaluate.keep_best else []
     ranked = sorted((row for row in rows if row["loss"] is not None), key=lambda row: (row["loss"], row["step"]))
@@ -98,7 +98,7 @@ def _chosen(run: RunFolder, config: Config, newest: Checkpoint, terminal: Termin
     for entry in lost[:1]:
         run.event("best_checkpoint_lost", **entry, instead=found.step)
         what = words_of(config).artifact
-        terminal.tell(f"the best state, {entry['checkpoint']}, is lost: {entry['reason']}; the {what} is that of step {found.step}")
+        audience.tell(f"the best state, {entry['checkpoint']}, is lost: {entry['reason']}; the {what} is that of step {found.step}")
     return found
 
 
@@ -141,7 +141,7 @@ def _folder_of(model: str) -> Path | None:
         return None
 
 
-def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable[[], bool]) -> None:
+def _evaluate(run: RunFolder, config: Config, audience: RunAudience, stop: Callable[[], bool]) -> None:
     """Measure held-out loss of base and tuned model, by plain PEFT in a child process; a failure is told and leaves them unknown.
 
     A GPU that is gone is waited for, as in training; one that was killed is started once more, and a hang is ended. Raises Stop where it
@@ -150,16 +150,16 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
     run.evaluation_file.unlink(missing_ok=True)
     rows = run.plan().rows.held_out
     on = f"on {counted(rows, 'held-out row')}" if rows else "(no row is held out, so no loss is measured)"
-    terminal.say(f"evaluating: {words_of(config).loaded} {on}")
+    audience.say(f"evaluating: {words_of(config).loaded} {on}")
     log = run.path / "evaluation.log"
 
     def ask() -> int | str:
-        return _ask(run, config, log, terminal, stop)
+        return _ask(run, config, log, audience, stop)
 
-    ended = Pauses(run, terminal.tell).until_found(ask, exit_code("device_gone"), "the evaluation found no GPU", stop)
+    ended = Pauses(run, audience.tell).until_found(ask, exit_code("device_gone"), "the evaluation found no GPU", stop)
     if _killed(run, ended):
         run.event("evaluation_killed", code=ended, log=str(log))
-        terminal.tell(f"the evaluation was killed (exit code {ended}); it begins once more")
+        audience.tell(f"the evaluation was killed (exit code {ended}); it begins once more")
         ended = ask()
     if ended == exit_code("device_gone") and stop():
         raise _interrupted(run)
@@ -167,7 +167,7 @@ def _evaluate(run: RunFolder, config: Config, terminal: Terminal, stop: Callable
         reason = ended if isinstance(ended, str) else f"exit code {ended}"
         code = None if isinstance(ended, str) else ended
         run.event("evaluation_failed", code=code, reason=reason, log=str(log))
-        terminal.tell(f"the evaluation failed ({reason}); its log: {log}")
+        audience.tell(f"the evaluation failed ({reason}); its log: {log}")
 
 
 def _killed(run: RunFolder, ended: int | str) -> bool:
@@ -175,11 +175,11 @@ def _killed(run: RunFolder, ended: int | str) -> bool:
     return isinstance(ended, int) and ended < 0 and not run.evaluation_file.exists()
 
 
-def _ask(run: RunFolder, config: Config, log: Path, terminal: Terminal, stop: Callable[[], bool]) -> int | str:
+def _ask(run: RunFolder, config: Config, log: Path, audience: RunAudience, stop: Callable[[], bool]) -> int | str:
     """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
     asked = rows_asked(config, run.plan().rows.held_out)
     timeout = HangTimeout(config.run.hang_s)
-    with open_log(log, anew=True) as output, terminal.counting("evaluating", asked) as show, _pipe() as (listen, tell):
+    with open_log(log, anew=True) as output, audience.counting("evaluating", asked) as show, _pipe() as (listen, tell):
         child = _start_evaluation(run, output, tell)
         try:
             while (code := child.poll()) is None:

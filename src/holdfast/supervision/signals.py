@@ -11,9 +11,9 @@ import time
 
 from holdfast.base.errors import INTERRUPTED
 from holdfast.data.workers.interrupts import Interrupts
+from holdfast.processes import sigterm
 from holdfast.processes.tree import below
-from holdfast.terminal import sigterm
-from holdfast.terminal.run_view import Terminal
+from holdfast.report.audience import RunAudience
 
 _PATIENCE_S = 3.0  # for a call into a library to come back
 
@@ -78,12 +78,12 @@ class StopSignals:
         """True if the user wants to stop."""
         return self.asked > 0
 
-    def outlive_terminal(self, terminal: Terminal) -> None:
+    def outlive_terminal(self, audience: RunAudience) -> None:
         """Ignore a closed terminal (SIGHUP) from now on: it costs nothing but the terminal. Under nohup the signal stays ignored."""
 
         def leave(*_: object) -> None:
             self.listening = False
-            terminal.leave()
+            audience.leave()
 
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             signal.signal(signal.SIGHUP, leave)

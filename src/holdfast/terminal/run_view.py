@@ -21,7 +21,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from holdfast.base.files import Json, Tail, last_line
 from holdfast.base.inert import brief, hanging, inert
-from holdfast.base.safe_open import log_descriptor
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
 from holdfast.planning.time_left import HeldOutWork, judged, time_left
@@ -31,20 +30,13 @@ from holdfast.report.summary_lines import next_command, summary_lines
 from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Seconds
+from holdfast.run.supervisor_log import supervisor_log
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.run.types import FULL_DISK_BYTES
 from holdfast.terminal.progress_line import ProgressWords, live_line
 
 _LOOK_EVERY_S = 0.2
 _PLAIN_LINE_EVERY_S = 15.0
-
-
-def supervisor_log(log: Path, why: str) -> int:
-    """Open a supervisor's log at its end, with a line that says since when and why it is written; a descriptor."""
-    descriptor = log_descriptor(log)
-    with contextlib.suppress(OSError):  # a full disk
-        os.write(descriptor, f"--- {time.strftime('%F %T')} {why}\n".encode())
-    return descriptor
 
 
 class _Console(Console):

@@ -19,6 +19,7 @@ from holdfast.machine.gpus import read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
 from holdfast.processes.attempt import Attempt
+from holdfast.report.audience import OutputViewer, RunAudience
 from holdfast.report.run.report import write_report
 from holdfast.report.words import shown
 from holdfast.run.command import Command
@@ -38,8 +39,6 @@ from holdfast.supervision.moved import anchored
 from holdfast.supervision.remote.elsewhere import sending
 from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import RunResult, View
-from holdfast.terminal.echo import Echo
-from holdfast.terminal.run_view import Terminal
 
 _KEPT_THERE = 2
 
@@ -47,8 +46,8 @@ _KEPT_THERE = 2
 def run_command(
     run: RunFolder,
     command: Command,
-    terminal: Terminal,
-    echo: Echo,
+    audience: RunAudience,
+    echo: OutputViewer,
     stop: StopSignals,
     notify: Notify | None = None,
     beside: RunFolder | None = None,
@@ -62,7 +61,7 @@ def run_command(
         write_json(run.machine_file, read_system(place, run.path) | {"gpus": read_gpus(place, {})})
     if command.to and not (run.path / "run.json").exists():
         run.write_id(uuid.uuid4().hex)
-    run.heal_journals(terminal.tell)
+    run.heal_journals(audience.tell)
     run.summary_file.unlink(missing_ok=True)
     sweep_snapshots()
 
@@ -82,7 +81,7 @@ def run_command(
 
     def tell(text: str) -> None:
         echo.drain()
-        terminal.tell(text)
+        audience.tell(text)
         with contextlib.suppress(FileNotFoundError):  # the run folder was removed
             folder.append(run.path / "told.jsonl", {"time": round(clock.now(), 3), "text": text})
 
@@ -90,7 +89,7 @@ def run_command(
     stop.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while its command was supervised", "run it again")
     with (
-        anchored(run.path, terminal.tell) as anchor,
+        anchored(run.path, audience.tell) as anchor,
         supervised(run, tell, removed, partial(_full_disk, run)) as folder,
         attended(folder, command.hang_s, tell),
         sampled(run),
@@ -101,7 +100,7 @@ def run_command(
         try:
             outcome = anchor.going_on(user.to_its_end)
         except FolderGone as gone:
-            return _without_folder(run, gone.code, stop.wish() > 0, terminal.tell)
+            return _without_folder(run, gone.code, stop.wish() > 0, audience.tell)
         except Exception as error:
             if isinstance(error, Stop) or (isinstance(error, OSError) and file_error(error)):
                 user.end()  # the run folder cannot be read or written
@@ -112,7 +111,7 @@ def run_command(
             user.standby.discard()
             user.states.release()
         echo.drain()
-        return _conclude(user, outcome, terminal, beside)
+        return _conclude(user, outcome, audience, beside)
 
 
 def _without_folder(run: RunFolder, code: int | None, stopped: bool, tell: Callable[[str], None]) -> tuple[int, Json]:
@@ -132,7 +131,7 @@ def _full_disk(run: RunFolder, why: str) -> tuple[str, None]:
     return f"{why}: the command {ended}, and that cannot be written down", None
 
 
-def _conclude(user: CommandRun, outcome: RunResult, terminal: Terminal, beside: RunFolder | None) -> tuple[int, Json]:
+def _conclude(user: CommandRun, outcome: RunResult, audience: RunAudience, beside: RunFolder | None) -> tuple[int, Json]:
     run, command, move, after = user.run, user.command, outcome.move, user.after if outcome.done else None
     doubt = user.states.doubt() if outcome.done else ""
     status = "gave_up" if move else "finished" if outcome.done else "interrupted"
@@ -141,39 +140,39 @@ def _conclude(user: CommandRun, outcome: RunResult, terminal: Terminal, beside: 
     compared = compare(run, beside) if beside is not None else None
     summary = write_summary(user, status, reason, outcome.ending.code, doubt, after, compared)
     if compared is not None:
-        (terminal.tell if compared["departs"] else terminal.say)(compared["says"])
+        (audience.tell if compared["departs"] else audience.say)(compared["says"])
     if outcome.done:
         run.event("finished", step=summary["steps"])
         if doubt:
             run.event("checkpoint_doubted", reason=doubt)
-        (terminal.tell if summary["doubt"] not in (None, UNSEEN) else terminal.say)(well(summary, user.command.place is not None))
-        _report(run, terminal)
+        (audience.tell if summary["doubt"] not in (None, UNSEEN) else audience.say)(well(summary, user.command.place is not None))
+        _report(run, audience)
         return DONE, summary
     if move is None:
         run.event("interrupted", step=summary["steps"])
         at = f"after step {summary['steps']}" if summary["steps"] else "before any step was seen"
-        terminal.tell(f"stopped {at}; {rerun(summary['nothing_saved'], command)}")
-        _report(run, terminal)
+        audience.tell(f"stopped {at}; {rerun(summary['nothing_saved'], command)}")
+        _report(run, audience)
         return INTERRUPTED, summary
     run.event("gave_up", step=summary["steps"], reason=move.reason)
     if outcome.ending.kind == "refused":
-        _report(run, terminal)
+        _report(run, audience)
         raise Stop(BLOCKED, move.reason, "fix that, then rerun the same command", summary)
     lines = post_mortem(run, command, outcome, summary)
     write_bytes(run.path / "post-mortem.md", "\n".join(lines).encode() + b"\n")
-    _report(run, terminal)
+    _report(run, audience)
     raise Stop(GAVE_UP, "\n".join([f"gave up: {move.reason}", *(f"  {line}" for line in lines[2:])]), "", summary)
 
 
-def _report(run: RunFolder, terminal: Terminal) -> None:
+def _report(run: RunFolder, audience: RunAudience) -> None:
     """Write the page of the run and say where it is; a run is no worse for a disk that has no room for it."""
     page = run.path / "report.html"
     try:
         write_report(run, page)
     except OSError as error:
-        terminal.tell(f"the report could not be written ({error.strerror}); holdfast report {shown(run.path)} makes it later")
+        audience.tell(f"the report could not be written ({error.strerror}); holdfast report {shown(run.path)} makes it later")
     else:
-        terminal.say(f"report: {shown(page)}")
+        audience.say(f"report: {shown(page)}")
 
 
 def finished_before(run: RunFolder) -> Json | None:

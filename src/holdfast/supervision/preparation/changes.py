@@ -6,13 +6,13 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import read_json
 from holdfast.base.locks import taken
 from holdfast.config.config import Config
+from holdfast.report.audience import Audience
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder, differences
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.memory_places import memory_places
 from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.supervision.preparation.needs import refuse_no_held_out
-from holdfast.terminal.run_view import Terminal
 
 _AT_A_START = (  # a trainer takes them up when it starts; not evaluate.rows, because losses of other rows cannot be compared
     *("train.lr:", "evaluate.every:", "evaluate.patience:", "evaluate.min_delta:", "evaluate.keep_best:"),
@@ -25,7 +25,7 @@ _FREE = (
 _OF_LENGTH = ("train.steps:", "train.epochs:")
 
 
-def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal) -> Config:
+def take_up_changes(run: RunFolder, old: Config, new: Config, audience: Audience) -> Config:
     """Return the config to compare `new` with: the run's, with those changes of `new` that may be made while it is unfinished.
 
     They are on record and told. The learning rate changes from the next step on, on the timeline; RUN/config.yaml keeps
@@ -53,7 +53,7 @@ def take_up_changes(run: RunFolder, old: Config, new: Config, terminal: Terminal
     kept = {"evaluate": new.evaluate, "save": new.save.model_copy(update=places)}
     run.write_config(old.model_copy(update=kept))
     run.event("config_changed", changes=changes)
-    terminal.tell(f"from here on: {'; '.join(changes)}")
+    audience.tell(f"from here on: {'; '.join(changes)}")
     return now.model_copy(update=kept | {"train": now.train.model_copy(update={"lr": new.train.lr})})
 
 

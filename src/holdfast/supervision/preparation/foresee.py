@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.types import Foreseen
-from holdfast.terminal.run_view import Terminal
 
 _LOOKED_AT = 20  # rows of each file
 _ALL_ROWS = 16 << 20  # bytes of files that are read whole: seconds
@@ -57,11 +57,10 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     return Foreseen(plan, [_told(plan, model, limit), *_code(model), *_as_loaded(config, model), *findings], config)
 
 
-class _Heard(Terminal):
-    """A terminal that keeps what a person is warned of, and shows nothing."""
+class _Heard:
+    """An audience that keeps what a person is warned of, and shows nothing."""
 
     def __init__(self) -> None:
-        super().__init__(to_stderr=True, quiet=True)
         self.warnings: list[str] = []
 
     def say(self, text: str) -> None:
@@ -70,6 +69,10 @@ class _Heard(Terminal):
     def tell(self, text: str) -> None:
         """Keep a warning."""
         self.warnings.append(text)
+
+    def counting(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Count nothing."""
+        return nullcontext(lambda new: None)
 
 
 def _as_trained(config: Config, model: ModelFacts) -> Iterator[Finding]:

@@ -7,11 +7,11 @@ from holdfast.base.units import listed
 from holdfast.machine.differences import libraries
 from holdfast.machine.read import read_packages
 from holdfast.machine.torch_build import read_torch
+from holdfast.report.audience import Audience
 from holdfast.run.folder import RunFolder
-from holdfast.terminal.run_view import Terminal
 
 
-def tell_of_libraries(run: RunFolder, terminal: Terminal) -> None:
+def tell_of_libraries(run: RunFolder, audience: Audience) -> None:
     """Tell once which libraries are of another version than the run had so far, and put it on record: its next trainer proves them.
 
     From then on the run's machine file has the new versions.
@@ -31,7 +31,7 @@ def tell_of_libraries(run: RunFolder, terminal: Terminal) -> None:
         began = versions | began
     run.event("libraries_changed", step=run.committed(), **facts)
     first, then = (listed([f"{name} {of[name]}" for name in changed]) for of in (began, after))
-    terminal.tell(f"{run.path} began with {first}, goes on with {then}: bits may differ; fast paths are tried again before the next step")
+    audience.tell(f"{run.path} began with {first}, goes on with {then}: bits may differ; fast paths are tried again before the next step")
     write_json(run.machine_file, machine | {part: _object(machine.get(part)) | _object(now[part]) for part in ("torch", "packages")})
 
 

@@ -11,8 +11,8 @@ from holdfast.base_model.packed import packed_as
 from holdfast.config.config import Config
 from holdfast.planning.memory.trained_size import what_learns
 from holdfast.planning.serving_limits import limits
+from holdfast.report.audience import Audience
 from holdfast.run.plan import Plan
-from holdfast.terminal.run_view import Terminal
 
 
 def refuse_what_is_missing(config: Config, model: ModelFacts) -> None:
@@ -34,8 +34,8 @@ def refuse_no_held_out(config: Config, rows: int) -> None:
         raise Stop(BLOCKED, message, "set data.held_out or data.held_out_files, or leave evaluate.every out")
 
 
-def tell_what_learns(config: Config, model: ModelFacts, plan: Plan, terminal: Terminal) -> None:
+def tell_what_learns(config: Config, model: ModelFacts, plan: Plan, audience: Audience) -> None:
     """Say which parts of the model learn, and who will not be able to serve what is about to be trained."""
-    terminal.say(what_learns(plan, config, model))
+    audience.say(what_learns(plan, config, model))
     for line in limits(config, model):
-        terminal.say(f"note: {line}")
+        audience.say(f"note: {line}")

@@ -8,13 +8,13 @@ from holdfast.base.tasks import kind_of
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import load_tokens, split, step_table
 from holdfast.planning.side_by_side import StepSize, side_by_side
+from holdfast.report.audience import Audience
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan
 from holdfast.run.timeline import Entry, add_entry, settings_in
-from holdfast.terminal.run_view import Terminal
 
 
-def choose_parts(run: RunFolder, config: Config, plan: RunPlan, terminal: Terminal) -> None:
+def choose_parts(run: RunFolder, config: Config, plan: RunPlan, audience: Audience) -> None:
     """Put on the timeline of a new run of one rank that parts of its steps are computed at the same time, where they are."""
     settings = settings_in(run.timeline_file)
     if not kind_of(config).base_model or (settings.device != "cpu" and not isinstance(config.train.parts_at_once, int)):
@@ -30,4 +30,4 @@ def choose_parts(run: RunFolder, config: Config, plan: RunPlan, terminal: Termin
         run.event("setting_changed", what=reason)
     elif reason:
         run.event("parts_one_by_one", says=reason)
-        terminal.say(f"holdfast: {reason}")
+        audience.say(f"holdfast: {reason}")

@@ -27,6 +27,7 @@ from holdfast.planning.ladder import ladder_entry
 from holdfast.planning.plan import settings_of
 from holdfast.planning.ranks import ranks_on
 from holdfast.processes.rank_info import rank_info_of
+from holdfast.report.audience import Audience
 from holdfast.report.words import between, shown
 from holdfast.run.base_model import follow_pinned, refuse_changed, take_model_elsewhere, take_repaired
 from holdfast.run.folder import RunFolder, differences
@@ -40,30 +41,29 @@ from holdfast.supervision.preparation.libraries import tell_of_libraries
 from holdfast.supervision.preparation.parts import choose_parts
 from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.types import preparation_of
-from holdfast.terminal.run_view import Terminal
 
 
-def open_run(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
+def open_run(run: RunFolder, config: Config, extend: bool, audience: Audience) -> None:
     """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
     config = with_template(config)
     if not run.config_file.exists():
-        _in_a_writable_folder(run, lambda: _prepare(run, config, terminal))
+        _in_a_writable_folder(run, lambda: _prepare(run, config, audience))
         return
     with reading(run.path):
-        _take_up(run, config, extend, terminal)
+        _take_up(run, config, extend, audience)
 
 
-def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -> None:
+def _take_up(run: RunFolder, config: Config, extend: bool, audience: Audience) -> None:
     """Go on with an existing run, as far as its preparation goes. Raises Stop."""
-    restore_records(run, terminal)
+    restore_records(run, audience)
     old = run.config()
     if config.model and old.model:
         config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
         old = take_model_elsewhere(run, old, config.model)
-    changed = differences(take_up_changes(run, old, config, terminal), config)
+    changed = differences(take_up_changes(run, old, config, audience), config)
     old = run.config()
     if extend:
-        _extend(run, old, config, changed, terminal)
+        _extend(run, old, config, changed, audience)
     elif changed:
         listed = "\n".join(f"  {change}" for change in changed)
         longer = "add --extend to train this run on, or " if not _beside_length(changed) else ""
@@ -77,20 +77,20 @@ def _take_up(run: RunFolder, config: Config, extend: bool, terminal: Terminal) -
     if (read_json(run.summary_file) or {}).get("status") != "finished":
         take_repaired(run, old.model)
         refuse_changed(run, old.model)
-        tell_of_libraries(run, terminal)
-    _check_data_file(run, config, terminal)
-    _tell_of_newer_rows(run, config, terminal)
+        tell_of_libraries(run, audience)
+    _check_data_file(run, config, audience)
+    _tell_of_newer_rows(run, config, audience)
 
 
-def restore_records(run: RunFolder, terminal: Terminal) -> None:
+def restore_records(run: RunFolder, audience: Audience) -> None:
     """Bring back what a run cannot go on without, as far as the rest tells it: name, journals, timeline. Raises Stop for what is lost."""
-    run.heal_journals(terminal.tell)
-    _check_id(run, terminal)
-    _check_timeline(run, terminal)
-    _tell_of_plan(run, terminal)
+    run.heal_journals(audience.tell)
+    _check_id(run, audience)
+    _check_timeline(run, audience)
+    _tell_of_plan(run, audience)
 
 
-def _check_id(run: RunFolder, terminal: Terminal) -> None:
+def _check_id(run: RunFolder, audience: Audience) -> None:
     """Write a lost run.json again: the run's own name stands in each of its checkpoints. Without one the run is given another."""
     if isinstance((read_json(run.path / "run.json") or {}).get("id"), str):
         return
@@ -98,7 +98,7 @@ def _check_id(run: RunFolder, terminal: Terminal) -> None:
     known = next((name for manifest in manifests if isinstance(name := manifest.get("run"), str)), None)
     run.write_id(known or uuid.uuid4().hex)
     of = "of its newest checkpoint" if known else "with a new name, as no checkpoint tells the old one"
-    terminal.tell(f"{run.path / 'run.json'} was missing or damaged; it was written again {of}")
+    audience.tell(f"{run.path / 'run.json'} was missing or damaged; it was written again {of}")
 
 
 def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
@@ -110,15 +110,15 @@ def _in_a_writable_folder(run: RunFolder, work: Callable[[], None]) -> None:
         raise
 
 
-def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
+def _prepare(run: RunFolder, config: Config, audience: Audience) -> None:
     """Prepare machine, model, data and plan; config.yaml is written last and makes the folder a run."""
     began = time.monotonic()
     run.write_id(uuid.uuid4().hex)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(read_machine, run.path)
-        planned = preparation_of(config).plan_run(run, config, asked, terminal)
+        planned = preparation_of(config).plan_run(run, config, asked, audience)
     config, machine, plan = planned.config, planned.machine, planned.plan
-    _refuse_if_blocked(examine(machine, config, plan), terminal)
+    _refuse_if_blocked(examine(machine, config, plan), audience)
     write_json(run.machine_file, machine)
     write_plan(run.plan_file, plan)
     run.timeline_file.unlink(missing_ok=True)
@@ -128,17 +128,17 @@ def _prepare(run: RunFolder, config: Config, terminal: Terminal) -> None:
         add_entry(run.timeline_file, entry)
     if told:
         run.event("ladder", says=told)
-        terminal.say(told)
-    _choose_parts(run, planned.settled, plan, machine, terminal)
+        audience.say(told)
+    _choose_parts(run, planned.settled, plan, machine, audience)
     run.write_config(config)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
-    terminal.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
+    audience.say(f"plan: {counted(plan.steps, 'step')} of {samples}; {plan.reasons[0]}")
     for told in plan.reasons:
         if told.startswith("train.offload"):
-            terminal.say(told)
+            audience.say(told)
     if plan.seconds:
-        terminal.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1].removeprefix('wall time ')}")
+        audience.say(f"wall time: {between(plan.seconds)}; {plan.reasons[-1].removeprefix('wall time ')}")
 
 
 def _begin_timeline(run: RunFolder, settled: Config, plan: RunPlan, machine: Json) -> None:
@@ -147,10 +147,10 @@ def _begin_timeline(run: RunFolder, settled: Config, plan: RunPlan, machine: Jso
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
 
 
-def _choose_parts(run: RunFolder, settled: Config, plan: RunPlan, machine: Json, terminal: Terminal) -> None:
+def _choose_parts(run: RunFolder, settled: Config, plan: RunPlan, machine: Json, audience: Audience) -> None:
     """Choose which parts of a step are computed at the same time; several ranks have parts of their own."""
     if _ranks(settled, machine) == 1:
-        choose_parts(run, settled, plan, terminal)
+        choose_parts(run, settled, plan, audience)
 
 
 def _ranks(config: Config, machine: Json) -> int:
@@ -159,26 +159,26 @@ def _ranks(config: Config, machine: Json) -> int:
     return rank_info.size if rank_info else ranks_on(config.train, machine)
 
 
-def _refuse_if_blocked(findings: list[Finding], terminal: Terminal) -> None:
+def _refuse_if_blocked(findings: list[Finding], audience: Audience) -> None:
     for finding in findings:
         if finding.severity == "warn" or finding.id == "device":
-            terminal.say(f"{finding.severity}: {finding.message}" + (f"  -> {finding.fix}" if finding.fix else ""))
+            audience.say(f"{finding.severity}: {finding.message}" + (f"  -> {finding.fix}" if finding.fix else ""))
     blocking = [finding for finding in findings if finding.severity == "block"]
     if blocking:
         raise Stop(BLOCKED, "\n".join(finding.message for finding in blocking), "\n  -> ".join(finding.fix for finding in blocking))
 
 
-def _check_timeline(run: RunFolder, terminal: Terminal) -> None:
+def _check_timeline(run: RunFolder, audience: Audience) -> None:
     """Tell which settings of another version's run folder are ignored. Raises Stop where one has a value that is none."""
     if not read_timeline(run.timeline_file):
-        _begin_timeline_again(run, terminal)
+        _begin_timeline_again(run, audience)
     settings_in(run.timeline_file)
     entries = read_timeline(run.timeline_file)
     if unknown := sorted({name for entry in entries for name in entry.settings} - Settings.model_fields.keys()):
-        terminal.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
+        audience.tell(f"{run.timeline_file}: this version has no setting {', '.join(unknown)}; ignored")
 
 
-def _begin_timeline_again(run: RunFolder, terminal: Terminal) -> None:
+def _begin_timeline_again(run: RunFolder, audience: Audience) -> None:
     """Write the timeline's only line, which was torn, again of the plan it followed from. Raises Stop where plan or file is lost."""
     if not run.timeline_file.exists():
         text = f"{run.timeline_file} is missing: which settings the steps were computed with stands there alone"
@@ -186,18 +186,18 @@ def _begin_timeline_again(run: RunFolder, terminal: Terminal) -> None:
     plan, config = run.plan(), run.config()
     machine, settled = read_json(run.machine_file) or read_machine(run.path), with_start(run, config)
     _begin_timeline(run, settled, plan, machine)
-    _choose_parts(run, settled, plan, machine, terminal)
-    terminal.tell(f"{run.timeline_file}: its only line was torn; it was written again of the plan")
+    _choose_parts(run, settled, plan, machine, audience)
+    audience.tell(f"{run.timeline_file}: its only line was torn; it was written again of the plan")
 
 
-def _tell_of_plan(run: RunFolder, terminal: Terminal) -> None:
+def _tell_of_plan(run: RunFolder, audience: Audience) -> None:
     """Tell which parts of another version's plan are ignored. Raises Stop where the plan is none."""
     run.plan()
     if unknown := unknown_keys(run.plan_file):
-        terminal.tell(f"{run.plan_file}: this version knows nothing of {', '.join(map(inert, unknown))} in a plan; ignored")
+        audience.tell(f"{run.plan_file}: this version knows nothing of {', '.join(map(inert, unknown))} in a plan; ignored")
 
 
-def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], terminal: Terminal) -> None:
+def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], audience: Audience) -> None:
     """Record another end of the run: more steps or epochs, and so another end of the schedule, from the next step on."""
     if other := _beside_length(changed):
         listed = "\n".join(f"  {change}" for change in other)
@@ -225,7 +225,7 @@ def _extend(run: RunFolder, old: Config, new: Config, changed: list[str], termin
         rates = _rate_jump(old.train, run.committed(), now.steps, steps, now.lr_factor)
         run.event("extended", steps=steps, before=now.steps, learning_rate=rates)
         until = f" and then to train.until.{open_end}" if open_end else ""
-        terminal.tell(f"extended from {now.steps:,} to {steps:,} steps{until}; learning rate {rates}")
+        audience.tell(f"extended from {now.steps:,} to {steps:,} steps{until}; learning rate {rates}")
     run.write_config(old.model_copy(update={"train": new.train.model_copy(update={"lr": old.train.lr})}))
     for told in (run.summary_file, run.evaluation_file):  # of the end that is none any more
         told.unlink(missing_ok=True)
@@ -263,21 +263,21 @@ def _rate_jump(train: Train, committed: int, before: int, steps: int, factor: fl
     return f"{old:.2e} -> {new:.2e} at step {at}, because the {train.schedule} schedule now ends at step {steps}"
 
 
-def _check_data_file(run: RunFolder, config: Config, terminal: Terminal) -> None:
+def _check_data_file(run: RunFolder, config: Config, audience: Audience) -> None:
     """Check that the tokenised rows are still those the run began with; lost ones are made again from the data files."""
     wanted = run.plan().data_sha256
     if run.data_file.exists() and sha256(run.data_file) == wanted:
         return
     run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
-    if preparation_of(config).check_rows(run, config, terminal) != wanted:
+    if preparation_of(config).check_rows(run, config, audience) != wanted:
         raise Stop(BLOCKED, "the data files have changed since the run began, and its own copy of them is gone", "restore the data files")
 
 
-def _tell_of_newer_rows(run: RunFolder, config: Config, terminal: Terminal) -> None:
+def _tell_of_newer_rows(run: RunFolder, config: Config, audience: Audience) -> None:
     """Tell which data files were written after the run had taken its copy of the rows: it never looks at them again."""
     begun = next((event["time"] for event in run.events() if event["event"] == "run_created"), None)
     files = [Path(name) for name in (*config.data.files, *config.data.held_out_files)]
     newer = [str(file) for file in files if begun is not None and file.is_file() and file.stat().st_mtime > begun]
     if newer:
         copy = f"the run has its own copy of the rows as they were, {shown(run.data_file)}"
-        terminal.tell(f"{listed(newer, 3)}: written after this run began; {copy}. For a run with the rows of now: --run DIR")
+        audience.tell(f"{listed(newer, 3)}: written after this run began; {copy}. For a run with the rows of now: --run DIR")

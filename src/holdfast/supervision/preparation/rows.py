@@ -24,13 +24,13 @@ from holdfast.data.tokens.taught import told_of
 from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Workers
 from holdfast.machine.system import usable_threads
+from holdfast.report.audience import Audience
 from holdfast.report.data.rows_told import rows_line
 from holdfast.report.words import beyond, row_weights, shown, unused_fields, visible
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.supervision.preparation.needs import refuse_no_held_out
 from holdfast.supervision.preparation.throwaway import where_rejects_are
-from holdfast.terminal.run_view import Terminal
 
 _TOKENS = "tokens"  # of the user's cache
 
@@ -61,7 +61,7 @@ def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
     return folder / _TOKENS / cache_key(codec, rules_of(config, limit)) if folder else None
 
 
-def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal, wanted: str = "") -> tuple[TokenSet, Json]:
+def check_data(run: RunFolder, config: Config, model: ModelFacts, audience: Audience, wanted: str = "") -> tuple[TokenSet, Json]:
     """Check and tokenise the rows into the run folder; facts for the plan. Raises Stop when none can be trained on.
 
     wanted: the hash of a run that is to go on, which may be older than the groups of rows.
@@ -73,13 +73,13 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
-        terminal.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
+        audience.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")
     rules = rules_of(config, limit)
     folder = cache_folder(os.environ)
     cache = TokenCache(folder / _TOKENS if folder else None, run.token_shards, cache_key(codec, rules))
     with replacing(run.rejects_file) as rejects, Workers(codec, rules, usable_threads()) as workers:
         checked = check_rows(config, cache, workers, rejects)
-    _tell_of_cache(cache, run, terminal)
+    _tell_of_cache(cache, run, audience)
     if not sum(part.rows for part in checked.parts):
         raise Stop(BLOCKED, _nothing_left(checked), f"each row and its reason: {where_rejects_are(run, config)}")
     if config.data.row_weight and not checked.verdicts.weights.rows:
@@ -95,19 +95,19 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     before = learned_at(Path(config.adapter.start), config.data.chat_template) if config.adapter.start else LearnedRows(NONE, "")
     summary["held_out"] = held_out_facts(tokens, config.data, config.train.seed, *before)
     write_json(run.data_report_file, summary)
-    terminal.say(_data_line(summary, run, config) + _cache_words(checked))
-    _tell_of_rows(summary, config, terminal)
+    audience.say(_data_line(summary, run, config) + _cache_words(checked))
+    _tell_of_rows(summary, config, audience)
     _refuse_token_numbers(checked.verdicts.largest, tokens, model)
     return tokens, {"data_sha256": digest, "max_tokens": limit, "pad_token_id": codec.pad}
 
 
-def _tell_of_cache(cache: TokenCache, run: RunFolder, terminal: Terminal) -> None:
+def _tell_of_cache(cache: TokenCache, run: RunFolder, audience: Audience) -> None:
     if cache.refused:
         run.event("token_cache_refused", reason=cache.refused)
-        terminal.tell(f"no token cache: {cache.refused}; the rows were tokenised into the run folder")
+        audience.tell(f"no token cache: {cache.refused}; the rows were tokenised into the run folder")
     if cache.damaged:
         run.event("token_shards_rebuilt", shards=len(cache.damaged), first=cache.damaged[0])
-        terminal.tell(f"damaged shards of the token cache made again: {len(cache.damaged)}; the first: {cache.damaged[0]}")
+        audience.tell(f"damaged shards of the token cache made again: {len(cache.damaged)}; the first: {cache.damaged[0]}")
 
 
 def _cache_words(checked: BuildResult) -> str:
@@ -129,27 +129,27 @@ def _data_line(summary: Json, run: RunFolder, config: Config) -> str:
     return line + (f"; rejects with reasons: {where_rejects_are(run, config)}" if summary["rejected"] else "")
 
 
-def _tell_of_rows(summary: Json, config: Config, terminal: Terminal) -> None:
+def _tell_of_rows(summary: Json, config: Config, audience: Audience) -> None:
     """Say what is noted of rows that are trained on as they are, and which of their fields are not used."""
     for line in map(visible, unused_fields(summary["unused_fields"])):
-        (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
+        (audience.tell if line.startswith("! ") else audience.say)(line.removeprefix("! "))
     for told in beyond(summary["by_reason"], f"{summary['max_tokens']:,} tokens"):
-        terminal.tell(told)
+        audience.tell(told)
     if told := row_weights(summary["weights"], summary["kept"] + summary["mended"]):
-        terminal.say(told)
+        audience.say(told)
     for line in (
         *told_of(summary["learned"], config.data.train_on),
         *told_of_dropped(summary["notes"]),
         *told_of_held_out(summary["held_out"], bool(config.data.held_out_files)),
     ):
-        (terminal.tell if line.startswith("! ") else terminal.say)(line.removeprefix("! "))
+        (audience.tell if line.startswith("! ") else audience.say)(line.removeprefix("! "))
     if summary["rejected"]:
-        terminal.say(f"the first row rejected for each reason: {_places(summary['first_rejected'])}")
+        audience.say(f"the first row rejected for each reason: {_places(summary['first_rejected'])}")
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
         files = " ".join(shown(Path(file)) for file in config.data.files)
-        terminal.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
-        terminal.say(f"the first row of each note: {_places(summary['first_noted'])}")
+        audience.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
+        audience.say(f"the first row of each note: {_places(summary['first_noted'])}")
 
 
 def _places(firsts: dict[str, Json]) -> str:

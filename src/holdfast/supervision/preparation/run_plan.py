@@ -10,19 +10,19 @@ from holdfast.config.config import Config
 from holdfast.planning.past_runs import correct_from_history
 from holdfast.planning.plan import about_rows, make_plan, usable
 from holdfast.planning.planning import RowLengths, planner
+from holdfast.report.audience import Audience
 from holdfast.run.plan import Plan
-from holdfast.terminal.run_view import Terminal
 
 # Of what may be used: where the closed form needs less, nothing that it is off by changes a choice (benchmarks/results/plan.md).
 _ROOMY = 0.6
 
 
-def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, terminal: Terminal) -> Plan:
+def plan_rows(config: Config, model: ModelFacts, machine: Json, lengths: Json, audience: Audience) -> Plan:
     """Plan a run, corrected by what it took here before. lengths as make_plan takes them. A step that cannot be traced is told of."""
     plan = make_plan(config, model, machine, lengths, has_fused_attention(machine))
     if not _scarce(plan, config):
         return correct_from_history(config, machine, plan)
-    terminal.say("memory is scarce for this run: its step is traced before it begins, so that what is chosen fits")
+    audience.say("memory is scarce for this run: its step is traced before it begins, so that what is chosen fits")
     try:
         with planner(config, machine, RowLengths(int(lengths["max"]), int(lengths["step"])), model) as work:
             traced = work.chosen().plan

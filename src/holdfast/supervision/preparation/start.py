@@ -9,11 +9,11 @@ from holdfast.base.units import listed
 from holdfast.base_model.folder import ModelFacts, base_of_adapter, hub_name
 from holdfast.config.config import Config
 from holdfast.data.token_set.learned_rows import run_of
+from holdfast.report.audience import Audience
 from holdfast.run.adapter_folder import IS_REFERENCE, StartAdapter, check_start, read_start, settled, short_targets
 from holdfast.run.base_model import follow_pinned, identity
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
-from holdfast.terminal.run_view import Terminal
 
 
 def with_start(run: RunFolder, config: Config) -> Config:
@@ -31,7 +31,7 @@ def with_start(run: RunFolder, config: Config) -> Config:
     return config.model_copy(update={"adapter": settled(config.adapter, start.facts()), "model": model})
 
 
-def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Terminal) -> Json | None:
+def take_start(run: RunFolder, config: Config, model: ModelFacts, audience: Audience) -> Json | None:
     """Check the starting adapter and copy it into the run folder, which then needs it no more; what the plan tells of it. Raises Stop."""
     if config.adapter.start is None:
         return None
@@ -47,9 +47,9 @@ def take_start(run: RunFolder, config: Config, model: ModelFacts, terminal: Term
     base = base_of_adapter(start.config)
     if facts.get(IS_REFERENCE):
         told.append(f"and it is the reference of train.objective {config.train.objective}")
-    terminal.say(f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so {', '.join(told)}; trained on {base or 'an unknown base'}")
+    audience.say(f"start: {facts['path']} (sha256 {facts['sha256'][:16]}), so {', '.join(told)}; trained on {base or 'an unknown base'}")
     if other := _other_weights(start, config, model):
-        terminal.tell(f"the model is not the one that {start.folder} was trained on: {other}; the adapter changes other weights here")
+        audience.tell(f"the model is not the one that {start.folder} was trained on: {other}; the adapter changes other weights here")
         run.event("start_on_another_base", says=other)
     return facts
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.config.config import Config
+from holdfast.report.audience import Audience
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan, RunPlan
 from holdfast.run.types import Finding
-from holdfast.terminal.run_view import Terminal
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Preparation:
     The first three raise Stop.
     """
 
-    plan_run: Callable[[RunFolder, Config, Future[Json], Terminal], NewRun]
-    check_rows: Callable[[RunFolder, Config, Terminal], str]
+    plan_run: Callable[[RunFolder, Config, Future[Json], Audience], NewRun]
+    check_rows: Callable[[RunFolder, Config, Audience], str]
     foresee: Callable[[Config, Json], Foreseen]
     rows_asked: Callable[[Config, int], int]
 

@@ -21,6 +21,7 @@ from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import ask_newest_to_stop, end_newest
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.processes.standby import Standby
+from holdfast.report.audience import RunAudience
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan
@@ -40,12 +41,11 @@ from holdfast.supervision.signals import StopSignals
 from holdfast.supervision.supervise import RunResult, View, supervise
 from holdfast.supervision.training.hands import RealWorld
 from holdfast.supervision.training.trainer_run import TrainerRun
-from holdfast.terminal.run_view import Terminal
 
 _REMEDIES = 2  # of the diagnosis
 
 
-def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal: Terminal, stop: StopSignals) -> tuple[int, Json]:
+def run_to_end(run: RunFolder, config: Config, faults_file: str | None, audience: RunAudience, stop: StopSignals) -> tuple[int, Json]:
     """Supervise a prepared run to its end, or to the step at which it is asked to stop; exit code and summary."""
     places = memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots)
     sweep(places[0].parent)
@@ -55,33 +55,33 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
         "faults": faults_file,
     }
     for advice in advised(run):
-        terminal.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
-    terminal.begin(run, config)
+        audience.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
+    audience.begin(run, config)
     stop.running = True
     removed = Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over")
     try:
         with (
-            anchored(run.path, terminal.tell) as anchor,
-            supervised(run, terminal.tell, removed, partial(_full_disk, run, places)) as folder,
+            anchored(run.path, audience.tell) as anchor,
+            supervised(run, audience.tell, removed, partial(_full_disk, run, places)) as folder,
         ):
 
             def tick(attempt: Attempt) -> None:
                 folder.flush()
                 if stop.asked_for():
-                    terminal.tell_stop()
-                terminal.tick(attempt)
+                    audience.tell_stop()
+                audience.tick(attempt)
 
-            view = View(tick, terminal.tell, stop.wish)
+            view = View(tick, audience.tell, stop.wish)
             run.summary_file.unlink(missing_ok=True)
-            beside, told = attended(folder, config.run.hang_s, terminal.tell), notified(folder, config.run.notify)
-            copied = sending(folder, config.save.to, config.save.keep, config.run.hang_s, terminal.tell)
-            with beside, sampled(folder), told, tracked(folder, config, terminal.tell), copied:
+            beside, told = attended(folder, config.run.hang_s, audience.tell), notified(folder, config.run.notify)
+            copied = sending(folder, config.save.to, config.save.keep, config.run.hang_s, audience.tell)
+            with beside, sampled(folder), told, tracked(folder, config, audience.tell), copied:
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
-                    _tell_processes(user.launch, run.plan(), terminal)
+                    _tell_processes(user.launch, run.plan(), audience)
                     outcome = anchor.going_on(lambda: supervise(user))
-                terminal.end()
-                return anchor.going_on(lambda: _conclude(folder, config, places, outcome, terminal, stop.asked_for))
+                audience.end()
+                return anchor.going_on(lambda: _conclude(folder, config, places, outcome, audience, stop.asked_for))
     except Stop:
         raise
     except Exception:
@@ -92,14 +92,14 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, terminal
         ask_newest_to_stop(run)  # the interrupt may have come before the first one was passed on
         raise
     finally:
-        terminal.end()
+        audience.end()
 
 
-def _tell_processes(launch: Launch, plan: RunPlan, terminal: Terminal) -> None:
+def _tell_processes(launch: Launch, plan: RunPlan, audience: RunAudience) -> None:
     """Say how many processes compute the parts of a step, and the memory they need; nothing where threads do."""
     if launch.ranks > 1 and launch.settings.at_once > 1:
         need = f"about {launch.ranks} x {gib(plan.peak_bytes)} of memory"
-        terminal.say(f"{launch.ranks} processes compute the parts of each step: {need} (train.parts_in: threads needs it once)")
+        audience.say(f"{launch.ranks} processes compute the parts of each step: {need} (train.parts_in: threads needs it once)")
 
 
 def _standby(run: RunFolder, config: Config) -> Standby:
@@ -109,17 +109,17 @@ def _standby(run: RunFolder, config: Config) -> Standby:
 
 
 def _conclude(
-    run: RunFolder, config: Config, places: list[Path], outcome: RunResult, terminal: Terminal, stop: Callable[[], bool]
+    run: RunFolder, config: Config, places: list[Path], outcome: RunResult, audience: RunAudience, stop: Callable[[], bool]
 ) -> tuple[int, Json]:
     if outcome.ending.kind == "finished":
-        summary = finish(run, config, places, terminal, stop)
+        summary = finish(run, config, places, audience, stop)
         return DONE, summary
-    saved = keep_newest(run, places, config, terminal.tell)
+    saved = keep_newest(run, places, config, audience.tell)
     if outcome.move is None:
         summary = write_summary(run, "interrupted", None)
         run.event("interrupted", step=run.committed(), saved=saved)
         where = f"after step {run.committed()}" if run.committed() else "before the first step"
-        terminal.tell(f"stopped {where}; rerun the same command to resume")
+        audience.tell(f"stopped {where}; rerun the same command to resume")
         return INTERRUPTED, summary
     run.event("gave_up", step=run.committed(), reason=outcome.move.reason, saved=saved)
     summary = write_summary(run, "gave_up", outcome.move.reason)
@@ -129,7 +129,7 @@ def _conclude(
         raise Stop(AGAIN, text, "start the same command on all of them again: it goes on from there", summary)
     if outcome.ending.kind == "refused":
         raise Stop(BLOCKED, outcome.move.reason, str(outcome.ending.facts.get("hint", "")), summary)
-    terminal.summary(summary, run)
+    audience.summary(summary, run)
     last = (
         [*diagnosed(run), *(f"| {line}" for line in [line for line in failure_report.lines if line.strip()][-3:])] if failure_report else []
     )

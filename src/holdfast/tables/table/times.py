@@ -38,8 +38,8 @@ def times_of(values: pl.Series, zone: str) -> Times:
     plain += [text.str.to_date(form, strict=False).cast(pl.Datetime("us")) for form in _DAYS]
     texts = values.cast(pl.String).str.strip_chars()
     if len(day_first := texts.filter(texts.str.contains(_DAY_FIRST).fill_null(value=False))):
-        text = f"the column {values.name} has times such as {day_first[0]}: read as month/day/year, 05/09 of such a column would be May 9"
-        raise Stop(BLOCKED, text, "write times as 2025-09-05T09:30:00, with an offset where there is one")
+        told = f"the column {values.name} has times such as {day_first[0]}: read as month/day/year, 05/09 of such a column would be May 9"
+        raise Stop(BLOCKED, told, "write times as 2025-09-05T09:30:00, with an offset where there is one")
     try:
         frame = pl.DataFrame({"t": texts}).select(
             text.str.to_datetime(_ZONED, time_unit="us", time_zone="UTC", strict=False).dt.epoch("us").alias("zoned"),

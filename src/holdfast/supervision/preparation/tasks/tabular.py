@@ -16,6 +16,7 @@ from holdfast.base.units import counted, listed
 from holdfast.base.versions import install
 from holdfast.config.config import Config
 from holdfast.config.table import columns_of
+from holdfast.report.audience import Audience
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
@@ -24,13 +25,12 @@ from holdfast.supervision.preparation.needs import refuse_no_held_out
 from holdfast.supervision.preparation.throwaway import where_rejects_are
 from holdfast.supervision.preparation.types import Foreseen, NewRun, Preparation
 from holdfast.tables.plan import plan_table
-from holdfast.terminal.run_view import Terminal
 
 _SHOWN = 8
 _NAMES = 20
 
 
-def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
+def _check(run: RunFolder, config: Config, audience: Audience) -> Any:
     """Return the built table, whose arrays lie in the run folder. Raises Stop(1) where nothing can be learned."""
     if importlib.util.find_spec("polars") is None:
         raise Stop(BLOCKED, "a task on tables needs polars", install("tabular"))
@@ -40,14 +40,14 @@ def _check(run: RunFolder, config: Config, terminal: Terminal) -> Any:
     with replacing(run.rejects_file) as rejects:
         built = build_table(config, run.path / ".table.tmp", run.data_file, lambda row: _write(rejects, row))
     write_json(run.data_report_file, _report(built, config))
-    _tell(built, run, config, terminal)
+    _tell(built, run, config, audience)
     return built
 
 
-def plan_columns(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> NewRun:
+def plan_columns(run: RunFolder, config: Config, asked: Future[Json], audience: Audience) -> NewRun:
     """Plan a new run, whose arrays then lie in its folder. Raises Stop(1)."""
     machine = asked.result()
-    built = _check(run, config, terminal)
+    built = _check(run, config, audience)
     parts, form = built.parts, built.form
     refuse_no_held_out(config, parts["held_out"])
     train = config.train
@@ -94,35 +94,35 @@ def _report(built: Any, config: Config) -> Json:
     }
 
 
-def _tell(built: Any, run: RunFolder, config: Config, terminal: Terminal) -> None:
+def _tell(built: Any, run: RunFolder, config: Config, audience: Audience) -> None:
     form, parts = built.form, built.parts
     line = f"data: {counted(built.read, 'row')} = {built.read - built.rejected:,} kept + {built.rejected:,} rejected"
     if built.by_reason:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in built.by_reason.most_common())
         line += f" ({reasons}); rejects with reasons: {where_rejects_are(run, config)}"
-    terminal.say(line)
+    audience.say(line)
     what = f"{counted(len(form.numbers), 'column')} of numbers" + (f" and {len(form.categories):,} of names" if form.categories else "")
     target = form.target
     learned = f"{target.name} within {target.horizon:,} rows" if target.horizon else target.name
     kind = f"one of {len(target.classes)} classes" if target.classes else "a number"
-    terminal.say(f"columns: {what}; learned: {learned}, {kind}")
+    audience.say(f"columns: {what}; learned: {learned}, {kind}")
     by = {"row": "row", "group": f"group ({columns_of(config).group})", "time": f"time ({columns_of(config).time})", "file": "file"}[
         form.parted_by
     ]
     told = f"parted by {by}: {parts['train']:,} rows to train on, {parts['held_out']:,} held out"
     told += f", {form.purged:,} left out between them" if form.purged else ""
     beside = parts["unused"] - form.purged
-    terminal.say(told + (f", {beside:,} not used" if beside > 0 else ""))
+    audience.say(told + (f", {beside:,} not used" if beside > 0 else ""))
     if missing := [one for one in form.numbers if one.missing]:
         how = {"indicator": "the mean, and a column that says so", "mean": "the mean"}.get(columns_of(config).missing, "")
         named = listed([f"{one.name} ({one.missing:,})" for one in missing], _SHOWN)
-        terminal.say(f"missing numbers become {how} (table.missing): {named}")
+        audience.say(f"missing numbers become {how} (table.missing): {named}")
     for finding in built.findings:
-        (terminal.tell if finding.severity == "warn" else terminal.say)(f"{finding.message}  -> {finding.fix}")
+        (audience.tell if finding.severity == "warn" else audience.say)(f"{finding.message}  -> {finding.fix}")
 
 
-def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
-    return str(_check(run, config, terminal).digest)
+def _check_again(run: RunFolder, config: Config, audience: Audience) -> str:
+    return str(_check(run, config, audience).digest)
 
 
 PREPARATION = Preparation(plan_columns, _check_again, foresee, lambda _, held_out: held_out)

@@ -14,6 +14,7 @@ from holdfast.machine.probes import kept_probes
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.past_runs import with_duration
 from holdfast.planning.workload import checked_tokens
+from holdfast.report.audience import Audience
 from holdfast.run.base_model import identity, pinned
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
@@ -24,24 +25,23 @@ from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.run_plan import plan_rows
 from holdfast.supervision.preparation.start import take_start
 from holdfast.supervision.preparation.types import NewRun, Preparation
-from holdfast.terminal.run_view import Terminal
 
 
-def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Terminal) -> NewRun:
+def plan_text(run: RunFolder, config: Config, asked: Future[Json], audience: Audience) -> NewRun:
     """Plan a new run, whose tokens then lie in its folder and whose config names the commit of its model."""
     model = read_model(config.model)
     held = as_it_comes(config, model)
     refuse_what_is_missing(held, model)
     config = config.model_copy(update={"model": pinned(config.model, model)})
-    start = take_start(run, config, model, terminal)
-    tokens, data = check_data(run, config, model, terminal)
+    start = take_start(run, config, model, audience)
+    tokens, data = check_data(run, config, model, audience)
     machine = asked.result()
     lengths = np.diff(tokens.starts)
     training, held_out, per_epoch = divide(run, config, tokens)
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
-    planned = plan_rows(held, model, machine, spread, terminal)
+    planned = plan_rows(held, model, machine, spread, audience)
     checked = checked_tokens(config, steps, len(held_out), spread["mean"])
     speed = machine | {"probes": kept_probes(machine, run.path)}
     plan = RunPlan(
@@ -53,12 +53,12 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], terminal: Ter
         **data,
         start_adapter=start,
     )
-    tell_what_learns(config, model, plan, terminal)
+    tell_what_learns(config, model, plan, audience)
     return NewRun(config, held, machine, plan)
 
 
-def _check_again(run: RunFolder, config: Config, terminal: Terminal) -> str:
-    digest: str = check_data(run, config, read_model(config.model), terminal, run.plan().data_sha256)[1]["data_sha256"]
+def _check_again(run: RunFolder, config: Config, audience: Audience) -> str:
+    digest: str = check_data(run, config, read_model(config.model), audience, run.plan().data_sha256)[1]["data_sha256"]
     return digest
 
 

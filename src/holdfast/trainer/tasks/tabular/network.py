@@ -28,11 +28,11 @@ class Embeddings(nn.Module):
 
     def __init__(self, names: tuple[int, ...], asked: int | None) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(count + 1, embedding_width(count, asked)) for count in names)
+        tables = [nn.Embedding(count + 1, embedding_width(count, asked)) for count in names]
         with torch.no_grad():
-            for table in self.tables:
-                table.weight[0] = 0.0  # type: ignore[union-attr, index, operator]
-        self.width = sum(table.embedding_dim for table in self.tables)  # type: ignore[misc]
+            for table in tables:
+                table.weight[0] = 0.0
+        self.tables, self.width = nn.ModuleList(tables), sum(table.embedding_dim for table in tables)
 
     def forward(self, inputs: Tensor, codes: Tensor) -> Tensor:
         return torch.cat([inputs, *(table(codes[:, at]) for at, table in enumerate(self.tables))], dim=1)
