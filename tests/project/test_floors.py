@@ -65,7 +65,10 @@ PURE = (
     "verify/stats.py",
 )
 IMPURE = {"os", "subprocess", "socket", "time", "random", "threading", "multiprocessing", "shutil", "tempfile"}
-FLAT, CROWDED = 16, {"book/checks": "cards", "book/checks_data": "cards", "cli/commands": "one file a command"}
+FLAT, CROWDED = (
+    16,
+    {"book/checks": "cards", "book/checks_data": "cards", "book/checks_tables": "cards", "cli/commands": "one file a command"},
+)
 REPORTED_LINES, FAILING_LINES = 300, 500
 FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [str(file.relative_to(SOURCE)) for file in FILES]

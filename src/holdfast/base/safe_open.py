@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,6 +35,14 @@ def journal_descriptor(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
 def open_log(path: Path, anew: bool = False) -> BinaryIO:
     """Open a log as `log_descriptor` does, as a file."""
     return os.fdopen(log_descriptor(path, anew), "wb")
+
+
+def supervisor_log(log: Path, why: str) -> int:
+    """Open a supervisor's log at its end, with a line that says since when and why it is written; a descriptor."""
+    descriptor = log_descriptor(log)
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(descriptor, f"--- {time.strftime('%F %T')} {why}\n".encode())
+    return descriptor
 
 
 def lock_descriptor(path: str | Path) -> int:

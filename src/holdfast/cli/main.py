@@ -20,8 +20,8 @@ from holdfast.base.tasks import own_verbs
 from holdfast.base.versions import __version__
 from holdfast.cli.outputs import code_of_output, guard_outputs
 from holdfast.cli.parser import Parser, add_verbs
-from holdfast.processes.sigterm import as_ctrl_c
 from holdfast.run.outcomes import COMMAND_STATUS
+from holdfast.supervision.sigterm import as_ctrl_c
 from holdfast.terminal.working import working
 
 VERBS = {

@@ -13,11 +13,11 @@ from typing import BinaryIO
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, DONE, INTERRUPTED, Stop
 from holdfast.base.files import Json
+from holdfast.base.safe_open import supervisor_log
 from holdfast.base.signal_names import killed_by
 from holdfast.report.audience import RunAudience
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
-from holdfast.run.supervisor_log import supervisor_log
 from holdfast.supervision.evidence import tail
 from holdfast.supervision.preparation.lock import HELD_LOCK
 from holdfast.supervision.runs import entry

@@ -11,9 +11,9 @@ import time
 
 from holdfast.base.errors import INTERRUPTED
 from holdfast.data.workers.interrupts import Interrupts
-from holdfast.processes import sigterm
 from holdfast.processes.tree import below
 from holdfast.report.audience import RunAudience
+from holdfast.supervision import sigterm
 
 _PATIENCE_S = 3.0  # for a call into a library to come back
 

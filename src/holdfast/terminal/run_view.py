@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from holdfast.base.files import Json, Tail, last_line
 from holdfast.base.inert import brief, hanging, inert
+from holdfast.base.safe_open import supervisor_log
 from holdfast.base.units import counted, span
 from holdfast.config.config import Config
 from holdfast.planning.time_left import HeldOutWork, judged, time_left
@@ -30,7 +31,6 @@ from holdfast.report.summary_lines import next_command, summary_lines
 from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Seconds
-from holdfast.run.supervisor_log import supervisor_log
 from holdfast.run.timeline import newest_settings, read_timeline
 from holdfast.run.types import FULL_DISK_BYTES
 from holdfast.terminal.progress_line import ProgressWords, live_line

@@ -19,7 +19,7 @@ from holdfast.cli.main import main
 from holdfast.data.survey import clean as cleaning
 from holdfast.data.templates.budget import ending
 from holdfast.export import export as exporting
-from holdfast.processes import sigterm
+from holdfast.supervision import sigterm
 from support.shipped import make_adapter
 
 
@@ -84,7 +84,7 @@ def test_an_export_that_is_ended_leaves_nothing_and_takes_away_what_a_killed_one
 
 _STUCK = """
 import hashlib, os, signal, sys
-from holdfast.processes import sigterm
+from holdfast.supervision import sigterm
 sigterm.PATIENCE_S = 0.2
 with sigterm.as_ctrl_c(130):
     if sys.argv[1] == "fork" and os.fork() == 0:
