@@ -136,13 +136,13 @@ def _swept(library: Path, folder: Path, *more: str) -> None:
     assert not short, "\n".join(short)
 
 
-@pytest.mark.parametrize("most", [2, pytest.param(12, marks=pytest.mark.long)])
-def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path, most: int) -> None:
+@pytest.mark.parametrize(("names", "most"), [("clean,split", 3), pytest.param("check,clean,split,init", 12, marks=pytest.mark.long)])
+def test_commands_tell_a_fault_of_their_disk(disk: Path, tmp_path: Path, names: str, most: int) -> None:
     """No bug of ours, no wrong hint, nothing wrong that is called done, nothing half written, and the same command again does it.
 
     most: so many calls of each command fail, one after the other.
     """
-    _swept(disk, tmp_path, "--commands", "check,clean,split,init", "--every", "11", "--most", str(most))
+    _swept(disk, tmp_path, "--commands", names, "--every", "7", "--most", str(most))
 
 
 @pytest.mark.long

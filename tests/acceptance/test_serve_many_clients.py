@@ -72,7 +72,7 @@ def streamed(answer: http.client.HTTPResponse, pause_s: float) -> str:
         time.sleep(pause_s)
         if line.startswith(b"data: {"):
             parts.append(json.loads(line[6:])["choices"][0]["text"])
-    return "".join(parts).strip()
+    return "".join(parts)
 
 
 def client(served: Any, known: dict[tuple[str, int], str], requests: int, seed: int, wrong: list[str], done: list[int]) -> None:

@@ -157,7 +157,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     for place in places:
         before = place.lstat().st_ino
         done = holdfast("data", "clean", rows, "--out", tmp_path / "clean.jsonl", "--rejects", place)
-        assert done.returncode == 1 and f"{place} cannot be used: is a device, pipe or socket" in done.stderr, done.stderr
+        assert done.returncode == 1 and f"{place} is a device, pipe or socket" in done.stderr, done.stderr
         assert place.lstat().st_ino == before and not stat.S_ISREG(place.lstat().st_mode)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["rows.jsonl", *(place.name for place in places)])
 

@@ -349,7 +349,7 @@ def test_rows_decide_the_objective(tmp_path: Path) -> None:
         (["init", "--model", "./modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
         (["init", "--model", "nope.gguf", "--data", "rows.jsonl", "--out", "x.yaml"], "--model nope.gguf: no such file"),
         (["init", "--model", "models-7b/qwen", "--data", "rows.jsonl", "--out", "x.yaml"], "--model models-7b/qwen: no such folder"),
-        (["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "x.txt"], "x.txt.yaml"),
+        (["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "x.txt"], "-> --out x.yaml"),
         (["init", "--model", "tiny", "--data", "rows.jsonl", "--card", "RTX 9999", "--out", "x.yaml"], "--memory"),
     ],
 )

@@ -315,7 +315,6 @@ def test_a_secret_goes_where_a_tool_takes_it(form: str, secret: str) -> None:
         "scp a:b/c me@h:d",
         "tokenizer.add('EOS_TOKEN', '<|im_end|>')",
         "missing key Qwen2ForCausalLMWithValueHead1 in state",
-        "next token Qwen2ForCausalLM is told",
         "https://x.org/?key=1&sort=2",
         "net use is a command of Windows",
         "--image-key images_of_2023_validation_set",
