@@ -121,7 +121,7 @@ def defaults_of(source: ForeignConfig, given: Mapping[str, Any], tree: Mapping[s
 
 
 def _is_patched(source: ForeignConfig) -> bool:
-    """True for arguments of TRL's classes whose defaults Unsloth has changed; those of transformers keep theirs."""
+    """Return whether its arguments are of TRL's classes, whose defaults Unsloth has changed; those of transformers keep theirs."""
     return source.program == "Unsloth" and not any(key.where.startswith(_PLAIN_ARGUMENTS) for key in source.keys)
 
 
