@@ -18,6 +18,7 @@ from holdfast.cli.commands.explain import EVERYDAY
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
+from holdfast.config.yaml_tree import value_of
 
 BASE: dict[str, Any] = {"model": "tiny", "data": {"files": "rows.jsonl"}}
 MISTAKES = [
@@ -319,3 +320,21 @@ def test_a_config_where_a_run_is_meant_is_told_what_makes_one(tmp_path: Path, ca
     (tmp_path / "mine.yaml").write_text("model: tiny\n")
     assert main(["chat", str(tmp_path / "mine.yaml")]) == 2
     assert f"a config makes a run: holdfast train {tmp_path / 'mine.yaml'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("1:30", "1:30"), ("1:30.5", "1:30.5"), ("010", "010"), ("10", 10), ("-3", -3), ("0", 0), ("0x10", 16), ("1.5", 1.5)],
+)
+def test_numbers_that_yaml_takes_for_others_are_texts(value: str, read: object, tmp_path: Path) -> None:
+    """1:30 hours were 90, in base 60, and 010 was 8."""
+    assert value_of(f"a: {value}")["a"] == read
+    file = tmp_path / "c.yaml"
+    file.write_text(f"model: tiny\ndata: {{files: rows.jsonl}}\ntrain: {{until: {{hours: {value}}}}}\n")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    if ":" in value:
+        with pytest.raises(Stop, match=r"train\.until\.hours: '1:30.*valid number.*line 3"):
+            load_config(file)
+    elif value in ("10", "1.5", "0x10", "010"):
+        config = load_config(file)
+        assert config.train.until is not None and config.train.until.hours == {"1.5": 1.5, "0x10": 16}.get(value, 10)

@@ -470,6 +470,9 @@ def test_of_a_script_the_rows_are_those_its_trainer_is_given(
         ("d = load_dataset('o/n')", "d", ["split='train'"], True),
         ("d = load_dataset('o/n')", "d[os.environ['SPLIT']]", ["split='train'"], True),
         ("d = prepared(load_dataset('o/n', split='train'))\ne = load_dataset('o/n', split='test')", "d", ["split='train'"], True),
+        ("if A:\n d = load_dataset('o/n')['train']\nelse:\n d = load_dataset('o/m')['train']", "d", ["'o/n'", "'o/m'"], True),
+        ("try:\n d = load_from_disk('o/n')\nexcept OSError:\n d = load_dataset('o/m')", "d['train']", ["'o/n'", "'o/m'"], True),
+        ("if A:\n d = load_dataset('o/n', split='train')\n t = d\nelse:\n d = 1\n", "t", ["'o/n'"], False),
     ],
 )
 def test_the_split_that_is_saved_is_the_one_that_is_trained(text: str, train: str, saved: list[str], asked: bool, tmp_path: Path) -> None:
@@ -571,7 +574,7 @@ def test_the_chat_template_is_carried_or_said_not_to_be(text: str, key: str, our
     assert row.ours == "data.chat_template" and (row.fate == "carried") is (ours is not None)
 
 
-@pytest.mark.parametrize(("name", "ours"), [("chatml", "chatml"), ("llama-3.1", "llama3"), ("zephyr", None)])
+@pytest.mark.parametrize(("name", "ours"), [("chatml", "chatml"), ("llama-3", "llama3"), ("llama-3.1", None), ("zephyr", None)])
 def test_the_template_that_a_script_asks_for_by_name_is_carried(name: str, ours: str | None, tmp_path: Path) -> None:
     draft = rows_of_script(tmp_path, f"t = get_chat_template(t, chat_template='{name}')\nd = load_dataset('o/n')['train']\n", "d")
     assert draft.tree.get("data.chat_template") == ours

@@ -40,6 +40,9 @@ def norm_of(gradients: list[torch.Tensor]) -> float:
 
 
 def _norm(held: list[torch.Tensor]) -> torch.Tensor:
-    norms: list[torch.Tensor] = list(torch._foreach_norm(held))
+    narrow = held[0].dtype == torch.float16  # in which a norm above 65,504 is none
+    norms: list[torch.Tensor] = (
+        [torch.linalg.vector_norm(one, dtype=torch.float32) for one in held] if narrow else list(torch._foreach_norm(held))
+    )
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms).float())
     return total

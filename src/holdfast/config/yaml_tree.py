@@ -12,6 +12,7 @@ _PLACE = re.compile(r"line (\d+), column (\d+)")
 _SOURCE = re.compile(r' in "<\w+ string>",')  # PyYAML's name for a text that is no file
 _DEEPEST = 64  # mappings and lists inside each other
 _LONGEST_NUMBER = 100  # characters; no number of ours needs more, and making one of thousands takes long
+_IN_OTHER_BASES = re.compile(r"[-+]?(0[0-7_]+|.*:.*)")  # 010 and 1:30, which YAML 1.1 takes for 8 and 90: texts here
 _MOST_VALUES = 20_000  # keys and values together
 Keys = tuple[str | int, ...]
 
@@ -19,7 +20,13 @@ Keys = tuple[str | int, ...]
 def _number(loader: Any, node: yaml.ScalarNode) -> Any:
     if len(node.value) > _LONGEST_NUMBER:
         raise yaml.constructor.ConstructorError(None, None, f"a number of {len(node.value):,} characters", node.start_mark)
+    if _IN_OTHER_BASES.fullmatch(node.value):
+        return node.value
     return yaml.constructor.SafeConstructor.construct_yaml_int(loader, node)
+
+
+def _decimal(loader: Any, node: yaml.ScalarNode) -> Any:
+    return node.value if ":" in node.value else yaml.constructor.SafeConstructor.construct_yaml_float(loader, node)
 
 
 class TooManyValues(yaml.composer.ComposerError):
@@ -36,6 +43,7 @@ class LOADER(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 
 for _loader in (_Loader, LOADER):
     _loader.add_constructor("tag:yaml.org,2002:int", _number)
+    _loader.add_constructor("tag:yaml.org,2002:float", _decimal)
 
 
 def root_of(text: str, slowly: bool = False) -> tuple[yaml.Node | None, Callable[[], Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +11,14 @@ from holdfast.base.units import in_millions
 from holdfast.new_config.rows import LookedAt
 from holdfast.planning.advice import advise
 
-_BILLIONS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([BM])(?![a-z])", re.IGNORECASE)
+_BILLIONS = re.compile(r"(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)\s*([BM])(?![a-z])", re.IGNORECASE)
 _GOALS: dict[str, tuple[str, dict[str, Any], str]] = {  # words of a goal and what follows
     "quick": ("quick fast try trial test smoke demo schnell", {"train.epochs": 1, "run.standby": False}, "the goal is a quick look"),
     "thorough": ("best quality thorough overnight careful", {"evaluate.keep_best": True}, "the goal is quality"),
     "small": ("memory small laptop tight low-memory vram", {"train.frozen": "nf4"}, "the goal is little memory"),
 }
-_FAR = {"dpo": "pairs", "kto": "marks"}
+_TO_LEARN = re.compile(r"\b(predict|forecast|estimate|learn|classify|target|regress)")
+_ALL_WEIGHTS = re.compile(r"\bfull[- ]?(fine|tun|param|weight|model|train|sft)|\ball (the )?(weights|parameters)\b", re.IGNORECASE)
 
 
 @dataclass
@@ -33,22 +35,23 @@ class ConfigChoice:
 
 
 def size_in_name(model: str) -> int | None:
-    """Return the number of parameters in a model's name, as in Qwen2.5-7B; None where there is none."""
+    """Return the number of parameters in a model's name, as in Qwen2.5-7B or, about, Mixtral-8x7B; None where there is none."""
     match = _BILLIONS.search(model.rpartition("/")[2])
-    return round(float(match[1]) * (1e9 if match[2].upper() == "B" else 1e6)) if match else None
+    return round(int(match[1] or 1) * float(match[2]) * (1e9 if match[3].upper() == "B" else 1e6)) if match else None
 
 
 def choose_table(files: list[str], rows: LookedAt, goal: str) -> ConfigChoice:
     """Choose a config for rows of a table: the column to learn is the one that the goal names, else the last."""
     choice = ConfigChoice()
-    named = [name for name in rows.columns if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", goal.lower())]
+    named = _named_in(goal.lower(), rows.columns)
     target = named[0] if named else rows.columns[-1]
     choice.set("task", "tabular", "the rows are a table: numbers, no prompt and no answer")
     choice.set("data.files", files, "")
     why = "the goal names it" if named else "the last column: write the one to learn"
     choice.set("table.target", target, why)
-    if not named:
-        choice.todo.append(f"see that table.target is the column to learn: {target} is only the last one")
+    if len(named) != 1:
+        only = f"the goal names {', '.join(named)}" if named else f"{target} is only the last one"
+        choice.todo.append(f"see that table.target is the column to learn: {only}")
     times = [name for name in rows.columns if name.lower() in ("time", "timestamp", "date", "datetime") and name != target]
     if times:
         choice.set("table.time", times[0], "rows in order of time: the newest are held out")
@@ -57,6 +60,13 @@ def choose_table(files: list[str], rows: LookedAt, goal: str) -> ConfigChoice:
     choice.set("evaluate.every", 50, "steps between looks at the held-out rows")
     choice.set("evaluate.patience", 5, "ends when five looks in a row bring nothing")
     return choice
+
+
+def _named_in(goal: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns that a goal names: in its order, those behind a word for learning before the others."""
+    places = {name: found.start() for name in columns if (found := re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", goal))}
+    told = _TO_LEARN.search(goal)
+    return sorted(places, key=lambda name: (told is not None and places[name] < told.start(), places[name]))
 
 
 def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goal: str, positions: int | None) -> ConfigChoice:
@@ -69,17 +79,18 @@ def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goa
         total = rows.rejected + (rows.rows or 0)
         choice.todo.append(f"{rows.rejected:,} of {total:,} rows are not trained on: {rows.why}")
     objective = {"pairs": "dpo", "marks": "kto"}.get(rows.kind, "sft")
-    if objective == "dpo" and (wanted := next((one for one in ("orpo", "simpo") if one in goal.lower()), "")):
-        objective = wanted
+    if objective == "dpo" and (wanted := re.search(r"\b(orpo|simpo)\b", goal.lower())):
+        objective = wanted[1]
     share = 0.05 if (rows.rows or 10_000) >= 400 else 0.1 if (rows.rows or 0) >= 50 else 0.2
     choice.set("data.held_out", share, "rows kept aside, so that base and tuned can be compared")
-    adapter = "full" if re.search(r"\bfull\b|all weights", goal.lower()) else "lora"
+    adapter = "full" if _ALL_WEIGHTS.search(goal) else "lora"
     choice.set("adapter.type", adapter, "small, quick, and the base stays as it is" if adapter == "lora" else "the goal says all weights")
     if objective != "sft":
         choice.set(
             "train.objective", objective, f"the rows hold {'a better and a worse answer' if rows.kind == 'pairs' else 'marked answers'}"
         )
-    for key, value, reason in advise(params, None if rows.rows is None else round(rows.rows * (1 - share)), adapter, objective):
+    learned = None if rows.rows is None else round(rows.rows * (1 - share))
+    for key, value, reason in advise(params, learned, adapter, objective, _asked(goal).get("train.epochs", (None, ""))[0]):
         choice.set(key, value, reason)
     _length(choice, rows, positions)
     _watch(choice, rows, share)
@@ -108,12 +119,17 @@ def _watch(choice: ConfigChoice, rows: LookedAt, share: float) -> None:
         choice.set("evaluate.every", max(10, steps // 10), f"ten looks in about {steps:,} steps; the best state is kept")
 
 
+def _asked(goal: str) -> dict[str, tuple[Any, str]]:
+    """Return the keys that the words of a goal ask for, with the reason."""
+    words = set(re.findall(r"[a-z-]+", goal.lower()))
+    return {key: (value, why) for names, sets, why in _GOALS.values() if words & set(names.split()) for key, value in sets.items()}
+
+
 def _follow(choice: ConfigChoice, goal: str) -> None:
     """Apply what the words of the goal ask for."""
-    words = set(re.findall(r"[a-z-]+", goal.lower()))
-    for names, sets, reason in _GOALS.values():
-        if words & set(names.split()):
-            for key, value in sets.items():
-                if key == "evaluate.keep_best" and "evaluate.every" not in choice.tree:
-                    continue
-                choice.set(key, value, reason)
+    for key, (value, reason) in _asked(goal).items():
+        if key == "evaluate.keep_best" and "evaluate.every" not in choice.tree:
+            continue
+        if key == "train.frozen" and choice.tree["adapter.type"] == "full":
+            continue  # nothing is frozen
+        choice.set(key, value, reason)

@@ -44,8 +44,10 @@ def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
     return 2e-3 if billions < 0.05 else 1e-3 if billions < 0.3 else 4e-4 if billions < 1 else 2e-4 if billions < 14 else 1e-4
 
 
-def advise(params: int | None, rows: int | None, adapter: str = "lora", objective: str = "sft") -> Iterator[Advice]:
-    """Yield the usual settings for such a run. params: of the whole model; rows: to train on; None: unknown."""
+def advise(
+    params: int | None, rows: int | None, adapter: str = "lora", objective: str = "sft", passes: int | None = None
+) -> Iterator[Advice]:
+    """Yield the usual settings for such a run. params: of the whole model; rows: to train on; None: unknown; passes: asked for."""
     size = f"{in_millions(params)} parameters" if params else "a model of unknown size"
     kind = KINDS[adapter]
     what = f"{adapter} on" if not kind.own_weights else "layers of" if kind.frozen else "all weights"
@@ -53,22 +55,21 @@ def advise(params: int | None, rows: int | None, adapter: str = "lora", objectiv
     count = rows or 5_000
     told = f"{rows:,} rows" if rows else "the number of rows is unknown, some thousand taken"
     batch = _by(count, _ROWS_OF_BATCH, 32)
-    epochs = 1 if objective != "sft" else _by(count, _ROWS_OF_EPOCHS, 1)
+    epochs = passes or (1 if objective != "sft" else _by(count, _ROWS_OF_EPOCHS, 1))
     steps = math.ceil(count / batch) * epochs
     yield Advice("train.epochs", epochs, f"{told}: {'fewer need more passes' if epochs > 1 else 'one pass is enough'}")
     yield Advice(
         "train.effective_batch", batch, f"about {steps:,} steps; LoRA loses with large batches, fewer than {_STEPS} steps learn little"
     )
-    yield Advice("train.warmup", 0.03 if steps > 300 else 0.1, f"some ten steps or more of about {steps:,}")
+    share = 0.03 if steps > 300 else 0.1
+    warm = max(1, round(share * steps))
+    yield Advice("train.warmup", share, f"{warm} of about {steps:,} steps")
     if "r" in kind.keys:
         rank = _by(count, _ROWS_OF_RANK, 32)
         yield Advice("adapter.r", rank, f"{told}: rank follows what there is to learn")
         yield Advice("adapter.alpha", 2 * rank, "twice the rank, so that train.lr fits any rank")
-        yield Advice(
-            "adapter.dropout",
-            0.05 if count < 2_000 and epochs > 1 else 0.0,
-            "few rows that are seen often" if count < 2_000 else "enough rows",
-        )
+        few = count < 2_000 and epochs > 1
+        yield Advice("adapter.dropout", 0.05 if few else 0.0, "few rows that are seen often" if few else "no row is seen often")
 
 
 def _by(count: int, table: tuple[tuple[int, int], ...], otherwise: int) -> int:

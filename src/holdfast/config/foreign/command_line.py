@@ -18,12 +18,16 @@ _TRAINS = re.compile(
 _LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "tune")
 _TASKS = ("sft", "dpo", "kto", "reward", "grpo", "rloo", "orpo", "cpo", "ppo")
 _CONFIGS = (".yaml", ".yml", ".json")
+_BETWEEN = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1", "&>"}  # commands, or a command and a file that is no part of it
+_OF_DEVICES = re.compile(r"\b(NPROC_PER_NODE|NNODES)=(\d+)")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?,?")
 
 
 def read_command(text: str, program: str = "") -> tuple[ForeignConfig, list[str]]:
     """Read the options of the longest training command in a shell text, and config files that it names, in their order."""
     variables = _variables(text)
-    commands = [words for line in _lines(text) if _TRAINS.search(line) and (words := _words(line, variables))]
+    lines = [line for line in _lines(text) if _TRAINS.search(line)]
+    commands = [words for line in lines for words in _commands(line, variables) if _TRAINS.search(" ".join(words))]
     words = max(commands, key=lambda words: sum(word.startswith("-") for word in words), default=[])
     keys, configs, task, launcher = _options(words)
     if not program and words:
@@ -32,6 +36,11 @@ def read_command(text: str, program: str = "") -> tuple[ForeignConfig, list[str]
     named = {key.theirs for key in keys}
     if program == "TRL" and named & {"finetuning_type", "cutoff_len", "lora_target"}:
         program = "LLaMA-Factory"
+    if program == "LLaMA-Factory":
+        keys += [Key(name, int(value), "environment") for name, value in dict(_OF_DEVICES.findall(text)).items()]
+    if program == "torchtune" and not configs:
+        configs = [str(key.value) for key in launcher + keys if key.theirs == "config"]
+    keys = [key for key in keys if key.theirs != "config"]
     return ForeignConfig(program if keys or configs else "", "command line", tuple(launcher + keys), task), configs
 
 
@@ -49,15 +58,25 @@ def _variables(text: str) -> dict[str, str]:
     return found
 
 
+def _commands(line: str, variables: dict[str, str]) -> list[list[str]]:
+    """Split a line into the words of its commands."""
+    found: list[list[str]] = [[]]
+    for word in _words(line, variables):
+        if word in _BETWEEN:
+            found.append([])
+        else:
+            found[-1].append(word)
+    starts = (next((at for at, word in enumerate(words) if not re.match(r"^[A-Za-z_]\w*=", word)), 0) for words in found)
+    return [words[start:] for words, start in zip(found, starts, strict=True) if words]  # behind NAME=VALUE
+
+
 def _words(line: str, variables: dict[str, str]) -> list[str]:
     for _ in range(3):
         line = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] if match[2] is not None else match[0]), line)
     try:
-        words = shlex.split(line, comments=True)
+        return shlex.split(line, comments=True)
     except ValueError:
-        words = line.split()
-    start = next((at for at, word in enumerate(words) if not re.match(r"^[A-Za-z_]\w*=", word)), 0)  # NAME=VALUE before the command
-    return words[start:]
+        return line.split()
 
 
 def _options(words: list[str]) -> tuple[list[Key], list[str], str, list[Key]]:
@@ -72,8 +91,9 @@ def _options(words: list[str]) -> tuple[list[Key], list[str], str, list[Key]]:
     configs = [word for word in words[cut:] if word.endswith(_CONFIGS) and "accelerate" not in word and "deepspeed" not in word]
     launcher = _pairs(words[1:cut], "the launcher's option") if cut else []
     keys = _pairs(words[cut:], "command line")
-    configs = [word for word in configs if not any(key.value == word and key.theirs not in ("config", "config_file") for key in keys)]
-    return [key for key in keys if key.theirs != "config"], configs, task, launcher
+    others = [key.value for key in keys if key.theirs not in ("config", "config_file")]
+    configs = [word for word in configs if not any(word in (value if isinstance(value, list) else [value]) for value in others)]
+    return keys, configs, task, launcher
 
 
 def _pairs(words: list[str], where: str) -> list[Key]:
@@ -86,7 +106,7 @@ def _pairs(words: list[str], where: str) -> list[Key]:
         if word.startswith("--") and len(word) > 2:
             name, sign, value = word[2:].partition("=")
             values = [value] if sign else []
-            while not sign and at < len(words) and not (words[at].startswith("--") or words[at] in ("&&", "|", ">", ";", "2>&1")):
+            while not sign and at < len(words) and not _ends(words[at], name, values):
                 values.append(words[at])
                 at += 1
             found.append(Key(name.replace("-", "_"), _value(values), where))
@@ -94,6 +114,13 @@ def _pairs(words: list[str], where: str) -> list[Key]:
             name, _, value = word.partition("=")
             found.append(Key(name, _value([value]), where))
     return found
+
+
+def _ends(word: str, name: str, values: list[str]) -> bool:
+    """True if a word is no value of an option that has these: the next option, or what stands behind its one value."""
+    if word.startswith("-"):
+        return not _NUMBER.fullmatch(word)
+    return bool(values) and (name == "config" or (bool(_NUMBER.fullmatch(values[-1])) and not _NUMBER.fullmatch(word)))
 
 
 def _value(values: list[str]) -> Any:

@@ -8,17 +8,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.config.config import Config
-from holdfast.config.foreign import rules, rules_adapter, rules_rows
+from holdfast.config.foreign import rules, rules_adapter, rules_optimizer, rules_rows
+from holdfast.config.foreign.defaults import BY_ROWS, UNCUT, batch_factors, defaults_of
 from holdfast.config.foreign.keys import SAME, AccountRow, ComputedValue, Contents, Draft, ForeignConfig, Key, KeyOutcome, left
 from holdfast.config.foreign.left_out import why_left
 from holdfast.config.foreign.rules_rows import RowFile, of_torchtune, row_files
-from holdfast.config.foreign.vocabulary import DEFAULTS, TRL_LR, common_name
+from holdfast.config.foreign.vocabulary import common_name
 
-_RULES = rules.RULES | rules_adapter.RULES | rules_rows.RULES
+_RULES = rules.RULES | rules_optimizer.RULES | rules_adapter.RULES | rules_rows.RULES
 _OF_TRAINER = {"DPO": "dpo", "KTO": "kto", "ORPO": "orpo", "CPO": "simpo", "Reward": "reward", "SFT": "sft"}
 _REFUSED = ("grpo", "ppo", "rloo", "online", "bco", "gkd", "prm", "xpo", "nash", "ebft", "gdpo", "embedding", "distill", "diffusion", "asr")
 _UNREFUSED = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "UnslothTrainer", "UnslothTrainingArguments", "Seq2SeqTrainingArguments")
-_ADAPTER_KEYS = ("lora_r", "lora_alpha", "target_modules", "lora_dropout", "lora_attn_modules")
+_ADAPTER_KEYS = ("lora_r", "lora_alpha", "target_modules", "lora_dropout", "lora_attn_modules", "adapter_start", "adapter_kind")
 _STEPS = {  # of a script, by how script_changes names them
     "dataset_step": "the script makes other rows of those it loads, and the config's rows are those of the file",
     "script_step": "the script changes model, tokens or trainer, and the config does not",
@@ -53,6 +54,12 @@ def _given(source: ForeignConfig, named: list[tuple[str, Key]], data: list[str] 
     given |= {"_program": source.program, "_row_files": made, "_data": data, "_objective": _objective(source, given)}
     given["_held"] = {key.theirs for common, key in named if common == "held_out_file"}
     given["_unread"] = [key for common, key in named if common in ("dataset", "dataset_split") and isinstance(key.value, ComputedValue)]
+    given["_named"] = {common for common, key in named if isinstance(key.value, ComputedValue) or not _empty(key.value)}
+    given["_uncut"] = any(common == "max_length" and key.value is None for common, key in named)
+    given["_factors"] = {name: factor for name, factor in batch_factors(source).items() if name not in given["_named"]}
+    given["_formats"] = {rules_rows.format_of(key.value) for common, key in named if common == "dataset_type"}
+    given["_by_transformers"] = source.kind == "script" and source.program in ("transformers", "TRL")
+    given["_constant"] = rules_optimizer.is_constant(given)
     given["_full"] = _is_full(source, given)
     given["_four_bits"] = (
         rules.is_true(given.get("load_in_4bit"))
@@ -67,6 +74,8 @@ def _objective(source: ForeignConfig, given: Mapping[str, Any]) -> str:
     by_loss = str(given.get("loss_type") or "").removesuffix("_pair")
     if by_loss in ("orpo", "simpo", "kto"):
         return by_loss
+    if source.program == "Axolotl" and given.get("reward_model") is True:
+        return "reward"
     trained = next((name for start, name in _OF_TRAINER.items() if source.trains.startswith((start, start.lower()))), "")
     found = rules.objective(asked, {}).sets.get("train.objective") if asked else None
     recipe = str(given.get("loss._component_") or "")
@@ -84,7 +93,9 @@ def _is_full(source: ForeignConfig, given: Mapping[str, Any]) -> bool:
         return not rules.is_true(given.get("use_peft"))
     if source.program in ("LLaMA-Factory", "Soup", "Unsloth"):
         return False
-    return not any(name in given for name in _ADAPTER_KEYS)
+    if source.program == "Axolotl" and "adapter_kind" not in given["_named"]:
+        return True  # whatever it says of lora_r: `adapter` alone begins one
+    return not any(name in given["_named"] for name in _ADAPTER_KEYS)
 
 
 def _outcome(common: str, key: Key, given: dict[str, Any], program: str) -> KeyOutcome:
@@ -178,23 +189,30 @@ def _fill(draft: Draft, source: ForeignConfig, given: dict[str, Any], data: list
         draft.todo.append(f"an adapter is trained, not all weights: {why}")
         for row in (row for row in draft.rows if row.ours == "adapter.type" and row.fate == "carried"):
             row.fate, row.why = "changed", f"lora: {why}"
-    if source.program == "LLaMA-Factory" and "adapter.r" in tree and "adapter.alpha" not in tree:
-        tree["adapter.alpha"], draft.reasons["adapter.alpha"] = 2.0 * tree["adapter.r"], "LLaMA-Factory's default: twice the rank"
-    for path, (value, why) in DEFAULTS.get(source.program, {}).items():
-        if path == "train.lr" and objective in TRL_LR and source.program in ("TRL", "Unsloth"):
-            value, why = TRL_LR[objective], f"TRL's default for {objective}"
-        if (path == "train.epochs" and "train.steps" in tree) or (path == "data.train_on" and objective != "sft"):
-            continue
-        if path == "data.held_out" and "data.held_out_files" in tree:
-            continue
-        if path not in tree:
-            tree[path], draft.reasons[path] = value, why
     if model:
         tree["model"], draft.reasons["model"] = model, "--model"
+    if source.program == "LLaMA-Factory" and "adapter.r" in tree and "adapter.alpha" not in tree:
+        tree["adapter.alpha"], draft.reasons["adapter.alpha"] = 2.0 * tree["adapter.r"], "LLaMA-Factory's default: twice the rank"
+    for path, value, why in [*defaults_of(source, given, tree, objective)]:
+        tree[path], draft.reasons[path] = value, why
+    _ask(draft, source, given, objective)
     if "model" not in tree:
         tree["model"], draft.reasons["model"] = "tiny", "the file names no model: write its folder or hub name here"
         draft.todo.append("write the model's folder or hub name at `model`: the file names none")
     _rows(draft, given, data)
+
+
+def _ask(draft: Draft, source: ForeignConfig, given: Mapping[str, Any], objective: str) -> None:
+    """Leave to people what only the rows or they themselves can tell."""
+    if objective == "sft" and "beta" in given["_named"] and not source.trains:
+        draft.todo.append("write what is trained at train.objective: the file does not say it, and its beta is none of sft's")
+    if draft.reasons.get("data.train_on") == BY_ROWS and "dataset_text_field" not in given["_named"]:
+        draft.todo.append("write data.train_on: assistant if your rows are of prompt and completion: TRL learns no prompt of such")
+    if UNCUT in draft.reasons.get("train.max_tokens", ""):
+        draft.todo.append("write how long your rows are at train.max_tokens (`holdfast data check` tells): none is cut there")
+    if rules.is_true(given.get("packing")):
+        text = "each packed row there held several: multiply train.effective_batch by its length / mean tokens of a row"
+        draft.todo.append(f"{text} (`holdfast data check` tells them)")
 
 
 def _rows(draft: Draft, given: dict[str, Any], data: list[str] | None) -> None:
@@ -221,6 +239,9 @@ def _refuse(draft: Draft, source: ForeignConfig, given: dict[str, Any]) -> None:
         if any(name.startswith(other) for other in _REFUSED):
             draft.refused.append(f"it trains with {asked or trains}, and holdfast has no such objective")
             return
+    if trains.lower().startswith("cpo") and "simpo" not in str(given.get("loss_type")).lower():
+        draft.refused.append(f"it trains with CPO's own loss ({given.get('loss_type', 'sigmoid')}); of CPO's, loss_type simpo is here")
+        return
     component = str(given.get("loss._component_") or "") + str(given.get("teacher_model._component_") or "")
     if any(word in component for word in ("GRPO", "PPO", "teacher", "qwen2_5.", "RSO")) and "teacher" in str(list(given)):
         draft.refused.append("it distils from a teacher model, and holdfast has no such objective")

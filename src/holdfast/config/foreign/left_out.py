@@ -32,7 +32,7 @@ _WHY = {
         "image_* video_* audio_* processor_type freeze_vision_tower freeze_multi_modal_projector freeze_language_model "
         "freeze_mm_modules whisper_* finetune_audio_layers modality data.image_dir data.audio_dir data.video_dir "
         "finetune_vision_layers finetune_language_layers *.image_size *.max_num_tiles model.decoder_trainable "
-        "model.encoder_trainable model.fusion_trainable collate_fn dataloader.collate_fn"
+        "model.encoder_trainable model.fusion_trainable collate_fn dataloader.collate_fn *.columns.images *.columns.videos *.columns.audios"
     ),
     "rows are tokenised once, kept, and packed without it": (
         "dataset_prepared_path preprocessing_num_workers overwrite_cache dataloader_* dataloader.* dataset_num_proc "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def read_foreign(file: Path) -> tuple[ForeignConfig, dict[str, str]]:
         source = read_config(file, text)
     else:
         source = _command(file, text)
-    return source, _named_sets(file, source)
+    known, described = _named_sets(file, source)
+    return (replace(source, keys=(*source.keys, *described)) if described else source), known
 
 
 def _text(file: Path) -> str:
@@ -154,9 +156,9 @@ def _command(file: Path, text: str) -> ForeignConfig:
     for name in configs:
         path = next((path for path in (file.parent / name, Path(name)) if path.is_file()), None)
         if path is None:
-            if not source.keys:
-                raise Stop(USAGE, f"--from {file}: its command reads {name}, which is not here", f"holdfast init --from {name}")
-            continue
+            copied = f"`tune cp {name} FILE.yaml` copies it, name FILE.yaml in its place"
+            hint = copied if source.program == "torchtune" else f"put {name} beside it"
+            raise Stop(USAGE, f"--from {file}: its command reads the config {name}, which is not here", hint)
         inner = read_config(path, _text(path))
         told = {key.theirs for key in source.keys}
         keys = [Key(key.theirs, key.value, str(path)) for key in inner.keys if key.theirs not in told]
@@ -164,15 +166,23 @@ def _command(file: Path, text: str) -> ForeignConfig:
     return source
 
 
-def _named_sets(file: Path, source: ForeignConfig) -> dict[str, str]:
-    """Read the files that LLaMA-Factory's dataset_info.json gives to names, beside the config or where dataset_dir says."""
+def _named_sets(file: Path, source: ForeignConfig) -> tuple[dict[str, str], list[Key]]:
+    """Read the files that LLaMA-Factory's dataset_info.json gives to names, beside the config or where dataset_dir says.
+
+    Return with them what it says of those that are trained on: what their columns are called, and how many rows are taken.
+    """
     if source.program != "LLaMA-Factory":
-        return {}
+        return {}, []
     folder = next((str(key.value) for key in source.keys if key.theirs == "dataset_dir" and key.value), "data")
     for place in (file.parent / folder, Path(folder)):
         try:
             tree = json.loads((place / "dataset_info.json").read_text())
         except (OSError, ValueError):
             continue
-        return {name: str(place / entry["file_name"]) for name, entry in tree.items() if isinstance(entry, dict) and entry.get("file_name")}
-    return {}
+        entries = {name: entry for name, entry in tree.items() if isinstance(entry, dict)}
+        files = {name: str(place / entry["file_name"]) for name, entry in entries.items() if entry.get("file_name")}
+        given = next((str(key.value) for key in source.keys if key.theirs in ("dataset", "train_dataset") and key.value), "")
+        used = [name for one in given.split(",") if (name := one.strip()) in entries]
+        told = [{key: entries[name][key] for key in ("columns", "num_samples") if entries[name].get(key)} for name in used]
+        return files, list(flatten({"dataset_info": [one for one in told if one]}, "", "dataset_info.json")) if any(told) else []
+    return {}, []

@@ -1,4 +1,4 @@
-"""What becomes of a key of another trainer: how it is trained, saved and measured. Pure; rules.py of rows and adapters stand beside."""
+"""What becomes of a key of another trainer: how it is trained, saved and measured. Pure; rules of other things stand beside."""
 
 from __future__ import annotations
 
@@ -10,19 +10,6 @@ from holdfast.config.foreign.keys import KeyOutcome, implied, left, same, turned
 
 Given = Mapping[str, Any]
 Rule = Callable[[Any, Given], KeyOutcome]
-_SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "constant_with_warmup": "constant"}
-_OPTIMIZERS = {
-    "adamw": "adamw adamw_torch adamw_torch_fused adamw_hf adamw_apex_fused adamw_torch_npu_fused torch.optim.AdamW",
-    "adamw8bit": "adamw_8bit adamw_bnb_8bit adamw8bit bitsandbytes.optim.AdamW8bit",
-    "paged": "paged_adamw_8bit bitsandbytes.optim.PagedAdamW8bit",
-    "lion": "lion lion_pytorch",
-    "adafactor": "adafactor",
-    "sgd": "sgd torch.optim.SGD",
-    "schedule_free": "schedule_free_adamw adamw_schedulefree",
-    "muon": "muon",
-}
-_OPTIMIZER = {theirs.lower(): ours for ours, names in _OPTIMIZERS.items() for theirs in names.split()}
-_NEAR = {"paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "lion_8bit": "lion", "paged_lion_8bit": "lion", "paged_lion_32bit": "lion"}
 _TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 _OBJECTIVES = {
     **dict.fromkeys(("sft", "pt", "pretrain", "train_sft"), "sft"),
@@ -68,9 +55,13 @@ def model(value: Any, given: Given) -> KeyOutcome:
     return same("model", str(value))
 
 
+_FACTORS = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size", "nnodes")
+
+
 def batch(value: Any, given: Given) -> KeyOutcome:
     """Compute the rows of a step: micro-batch times accumulation times devices."""
-    factors = {name: given.get(name) for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")}
+    usual = given.get("_factors", {})
+    factors = {name: given.get(name, usual.get(name)) for name in _FACTORS}
     told = {name: whole(factor) for name, factor in factors.items() if factor not in (None, "auto", "", "gpu") and str(factor) != "-1"}
     if value == "auto" or "per_device_train_batch_size" not in told:
         if "per_device_train_batch_size" not in told and value != "auto":
@@ -80,9 +71,13 @@ def batch(value: Any, given: Given) -> KeyOutcome:
     for factor in told.values():
         product *= factor
     shown = " x ".join(str(factor) for factor in told.values())
-    why = f"{shown} = {product} rows a step" if len(told) > 1 else "rows a step, on one device"
-    if given.get("packing") is True and given.get("_program") == "Axolotl":
-        why += "; with sample_packing each held several rows: multiply by sequence_len / mean tokens of a row (`holdfast data check`)"
+    why = f"{shown} = {product} rows a step" if len(told) > 1 else "rows a step"
+    if "world_size" not in told:
+        why += " on one device: multiply by the number of devices it ran on"
+    for name in (name for name in told if name not in given and name in usual):
+        why += f"; {usual[name]} is the default of {name} there"
+    if is_true(given.get("packing")):
+        why += "; with packing each held several rows: multiply by its length there / mean tokens of a row (`holdfast data check`)"
     return turned("train.effective_batch", product, f"{why}; how many go through at once is the plan's")
 
 
@@ -105,67 +100,7 @@ def steps(value: Any, given: Given) -> KeyOutcome:
 
 def steps_an_epoch(value: Any, given: Given) -> KeyOutcome:
     total = int(whole(value) * number(given.get("num_train_epochs") or 1))
-    return turned("train.steps", total, f"{value} in each epoch: {total} in all")
-
-
-def schedule(value: Any, given: Given) -> KeyOutcome:
-    name = str(value).rpartition(".")[2].removeprefix("get_").removesuffix("_schedule_with_warmup")
-    if name in _SCHEDULES:
-        return same("train.schedule", _SCHEDULES[name])
-    return turned("train.schedule", "cosine", f"{value} is not here; cosine, linear and constant are")
-
-
-def _constant(given: Given) -> bool:
-    """Return whether the learning rate is transformers' `constant`, which has no warm-up; `constant_with_warmup` has one."""
-    return str(given.get("lr_scheduler_type")).rpartition(".")[2].lower() == "constant"
-
-
-def _no_warmup(value: Any) -> KeyOutcome:
-    return turned("train.warmup", 0.0, f"{value} counts for nothing beside the schedule constant there; constant_with_warmup has a warm-up")
-
-
-def warmup(value: Any, given: Given) -> KeyOutcome:
-    if number(value) and _constant(given):
-        return _no_warmup(value)
-    if given.get("warmup_steps") and not given.get("_steps_told"):
-        return left("warmup_steps counts, there and here", "train.warmup")
-    return same("train.warmup", min(number(value), 0.999), "a share of all steps")
-
-
-def warmup_steps(value: Any, given: Given) -> KeyOutcome:
-    amount = number(value)
-    if amount and _constant(given):
-        return _no_warmup(value)
-    if amount == 0 and given.get("warmup_ratio"):
-        return left("0: warmup_ratio counts", "train.warmup")
-    return same("train.warmup", amount, "steps" if amount >= 1 else "a share of all steps")
-
-
-def weight_decay(value: Any, given: Given) -> KeyOutcome:
-    if number(value) == 0 or given.get("_program") == "torchtune":  # which leaves nothing out either
-        return same("train.weight_decay", number(value))
-    why = "off every trained weight; a Trainer leaves norms and biases out, which only full and layers train here"
-    return same("train.weight_decay", number(value), why)
-
-
-def optimizer(value: Any, given: Given) -> KeyOutcome:
-    name = str(value).lower()
-    if name in _OPTIMIZER:
-        return same("train.optimizer", _OPTIMIZER[name], f"{value} is {_OPTIMIZER[name]} here")
-    if name in _NEAR:
-        return turned("train.optimizer", _NEAR[name], f"{value} is not here; the same update with ordinary moments")
-    return turned("train.optimizer", "adamw", f"{value} is not here; adamw")
-
-
-def clip(value: Any, given: Given) -> KeyOutcome:
-    if number(value) <= 0:
-        return turned("train.max_grad_norm", 1e6, "no clipping there; here a norm that no gradient reaches")
-    return same("train.max_grad_norm", number(value))
-
-
-def betas(value: Any, given: Given) -> KeyOutcome:
-    first, second = (number(one) for one in value)
-    return KeyOutcome("carried", "both", "train.beta1", {"train.beta1": first, "train.beta2": second})
+    return turned("train.steps", total, f"{value} in each epoch at most: {total} in all")
 
 
 def precision(name: str) -> Rule:
@@ -223,6 +158,8 @@ def objective(value: Any, given: Given) -> KeyOutcome:
     if name not in _OBJECTIVES:
         return left(f"there is no objective {value} here", "train.objective")
     ours = _OBJECTIVES[name]
+    if ours == "dpo" and given.get("_objective", ours) in ("orpo", "simpo", "kto"):
+        return implied("train.objective", f"its loss is that of {given['_objective']}, an objective of its own here")
     if name == "ipo":
         return KeyOutcome("changed", "dpo with the loss ipo", "train.objective", {"train.objective": "dpo", "preference.loss": "ipo"})
     if name in ("pt", "pretrain"):
@@ -230,6 +167,12 @@ def objective(value: Any, given: Given) -> KeyOutcome:
             "changed", "all tokens of a row are learned", "train.objective", {"train.objective": "sft", "data.train_on": "all"}
         )
     return same("train.objective", ours)
+
+
+def scalar_head(value: Any, given: Given) -> KeyOutcome:
+    if given.get("_program") == "Axolotl" and value is True:
+        return same("train.objective", "reward")
+    return left("no training by rewards of generated answers is here", "train.objective")
 
 
 def loss_type(value: Any, given: Given) -> KeyOutcome:
@@ -309,21 +252,11 @@ RULES: dict[str, Rule] = {
     "per_device_train_batch_size": batch,
     "gradient_accumulation_steps": batch,
     "world_size": batch,
+    "nnodes": batch,
     "batch_size_all": lambda value, given: left("micro_batch_size and gradient_accumulation_steps count", "train.effective_batch"),
     "num_train_epochs": epochs,
     "max_steps": steps,
     "max_steps_per_epoch": steps_an_epoch,
-    "learning_rate": plain("train.lr"),
-    "lr_scheduler_type": schedule,
-    "warmup_ratio": warmup,
-    "warmup_steps": warmup_steps,
-    "weight_decay": weight_decay,
-    "adam_beta1": plain("train.beta1"),
-    "adam_beta2": plain("train.beta2"),
-    "adam_epsilon": plain("train.epsilon"),
-    "adam_betas": betas,
-    "max_grad_norm": clip,
-    "optim": optimizer,
     "seed": seed,
     "bf16": precision("bf16"),
     "pure_bf16": precision("bf16"),
@@ -335,6 +268,7 @@ RULES: dict[str, Rule] = {
     "use_liger_kernel": switch(same("train.liger", True, "once proven to give the model's own results"), implied("train.liger", "off")),
     "neftune_noise_alpha": noise,
     "objective": objective,
+    "reward_model": scalar_head,
     "loss_type": loss_type,
     "beta": beta,
     "simpo_gamma": of_objective("preference.margin", "simpo"),
@@ -342,12 +276,16 @@ RULES: dict[str, Rule] = {
     "undesirable_weight": of_objective("preference.undesirable_weight", "kto"),
     "label_smoothing": of_objective("preference.label_smoothing", "dpo", "simpo", "reward"),
     "sft_weight": of_objective("preference.sft_weight", "dpo", "simpo"),
+    "cpo_alpha": of_objective("preference.sft_weight", "simpo"),
     "max_length": plain("train.max_tokens", whole),
     "save_steps": save_every,
     "save_total_limit": plain("save.keep", whole),
     "eval_steps": evaluate_every,
     "eval_strategy": evaluate_when,
     "early_stopping_patience": patience,
+    "load_best_model_at_end": switch(
+        same("evaluate.keep_best", True, "by the held-out loss"), same("evaluate.keep_best", False, "the last state is the result")
+    ),
     "eval_max_new_tokens": plain("evaluate.max_new_tokens", whole),
     "output_dir": name_of,
     "run_name": name_of,

@@ -9,6 +9,7 @@ from holdfast.config.foreign.keys import KeyOutcome, implied, left, same, turned
 from holdfast.config.foreign.rules import Given, Rule, is_true, number, plain, switch, whole
 
 _KINDS = {"lora": "lora", "qlora": "lora", "dora": "dora", "full": "full", "none": "full", "adalora": "adalora", "ia3": "ia3"}
+_KINDS["prompt_tuning"] = "prompt"
 _MLP = ["gate_proj", "up_proj", "down_proj"]
 _IN_TORCHTUNE = {"output_proj": "o_proj"}
 
@@ -17,8 +18,9 @@ def kind(value: Any, given: Given) -> KeyOutcome:
     name = str(value).lower()
     if name == "freeze":
         count = whole(given.get("freeze_trainable_layers") or 2)
-        sets = {"adapter.type": "layers", "adapter.layers": abs(count)}
-        return KeyOutcome("changed", f"the last {abs(count)} layers are trained", "adapter.type", sets)
+        first = rf".*\.(layers|h|blocks)\.({'|'.join(map(str, range(-count)))})\..*"
+        sets = {"adapter.type": "layers", "adapter.layers": count if count > 0 else first}
+        return KeyOutcome("changed", f"the {'last' if count > 0 else 'first'} {abs(count)} layers are trained", "adapter.type", sets)
     if name not in _KINDS:
         return turned("adapter.type", "lora", f"{value} is not here; LoRA of the same rank")
     if name == "qlora":
@@ -27,7 +29,15 @@ def kind(value: Any, given: Given) -> KeyOutcome:
     return same("adapter.type", _KINDS[name])
 
 
+def rank(value: Any, given: Given) -> KeyOutcome:
+    if str(given.get("adapter_kind")).lower() == "adalora":
+        return left("AdaLoRA begins with init_r", "adapter.r")
+    return same("adapter.r", whole(value))
+
+
 def targets(value: Any, given: Given) -> KeyOutcome:
+    if given.get("_program") == "Axolotl" and is_true(given.get("lora_target_linear")):
+        return left("lora_target_linear takes all linear layers", "adapter.targets")
     if isinstance(value, str) and value.lower().replace("_", "-") in ("all", "all-linear", "auto"):
         return same("adapter.targets", "all-linear", "all linear layers")
     if isinstance(value, str) and re.search(r"[\\*+(|\[^$]", value):
@@ -86,6 +96,8 @@ def in_bits(bits: int) -> Rule:
 def frozen_in(bits: int, given: Given) -> KeyOutcome:
     if bits == 4 and str(given.get("bnb_4bit_quant_type", "nf4")).lower() == "fp4":
         return same("train.frozen", "fp4")
+    if bits == 4 and given.get("_by_transformers") and "bnb_4bit_quant_type" not in given["_named"]:
+        return turned("train.frozen", "fp4", "transformers' default of bnb_4bit_quant_type; nf4 is usual")
     return turned("train.frozen", "nf4" if bits == 4 else "int8", "the frozen weights, by bitsandbytes")
 
 
@@ -132,7 +144,10 @@ RULES: dict[str, Rule] = {
     "full_finetune": _FULL,
     "use_dora": _of_adapter(switch(same("adapter.type", "dora"), implied("adapter.type", "no dora"))),
     "use_rslora": _of_adapter(switch(same("adapter.type", "rslora"), implied("adapter.type", "no rslora"))),
-    "lora_r": _of_adapter(plain("adapter.r", whole)),
+    "lora_r": _of_adapter(rank),
+    "init_r": _of_adapter(plain("adapter.r", whole)),
+    "target_r": _of_adapter(plain("adapter.target_r", whole)),
+    "num_virtual_tokens": _of_adapter(plain("adapter.virtual_tokens", whole)),
     "lora_alpha": _of_adapter(plain("adapter.alpha")),
     "lora_dropout": _of_adapter(plain("adapter.dropout")),
     "target_modules": _of_adapter(targets),

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from holdfast.config.foreign.keys import ComputedValue, Contents, Key, KeyOutcome, implied, left, same, turned
-from holdfast.config.foreign.rules import Given, Rule, number, switch
+from holdfast.config.foreign.rules import Given, Rule, is_true, number, switch
 
 FILES = (".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".zst", ".gz")
 _READERS = ("json", "csv", "parquet", "text", "arrow")
@@ -30,7 +30,7 @@ _TUNE = {  # builders of torchtune's and what they load
 }
 _TEMPLATES = {  # names of theirs and of ours, for the same turns
     **dict.fromkeys(("chatml", "llama3", "gemma"), ""),
-    **dict.fromkeys(("llama-3", "llama3.1", "llama-3.1"), "llama3"),
+    "llama-3": "llama3",
     **dict.fromkeys(("gemma2", "gemma-2"), "gemma"),
 }
 
@@ -119,11 +119,23 @@ def split(value: Any, given: Given) -> KeyOutcome:
     return implied("data.files", "in the command that saves the rows")
 
 
+def format_of(value: Any) -> str:
+    """Return the layout of rows that a type of theirs names; empty where it names none of ours."""
+    return _FORMATS.get(_type_in(value), "")
+
+
+def _type_in(value: Any) -> str:
+    text = str(value)
+    return text.rpartition(".")[2] if text.startswith("torchtune") else text.partition(".")[0].partition(":")[0]
+
+
 def kind(value: Any, given: Given) -> KeyOutcome:
-    name = str(value).rpartition(".")[2] if str(value).startswith("torchtune") else str(value).partition(".")[0].partition(":")[0]
+    name = _type_in(value)
     if of_torchtune(value) and not given.get("_data"):
         made = fetched(of_torchtune(value), given.get("dataset_config"), given.get("dataset_split"))
         return turned("data.files", [made.file], f"the data set {of_torchtune(value)}: save its rows in this file first")
+    if len(given["_formats"]) > 1:
+        return implied("data.format", f"{value}, and other data sets are of other types: the fields of each row tell (auto)")
     if name in _FORMATS:
         why = "the prompt is written by the model's own chat template, not as Alpaca's text" if name == "alpaca" else "the layout of a row"
         sets: dict[str, Any] = {"data.format": _FORMATS[name]} | ({"data.train_on": "all"} if name in ("completion", "pretrain") else {})
@@ -157,11 +169,36 @@ def template_file(value: Any, given: Given) -> KeyOutcome:
 
 
 def field(ours: str) -> Rule:
-    return lambda value, given: KeyOutcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
+    def rule(value: Any, given: Given) -> KeyOutcome:
+        if value == ours:
+            return implied("data.fields", "called so here, too")
+        return KeyOutcome("carried", "what the file calls the field", "data.fields", {f"data.fields.{ours}": str(value)})
+
+    return rule
 
 
+def prompt_column(value: Any, given: Given) -> KeyOutcome:
+    """Tell where the prompt stands; of pre-training it is the text."""
+    return field("text" if str(given.get("objective")) in ("pt", "pretrain") else "instruction")(value, given)
+
+
+_COLUMNS = {  # of dataset_info.json, and ours
+    "query": "input",
+    "response": "output",
+    **{name: name for name in ("system", "history", "messages", "tools", "chosen", "rejected", "kto_tag")},
+}
 _ANSWERS = same("data.train_on", "assistant", "answers alone are learned")
-_LEARNS_ANSWERS = switch(_ANSWERS, same("data.train_on", "all", "all tokens are learned"))
+_OF_ANSWERS = ("assistant_only_loss", "completion_only_loss")
+
+
+def learns_answers(value: Any, given: Given) -> KeyOutcome:
+    if is_true(value):
+        return _ANSWERS
+    if any(is_true(given.get(name)) for name in _OF_ANSWERS):
+        return implied("data.train_on", "another key has answers alone learned")
+    return same("data.train_on", "all", "all tokens are learned")
+
+
 RULES: dict[str, Rule] = {
     "dataset": rows,
     "data_files": rows,
@@ -177,12 +214,13 @@ RULES: dict[str, Rule] = {
     "chat_template": template,
     "chat_template_file": template_file,
     "train_on_all": switch(same("data.train_on", "all", "prompts are learned, too"), _ANSWERS),
-    "assistant_only_loss": _LEARNS_ANSWERS,
-    "completion_only_loss": _LEARNS_ANSWERS,
+    **dict.fromkeys(_OF_ANSWERS, learns_answers),
     "mask_history": switch(same("data.train_on", "last", "the last answer alone"), implied("data.train_on", "every answer")),
     "held_share": share,
     "held_out_file": held_rows,
     "unused_rows": lambda value, given: left("loaded there, and not given to the trainer as train_dataset", "data.files"),
+    "dataset_info[].columns.prompt": prompt_column,
+    **{f"dataset_info[].columns.{theirs}": field(ours) for theirs, ours in _COLUMNS.items()},
     "max_samples": lambda value, given: left(f"`holdfast data sample FILE --rows {value} --out FEWER` draws rows", "data.files"),
     "excess_length_strategy": lambda value, given: same("data.too_long", "cut" if str(value).startswith("trunc") else "reject"),
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.config.foreign.keys import ComputedValue, ForeignConfig, Key, flatten
 from holdfast.config.foreign.script_changes import changes
-from holdfast.config.foreign.script_rows import LOADERS, DatasetOrigin, ScriptRows, rows_given
+from holdfast.config.foreign.script_rows import LOADERS, DatasetOrigin, ScriptRows, argument, rows_given
 from holdfast.row_sources.splits import judges
 
 _ARGUMENTS = {  # classes whose arguments are those of a training
@@ -21,7 +21,10 @@ _TRAINERS = {
     *("RewardTrainer", "GRPOTrainer", "PPOTrainer", "RLOOTrainer", "OnlineDPOTrainer", "BCOTrainer", "GKDTrainer", "PRMTrainer"),
     "SentenceTransformerTrainer",
 }
-_ADAPTERS = ("LoraConfig", "get_peft_model", "AdaLoraConfig", "IA3Config", "PromptTuningConfig")
+_PEFT_TYPES = {"LoraConfig": "LORA", "AdaLoraConfig": "ADALORA", "IA3Config": "IA3", "PromptTuningConfig": "PROMPT_TUNING"}
+_NOT_HERE = "LoHa LoKr Vera OFT BOFT PrefixTuning PromptEncoder LNTuning FourierFT RandLora Shira Miss"
+_PEFT_TYPES |= {f"{name}Config": name.upper() for name in _NOT_HERE.split()}
+_ADAPTERS = ("get_peft_model", *_PEFT_TYPES)
 _QUANTISERS = ("BitsAndBytesConfig",)
 _PLAIN = ("train_on_responses_only", "get_chat_template")
 _FIRST = {
@@ -46,6 +49,9 @@ def read_script(text: str, file: str = "") -> ForeignConfig:
         if name in _TRAINERS or name in _ARGUMENTS:
             trains = name if name in _TRAINERS or not trains else trains
         keys += _keys_of_rows(call, name, names, given) if name in LOADERS else _keys_of(call, name, names)
+    keys = [*_set_later(tree, names), *keys]
+    if not any(key.theirs == "peft_type" for key in keys):
+        keys += _unread_adapter(calls)
     if not given.known and any(_name(call.func) in LOADERS for call in calls):
         keys.append(Key("train_dataset", ComputedValue(given.unread or "no trainer is given it here"), "trainer"))
     if keys:
@@ -81,7 +87,11 @@ def _name(func: ast.expr) -> str:
 
 def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
     """Yield the keys that a call gives; none where it is no call of a training."""
-    loads = name == "from_pretrained" and "Tokenizer" not in ast.unparse(call.func) and "Processor" not in ast.unparse(call.func)
+    of = ast.unparse(call.func) if name == "from_pretrained" else ""
+    loads = bool(of) and not any(part in of for part in ("Tokenizer", "Processor", "Config.", "PeftModel."))
+    trained = any(key == "is_trainable" and _value(node, names) is True for key, node in _named(call))
+    if trained and of.rpartition(".")[0].endswith("PeftModel") and (adapter := argument(call, "model_id", 1)):
+        yield Key("adapter_name_or_path", _value(adapter, names), f"PeftModel, line {call.lineno}")
     if not (loads or name in (*_ARGUMENTS, *_TRAINERS, *_ADAPTERS, *_QUANTISERS, *_PLAIN)):
         return
     where = f"{name}, line {call.lineno}"
@@ -90,6 +100,8 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
         named = [Key(f"{name}.{key}", _value(node, names), where) for key, node in _named(call) if key == "chat_template"]
         yield from named or [Key(name, True, where)]
         return
+    if name in _PEFT_TYPES:
+        yield Key("peft_type", _PEFT_TYPES[name], where)
     positions = ("model",) if name in _TRAINERS else _FIRST.get(name, ())
     given = list(zip(positions, call.args, strict=False)) + [(word.arg, word.value) for word in call.keywords if word.arg]
     for key, node in given:
@@ -99,6 +111,39 @@ def _keys_of(call: ast.Call, name: str, names: dict[str, Any]) -> Iterator[Key]:
             continue  # its own call is read
         value = _value(node, names)
         yield from flatten(value, f"{role}.{key}" if role == "quantised" else str(key), where)
+    for word in (word for word in call.keywords if word.arg is None):
+        yield from _unpacked(word.value, role, names, where)
+
+
+def _unpacked(node: ast.expr, role: str, names: dict[str, Any], where: str) -> Iterator[Key]:
+    """Yield the keys of `**node` in a call; one that is not read where they are no literals."""
+    value = _value(node, names)
+    for key, inside in value.items() if isinstance(value, dict) else ():
+        yield from flatten(inside, f"{role}.{key}" if role == "quantised" else str(key), where)
+    if isinstance(value, ComputedValue):
+        yield Key(f"**{value.source}", value, where)
+
+
+def _set_later(tree: ast.AST, names: dict[str, Any]) -> Iterator[Key]:
+    """Yield the keys that a script sets on its arguments after it has made them: they count."""
+    calls = ((name, value) for node in ast.walk(tree) for name, value in _bound(node) if isinstance(value, ast.Call))
+    made = {name for name, call in calls if _name(call.func) in _ARGUMENTS}
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id in made:
+                assert isinstance(node, ast.Assign)
+                yield Key(target.attr, _value(node.value, names), f"set in line {node.lineno}")
+
+
+def _unread_adapter(calls: list[ast.Call]) -> Iterator[Key]:
+    """Yield a key for an adapter whose config is made elsewhere."""
+    for call in calls:
+        name = _name(call.func)
+        config = argument(call, "peft_config", 1 if name == "get_peft_model" else len(call.args))
+        made = config is not None and not (isinstance(config, ast.Constant) or "get_peft_config" in ast.unparse(config))
+        if config is not None and made and (name in _TRAINERS or name == "get_peft_model"):
+            yield Key("peft_type", ComputedValue(ast.unparse(config)[:100]), f"{name}, line {call.lineno}")
+            return
 
 
 def _keys_of_rows(call: ast.Call, name: str, names: dict[str, Any], rows: ScriptRows) -> Iterator[Key]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +37,24 @@ class Bound(NamedTuple):
 
 
 @dataclass
+class Assignments:
+    """Of a script: by the name. instead: lines of which a run has either the first or the second, as of `if` and `else`."""
+
+    of: dict[str, list[Bound]] = field(default_factory=dict)
+    instead: list[tuple[range, range]] = field(default_factory=list)
+
+    def before(self, name: str, line: int) -> Bound | None:
+        """Return what a name stands for at a line; None where that is nothing, or one thing or another."""
+        found = sorted((one for one in self.of.get(name, ()) if one.line < line), key=lambda one: one.line)
+        if not found:
+            return None
+        either = any(
+            found[-1].line in second and line not in second and any(one.line in first for one in found) for first, second in self.instead
+        )
+        return None if either else found[-1]
+
+
+@dataclass
 class ScriptRows:
     """What a script's trainers are given. unread: what stands for train_dataset where that cannot be followed, else ""."""
 
@@ -55,7 +74,7 @@ def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> ScriptRows:
     found = ScriptRows()
     for call in trainers:
         for place, name in enumerate(("train_dataset", "eval_dataset")):
-            given = _argument(call, name, _POSITIONS.get(_called(call), _POSITION) + place)
+            given = argument(call, name, _POSITIONS.get(_called(call), _POSITION) + place)
             if given is None or (isinstance(given, ast.Constant) and given.value is None):
                 continue
             origins = _origins(given, call.lineno, bound)
@@ -79,20 +98,27 @@ def changes_of_rows(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     ]
 
 
-def _bound_in(tree: ast.AST) -> dict[str, list[Bound]]:
-    """Return the assignments of a script, by the name."""
-    bound: dict[str, list[Bound]] = {}
+def _bound_in(tree: ast.AST) -> Assignments:
+    """Return the assignments of a script, and which of its lines are instead of others."""
+    bound = Assignments()
     for node in ast.walk(tree):
         for name, one in _assigned(node):
-            bound.setdefault(name, []).append(one)
+            bound.of.setdefault(name, []).append(one)
+        if isinstance(node, ast.If | ast.Try) and (other := node.orelse if isinstance(node, ast.If) else node.handlers):
+            bound.instead.append((_lines(node.body), _lines(other)))
     return bound
+
+
+def _lines(nodes: Sequence[ast.stmt | ast.ExceptHandler]) -> range:
+    return range(nodes[0].lineno, (nodes[-1].end_lineno or nodes[-1].lineno) + 1)
 
 
 def _called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
+def argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """Return what a call gives by name or by place."""
     named = next((word.value for word in call.keywords if word.arg == name), None)
     return named or (call.args[place] if len(call.args) > place else None)
 
@@ -112,19 +138,19 @@ def _assigned(node: ast.AST) -> list[tuple[str, Bound]]:
     return found
 
 
-def _origins(node: ast.expr, line: int, bound: dict[str, list[Bound]], depth: int = 0) -> list[DatasetOrigin] | None:
+def _origins(node: ast.expr, line: int, bound: Assignments, depth: int = 0) -> list[DatasetOrigin] | None:
     """Trace where the rows of an expression at this line come from; None where that cannot be followed."""
     if depth > _DEEPEST:
         return None
     match node:
         case ast.Name():
-            before = [one for one in bound.get(node.id, ()) if one.line < line]
-            return _of_assignment(max(before, key=lambda one: one.line), bound, depth) if before else None
+            one = bound.before(node.id, line)
+            return _of_assignment(one, bound, depth) if one else None
         case ast.Subscript():
             inside = _origins(node.value, line, bound, depth + 1)
             return inside and [_picked(one, node.slice) for one in inside]
         case ast.Call() if _called(node) in LOADERS:
-            return [DatasetOrigin(node, _argument(node, "split", len(node.args)))]
+            return [DatasetOrigin(node, argument(node, "split", len(node.args)))]
         case ast.Call() if _called(node) in _JOINED and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             parts = [_origins(one, line, bound, depth + 1) for one in node.args[0].elts]
             return None if None in parts else [one for part in parts for one in part or ()]
@@ -141,7 +167,7 @@ def _picked(one: DatasetOrigin, name: ast.expr) -> DatasetOrigin:
     return one if one.split is not None else one._replace(split=name)
 
 
-def _of_assignment(one: Bound, bound: dict[str, list[Bound]], depth: int) -> list[DatasetOrigin] | None:
+def _of_assignment(one: Bound, bound: Assignments, depth: int) -> list[DatasetOrigin] | None:
     if one.place < 0:
         return _origins(one.value, one.line, bound, depth + 1)
     if isinstance(one.value, ast.Tuple | ast.List):

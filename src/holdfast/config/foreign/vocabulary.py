@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 _SAME = {  # their names for what the rules call by the first word
     "model_name_or_path": (
         "base_model model_name pretrained_model_name_or_path model base checkpointer.checkpoint_dir model.model_name_or_path"
@@ -11,7 +9,8 @@ _SAME = {  # their names for what the rules call by the first word
     "model_revision": "revision_of_model revision model_revision",
     "per_device_train_batch_size": "micro_batch_size batch_size training.batch_size train_batch_size data.batch_size",
     "gradient_accumulation_steps": "training.gradient_accumulation_steps accumulate_grad_batches",
-    "world_size": "num_processes nproc_per_node nproc-per-node num_gpus world_size",
+    "world_size": "num_processes nproc_per_node nproc-per-node num_gpus world_size NPROC_PER_NODE",
+    "nnodes": "num_nodes NNODES",
     "num_train_epochs": "num_epochs epochs training.epochs",
     "learning_rate": "lr training.lr optimizer.lr optim_config.lr",
     "lr_scheduler_type": "lr_scheduler training.scheduler lr_scheduler._component_ lr_scheduler_config.name",
@@ -32,7 +31,7 @@ _SAME = {  # their names for what the rules call by the first word
         "flash_attention flash_attn sdp_attention xformers_attention eager_attention training.use_flash_attn "
         "use_flash_attn model_init_kwargs.attn_implementation"
     ),
-    "packing": "sample_packing dataset.packed packed training.packing",
+    "packing": "sample_packing dataset.packed packed training.packing neat_packing",
     "max_length": "sequence_len cutoff_len max_seq_length max_seq_len tokenizer.max_seq_len data.max_length model_max_length",
     "gradient_checkpointing": (
         "activation_checkpointing use_gradient_checkpointing enable_activation_checkpointing "
@@ -46,12 +45,14 @@ _SAME = {  # their names for what the rules call by the first word
     "target_modules": "lora_target_modules lora_target lora.target_modules training.lora.target_modules peft_config.target_modules",
     "target_parameters": "lora_target_parameters",
     "modules_to_save": "lora_modules_to_save additional_target",
+    "use_peft": "use_lora lora_enable",
     "use_rslora": "peft_use_rslora training.lora.use_rslora",
     "use_dora": "peft_use_dora training.lora.use_dora model.use_dora",
     "init_lora_weights": "peft_init_lora_weights training.lora.init_strategy",
     "loraplus_lr_ratio": "loraplus_lr_ratio",
+    "sgd_momentum": "optimizer.momentum",
     "adapter_start": "lora_model_dir adapter_name_or_path peft_config.adapter_name_or_path",
-    "adapter_kind": "adapter finetuning_type peft_config.name",
+    "adapter_kind": "adapter finetuning_type peft_config.name peft_type",
     "lora_bias": "bias lora_bias",
     "load_in_4bit": "load_in_4bit quantised.load_in_4bit",
     "load_in_8bit": "load_in_8bit quantised.load_in_8bit",
@@ -103,6 +104,7 @@ _SAME = {  # their names for what the rules call by the first word
     "lora_target_linear": "lora_target_linear",
     "freeze_trainable_layers": "peft_config.freeze_trainable_layers",
     "model_component": "model._component_",
+    "max_samples": "dataset_info[].num_samples",
     "unused_rows": "unused_dataset",
     "held_out_file": "test_datasets[].path eval_dataset eval_file validation_file data.validation",
 }
@@ -114,56 +116,6 @@ _OF_PROGRAM = {  # the same word for something else
     "torchtune": {"dtype": "dtype", "model": "model_name_or_path", "name": "run_name", "dataset.name": "dataset_config"},
     "TRL": {"dtype": "dtype", "task": "objective"},
 }
-DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {  # what theirs does where its file says nothing, and ours does otherwise
-    "transformers": {
-        "train.lr": (5e-5, "the Trainer's default"),
-        "train.effective_batch": (8, "the Trainer's default: 8 a device"),
-        "train.epochs": (3.0, "the Trainer's default"),
-        "train.schedule": ("linear", "the Trainer's default"),
-        "train.warmup": (0.0, "the Trainer's default: none"),
-        "train.seed": (42, "the Trainer's default"),
-        "train.max_tokens": (1024, "the script cuts rows itself, if at all"),
-        "data.held_out": (0.0, "the script trains on every row it is given; 0.05 would keep some to measure by"),
-        "data.train_on": ("all", "a plain Trainer learns every token it is given as a label"),
-    },
-    "LLaMA-Factory": {
-        "train.lr": (5e-5, "LLaMA-Factory's default"),
-        "train.effective_batch": (8, "LLaMA-Factory's default: 8 a device"),
-        "train.epochs": (3.0, "LLaMA-Factory's default"),
-        "train.schedule": ("linear", "LLaMA-Factory's default"),
-        "train.warmup": (0.0, "LLaMA-Factory's default: none"),
-        "train.seed": (42, "LLaMA-Factory's default"),
-        "train.max_tokens": (2048, "LLaMA-Factory's default"),
-        "data.held_out": (0.0, "LLaMA-Factory trains on every row unless told; 0.05 would keep some to measure by"),
-    },
-    "Axolotl": {
-        "train.effective_batch": (1, "Axolotl's default: 1 a device"),
-        "train.seed": (42, "Axolotl's default"),
-        "data.held_out": (0.0, "Axolotl trains on every row unless told; 0.05 would keep some to measure by"),
-        "data.too_long": ("reject", "Axolotl drops rows that are longer"),
-    },
-    "torchtune": {
-        "train.warmup": (0.0, "torchtune has none unless told"),
-        "train.schedule": ("constant", "torchtune has none unless told"),
-        "data.held_out": (0.0, "torchtune trains on every row; 0.05 would keep some to measure by"),
-        "train.max_grad_norm": (1e6, "torchtune clips no gradients unless told: no norm gets there"),
-    },
-    "Soup": {
-        "train.lr": (2e-5, "Soup's default"),
-        "train.effective_batch": (16, "Soup's default: 4 x 4, its size where the batch is auto"),
-        "train.epochs": (3.0, "Soup's default"),
-        "train.weight_decay": (0.01, "Soup's default"),
-        "train.max_tokens": (2048, "Soup's default"),
-        "data.held_out": (0.1, "Soup's default"),
-    },
-}
-DEFAULTS["TRL"] = DEFAULTS["transformers"] | {
-    "train.lr": (2e-5, "TRL's default for SFT"),
-    "train.max_tokens": (1024, "TRL's default"),
-    "data.train_on": ("all", "TRL learns whole conversations unless told; for rows of prompt and completion write assistant"),
-}
-DEFAULTS["Unsloth"] = DEFAULTS["TRL"] | {"train.max_tokens": (2048, "Unsloth's default")}
-TRL_LR = {"dpo": 1e-6, "kto": 1e-6, "orpo": 1e-6, "simpo": 1e-6, "reward": 1e-4}
 
 
 def common_name(program: str, pattern: str) -> str:

@@ -1,0 +1,83 @@
+"""What `init` hears of a goal, and that the reasons it writes hold for the values beside them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.config.config import Config
+from holdfast.config.foreign.keys import Draft
+from holdfast.new_config.choose import ConfigChoice, choose, choose_table, size_in_name
+from holdfast.new_config.rows import LookedAt
+
+
+def chosen(goal: str, rows: int = 300, kind: str = "answers", params: int | None = 10**9) -> ConfigChoice:
+    choice = choose("tiny", params, ["rows.jsonl"], LookedAt(kind, ("prompt",), rows, 0, 90, 80, 9_000), goal, 2048)
+    Config.model_validate(Draft("", choice.tree).as_tree())
+    return choice
+
+
+@pytest.mark.parametrize("rows", [40, 150, 300, 900, 3_000, 60_000])
+@pytest.mark.parametrize("goal", ["", "a quick look"])
+def test_the_steps_in_the_reasons_are_those_of_the_values(goal: str, rows: int) -> None:
+    """A quick look has one pass, and its reasons counted the steps of five; ten looks were one."""
+    choice = chosen(goal, rows)
+    tree = choice.tree
+    steps = rows * (1 - tree["data.held_out"]) / tree["train.effective_batch"] * tree["train.epochs"]
+    told = [
+        (key, int(found[1].replace(",", ""))) for key, why in choice.reasons.items() if (found := re.search(r"about ([\d,]+) steps", why))
+    ]
+    assert {key for key, _ in told} >= {"train.effective_batch", "train.warmup"}
+    assert all(abs(number - steps) <= tree["train.epochs"] + 1 for _, number in told), (told, steps)
+    warm = int(choice.reasons["train.warmup"].split()[0])
+    assert abs(warm - tree["train.warmup"] * steps) <= 1
+    looks = steps / tree["evaluate.every"] if "evaluate.every" in tree else None
+    assert looks is None or steps < 100 or 9 <= looks <= 12
+    assert ("seen often" in choice.reasons["adapter.dropout"]) and (tree["adapter.dropout"] > 0) is (
+        choice.reasons["adapter.dropout"] == "few rows that are seen often"
+    )
+
+
+@pytest.mark.parametrize(
+    ("goal", "adapter", "objective"),
+    [
+        ("answer corporate questions in full sentences", "lora", "dpo"),
+        ("ORPO on our pairs", "lora", "orpo"),
+        ("a full fine-tune with simpo", "full", "simpo"),
+        ("train all weights, orpo", "full", "orpo"),
+    ],
+)
+def test_a_goal_is_heard_by_its_words(goal: str, adapter: str, objective: str) -> None:
+    """`corporate` was ORPO, and full sentences all weights."""
+    tree = chosen(goal, kind="pairs").tree
+    assert (tree["adapter.type"], tree["train.objective"]) == (adapter, objective)
+
+
+def test_little_memory_asks_for_no_frozen_weights_where_all_are_trained() -> None:
+    assert chosen("little memory").tree["train.frozen"] == "nf4"
+    assert "train.frozen" not in chosen("full fine-tune in little memory").tree
+
+
+@pytest.mark.parametrize(
+    ("goal", "target", "asked"),
+    [
+        ("predict price from volume and open", "price", True),
+        ("from volume, predict the price", "price", True),
+        ("learn the price", "price", False),
+        ("nothing of them", "close", True),
+    ],
+)
+def test_of_several_columns_that_a_goal_names_the_one_to_predict_is_learned(goal: str, target: str, asked: bool) -> None:
+    """It was the first of the file's, without a word."""
+    rows = LookedAt("table", ("volume", "open", "price", "close"), None, 0, None, None, 9_000)
+    choice = choose_table(["table.csv"], rows, goal)
+    assert (choice.tree["table.target"], bool(choice.todo)) == (target, asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("Qwen/Qwen2.5-7B", 7e9), ("mistralai/Mixtral-8x7B-v0.1", 56e9), ("bloom-560m", 560e6), ("Qwen3-30B-A3B", 30e9), ("gpt2", None)],
+)
+def test_the_size_in_a_name(name: str, params: float | None) -> None:
+    assert size_in_name(name) == params
