@@ -20,13 +20,14 @@ from transformers import AutoModelForCausalLM
 
 from conftest import SHARED, holdfast
 from holdfast.base.errors import Stop
+from holdfast.base.files import write_json
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.data.tokens.codec import load_codec
 from holdfast.export import ask
 from holdfast.export import export as exporting
-from holdfast.export.card import _licence
+from holdfast.export.card import _licence, _results, _what, _without_places
 from holdfast.export.delta import read_delta
 from holdfast.export.endings import end_of_turn, pad_token
 from holdfast.export.export import ExportRequest, export
@@ -37,6 +38,7 @@ from holdfast.export.subject import Subject, read_subject
 from holdfast.export.tensors import held_tensors, narrow, widen
 from holdfast.export.words import of_stops, of_token_ids
 from holdfast.planning.serving_limits import limits
+from holdfast.run.folder import RunFolder
 from support.rounding import assert_equal_but_for_rounding
 from support.shipped import make_adapter, make_family, measure_here
 
@@ -631,6 +633,39 @@ def test_a_sentencepiece_model_in_32_bits_keeps_its_precision(tmp_path: Path, he
     base = SHARED / "data/models/llama-260k"
     answer = export(order_of(make_adapter(base, tmp_path / "adapter", size=0.05), tmp_path / "out"))
     assert answer["checked"]["nmse"] < 1e-10 and answer["checked"]["greedy_equal"]
+
+
+def test_a_card_says_in_which_precision_a_merge_is() -> None:
+    subject: Any = SimpleNamespace(model=SimpleNamespace(stored="BF16"), whole=None)
+    assert "in F32: rounded to the base model's own BF16, too little" in _what(subject, "merged", {"type": "F32"})
+    assert _what(subject, "merged", {"type": "BF16"}) == "base and adapter merged, in the base model's own precision"
+    assert _what(subject, "adapter", {}) == "a PEFT adapter"
+
+
+def test_a_card_gives_the_figures_of_what_is_exported_alone(tmp_path: Path) -> None:
+    """The run measured what it left at its end: the best state, and none of its checkpoints."""
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.write_config(Config(model="tiny", data={"files": ["rows.jsonl"]}))
+    loss = {"eval_base": 5.25, "eval_tuned": 4.5}
+    for step, told in ((200, "after 200 of 300 steps."), (300, "after 300 steps."), (None, "after 300 steps.")):
+        write_json(run.summary_file, {"steps": 300, "artifact_step": step, "loss": loss})
+        for tuned in (run.adapter, run.path / "model"):
+            found = _results(SimpleNamespace(run=run, tuned=tuned))  # type: ignore[arg-type]
+            assert "5.2500 (base), 4.5000 (this), " + told in found
+    found = _results(SimpleNamespace(run=run, tuned=run.checkpoints / "step-00000050"))  # type: ignore[arg-type]
+    assert "4.5" not in found and "step-00000050, a state on the way" in found
+    assert "No held-out loss" in _results(SimpleNamespace(run=None, tuned=tmp_path))  # type: ignore[arg-type]
+
+
+def test_no_place_of_this_machine_stands_in_a_card() -> None:
+    """A card is published: a bucket with its key, a home folder and a mount are not its readers'."""
+    settings = {"save": {"to": "s3://key:secret@bucket/ours", "snapshot_dir": "/mnt/of-ann/snapshots", "keep": 3}}
+    settings |= {"adapter": {"start": "~/runs/one", "targets": ["q_proj", "/srv/x"]}, "template": "{# a #}\n/x", "ratio": "1/2"}
+    told = _without_places(settings)
+    assert told["save"] == {"to": "ours", "snapshot_dir": "snapshots", "keep": 3}
+    assert told["adapter"] == {"start": "one", "targets": ["q_proj", "x"]}
+    assert (told["template"], told["ratio"]) == (settings["template"], "1/2")
 
 
 def test_a_card_names_the_base_models_licence(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from conftest import SHARED
 from holdfast.base.errors import Stop
+from holdfast.base_model.folder import EMBEDDED
 from holdfast.cli.main import main
 from holdfast.export import ask
 from holdfast.export.export import ExportRequest
@@ -25,6 +26,7 @@ from holdfast.export.gguf.kinds import quantiser
 from holdfast.export.gguf.make import Tools
 from holdfast.export.subject import read_subject, subject_codec
 from holdfast.export.words import of_learned
+from support.chat_templates import SHAPES, codec_with
 from support.shipped import make_adapter, make_family, measure_here
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
@@ -306,3 +308,18 @@ def test_a_disk_that_fails_when_the_export_is_there_takes_nothing_back(made: Any
     monkeypatch.setattr(os, "rmdir", fail)
     answer = export_gguf(order_of(made("llama"), tmp_path / "out"), ["f16"], Tools())
     assert [Path(file["path"]).exists() for file in answer["files"]] == [True] * len(answer["files"])
+
+
+@pytest.mark.parametrize("begins", ["<|im_start|>", ""])
+def test_a_text_begins_in_a_file_as_in_training_with_a_chat_template_too(begins: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """A server puts the token before plain text where the file says so, and keeps one of it in a conversation."""
+    words = codec_with(tmp_path / "words", SHAPES["plain"], begins).folder
+    settings = json.loads((words / "tokenizer_config.json").read_text()) | {"bos_token": "<|im_start|>"}
+    (words / "tokenizer_config.json").write_text(json.dumps(settings))
+    (words / "config.json").write_bytes((EMBEDDED["tiny"] / "config.json").read_bytes())
+    base = make_family("qwen3", words, tmp_path / "base")
+    checked = export_gguf(order_of(make_adapter(base, tmp_path / "adapter"), tmp_path / "out"), ["f16"], Tools())["checked"]
+    assert checked["token_ids_equal"] and checked["token_ids_compared"] > 0
+    (file,) = (tmp_path / "out").glob("*.gguf")
+    assert bool(gguf.GGUFReader(file).fields["tokenizer.ggml.add_bos_token"].contents()) is bool(begins)
+    assert ('TEMPLATE """{{ if .System }}<|im_start|>' in (tmp_path / "out/Modelfile").read_text()) is not bool(begins)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,27 @@ def test_a_verdict_is_listed_with_what_was_lost_on_general_rows(tmp_path: Path, 
     assert [(one["verdict"], one["general"]) for one in models] == [("better", "worse"), ("better", "same"), ("better", None)]
     _show(models, file)
     assert [", but worse on general rows" in line for line in capsys.readouterr().out.splitlines()] == [True, False, False]
+
+
+def test_a_version_whose_run_is_gone_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rollback to it puts in place what `serve` cannot load."""
+    file = tmp_path / "models.jsonl"
+    (tmp_path / "run").mkdir()
+    for name, run in (("there", str(tmp_path / "run")), ("gone", str(tmp_path / "no run")), ("folder", None)):
+        record_verdict(file, "ops", hashes(name) | {"run": run}, None, "better")
+    _show(read_registry(file).listed(), file)
+    assert ["(gone: nothing can serve it)" in line for line in capsys.readouterr().out.splitlines()] == [False, True, False]
+
+
+def test_the_command_that_is_told_can_be_typed(tmp_path: Path) -> None:
+    file = tmp_path / "models.jsonl"
+    for name in ("one", "two"):
+        record_export(file, "ops", hashes(name) | {"run": f"/my runs/{name}"}, EXPORT)
+    promote(file, "ops", 1, "by hand")
+    with pytest.raises(Stop) as stop:
+        promote(file, "ops", 2, None)
+    typed = shlex.split(stop.value.hint.partition(";")[0])
+    assert typed == ["holdfast", "verify", "/my runs/two", "--against", "/my runs/one"]
 
 
 def test_nothing_is_promoted_that_was_not_found_better_than_what_is_in_place(tmp_path: Path) -> None:

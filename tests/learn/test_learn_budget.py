@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import Stop
-from holdfast.learn.budget import bytes_in, make_room, refuse_no_room, time_is_up
+from holdfast.export.registry import promote, record_verdict
+from holdfast.learn.budget import bytes_in, make_room, refuse_no_room, seconds_of, time_is_up
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round, rounds_of
 
@@ -17,6 +18,13 @@ from holdfast.learn.rounds import Round, rounds_of
 def policy(folder: Path, retain: int = 3, **budget: float) -> Policy:
     tree = {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": {"rows": "x"}, "folder": str(folder)}
     return Policy.model_validate(tree | {"budget": budget, "retain": retain})
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The list of models of these tests."""
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    return tmp_path / "models.jsonl"
 
 
 @pytest.fixture
@@ -75,3 +83,26 @@ def test_a_weeks_hours_are_those_of_the_last_seven_days(tmp_path: Path, rounds: 
     assert "1.50 hours were trained" in time_is_up(policy(tmp_path, hours_a_week=1.5), rounds)
     rounds[0].done("collected", {"time": time.time() + 10**6})
     assert "2.00 hours" in time_is_up(policy(tmp_path, hours_a_week=2), rounds), "the clock was set back"
+
+
+def test_a_refused_round_that_somebody_put_in_place_keeps_its_adapter(tmp_path: Path, rounds: list[Round], models: Path) -> None:
+    for one in rounds[1:]:
+        hashes = {"run": str(one.run), "base": "b", "adapter_sha256": str(one.number) * 64, "behaviour_sha256": str(one.number) * 64}
+        number = record_verdict(models, "n", hashes, None, "cannot_tell")
+        if one.number != 3:
+            promote(models, "n", number, "by hand")
+    make_room(policy(tmp_path, 0), rounds)
+    assert left(rounds) == ["ac", "ac", "", "ac"], "the second is what a rollback brings back"
+    make_room(policy(tmp_path, 0, disk_gb=1e-9), rounds)
+    assert left(rounds) == ["a", "a", "", "a"]
+
+
+def test_hours_were_trained_whether_their_run_was_removed_or_not(tmp_path: Path, rounds: list[Round]) -> None:
+    for one in rounds:
+        one.done("trained", {"seconds": seconds_of(one)})
+    (rounds[-1].experts / "ssh" / "run").mkdir(parents=True)
+    (rounds[-1].experts / "ssh" / "run" / "steps.jsonl").write_text(json.dumps({"step": 1, "seconds": 360.0}) + "\n")
+    before = time_is_up(policy(tmp_path, hours_a_week=0.1), rounds)
+    assert "1.60 hours were trained" in before
+    make_room(policy(tmp_path, 0), rounds)
+    assert left(rounds) == ["ac", "", "", "ac"] and time_is_up(policy(tmp_path, hours_a_week=0.1), rounds) == before

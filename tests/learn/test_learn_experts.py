@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from holdfast.base.files import write_bytes
+from holdfast.data.collect.outfile import row_key
+from holdfast.data.files.raw_row import json_line
+from holdfast.learn import experts
 from holdfast.learn.experts import divide
 from holdfast.learn.policy import Policy
+from holdfast.learn.rounds import Round
 from holdfast.learn.routes import GENERAL, routes_answer, told_in_words
 from holdfast.serve.router import NONE
 
@@ -86,3 +93,21 @@ def test_no_word_of_judgement_without_an_interval_that_excludes_zero(answer_for:
     few = routes_answer(["a"] * 3, np.zeros(3, int), np.zeros(3, int), ["a"], np.ones(3), np.array([[2.0, 1.0]] * 3), np.arange(3))
     assert few["routed"]["verdict"] == "cannot_tell"
     assert few["wrong_route"] is None and few["general"] is None
+
+
+def test_an_expert_learns_no_answer_that_was_found_bad_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": str(number), "completion": "x", "topic": "ssh"} for number in range(3)]
+    first, second = (Round(tmp_path / "rounds" / f"000{number}") for number in (1, 2))
+    for one, learned, heard in ((first, rows[:2], []), (second, rows[2:], [{"disliked": row_key(rows[0])}])):
+        one.path.mkdir(parents=True)
+        one.done("collected", {"time": 0.0})
+        one.done("trained", {"start_run": str(first.run) if one is second else None})
+        write_bytes(one.rows, b"".join(map(json_line, learned)))
+        write_bytes(one.arrived, b"".join(map(json_line, heard)))
+    (tmp_path / "gate.jsonl").write_text("")
+    tree = {"name": "n", "config": "c", "sources": [{"files": "x"}], "gate": {"rows": str(tmp_path / "gate.jsonl"), "domains": "topic"}}
+    wanted = Policy.model_validate(tree | {"experts": {}, "folder": str(tmp_path)})
+    current = SimpleNamespace(current=lambda name: SimpleNamespace(facts={"run": str(second.run)}))
+    monkeypatch.setattr(experts, "read_registry", lambda file: current)
+    monkeypatch.setattr(experts, "_make", lambda policy, run, folder, wanted, learned, say: learned)
+    assert experts.make_experts(wanted, print) == [("ssh", rows[2]), ("ssh", rows[1])]  # type: ignore[comparison-overlap]

@@ -16,8 +16,10 @@ import pytest
 from holdfast.base.errors import Stop
 from holdfast.base.files import write_json
 from holdfast.cli.commands import status
+from holdfast.cli.main import main
 from holdfast.export import registry
-from holdfast.learn import training
+from holdfast.learn import learn, training
+from holdfast.learn.gate import general_lines
 from holdfast.learn.judge_rows import JudgedRows
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
@@ -190,3 +192,30 @@ def test_a_round_is_not_refused_for_a_full_disk_or_a_lost_gpu(
         with pytest.raises(Stop, match="the round goes on") as stopped:
             training.train("c.yaml", [], tmp_path / "run")
         assert stopped.value.code == 3 and told in stopped.value.message
+
+
+def test_a_rounds_hours_are_written_down_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Round(tmp_path / "rounds" / "0001")
+    one.run.mkdir(parents=True)
+    one.done("judged", {"refused": None, "start_run": None, "rows": {"kept": 9}, "held_out": 1})
+
+    def trains(*_: Any) -> dict[str, Any]:
+        (one.run / "steps.jsonl").write_text("".join(json.dumps({"step": step, "seconds": 2.5}) + "\n" for step in (1, 2)))
+        return {"status": "finished", "steps": 2}
+
+    monkeypatch.setattr(learn, "train", trains)
+    monkeypatch.setattr(learn, "round_config", lambda *_: (None, []))
+    assert learner(tmp_path)._train(one)["seconds"] == 5.0
+
+
+def test_nobody_is_nobody_to_forget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--forget "$WHO"` without that variable would take every row that names no person, now and later."""
+    assert main(["learn", str(tmp_path / "policy.yaml"), "--forget", "", "--yes"]) == 2
+    assert "names nobody" in capsys.readouterr().err
+
+
+def test_a_general_row_is_one_line_whatever_unicode_parts_lines_by(tmp_path: Path) -> None:
+    rows = [{"prompt": "one\u2028two", "completion": "a\x85b\x0cc"}, {"prompt": "x", "completion": "y"}]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\r\n"
+    (tmp_path / "general.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [json.loads(line) for line in general_lines(str(tmp_path / "general.jsonl"))] == rows

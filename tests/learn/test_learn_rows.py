@@ -15,18 +15,19 @@ import yaml
 
 from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
-from holdfast.base.files import read_lines
+from holdfast.base.files import read_lines, write_bytes
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.collect.record import Record
+from holdfast.data.files.raw_row import json_line
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_with
 from holdfast.export import registry
 from holdfast.learn import judge_rows as judge_rows_module
-from holdfast.learn.forget import _keys, _remove, price
+from holdfast.learn.forget import _keys, _remove, forget, price
 from holdfast.learn.judge_rows import judge_rows
 from holdfast.learn.learn import Learner, _held_out
 from holdfast.learn.policy import Policy, load_policy
-from holdfast.learn.rounds import Round, disliked_by, rounds_of, withdraw_person
+from holdfast.learn.rounds import Round, disliked_by, learned_by, rounds_of, withdraw_person
 from holdfast.learn.sources import _judged, arrived, without_unknown_ratings
 from holdfast.learn.usable import refuse_unusable
 
@@ -130,6 +131,17 @@ def test_a_source_that_tells_everything_again_brings_nothing_new(policy_of: Call
     assert reasons(policy_of(), rows, seen) == ["seen_before"] * 3 + ["", ""]
 
 
+def test_a_row_that_was_mended_is_known_when_it_comes_again(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    """A log that is turned over is told again from its first line: what a round keeps is not the text that stands there."""
+    policy, rows = policy_of(), make_rows(3)
+    rows[1]["output"] += " caf\u00c3\u00a9"
+    write_rows(tmp_path / "inbox" / "rows.jsonl", rows)
+    first = judge_rows(policy, list(arrived(policy, frozenset())), set())
+    assert first.kept[1]["output"].endswith(" caf\u00e9")
+    again = judge_rows(policy, list(arrived(policy, frozenset())), {row_key(row) for row in first.kept.values()})
+    assert (again.reasons, again.kept, again.flood) == (["seen_before"] * 3, {}, 0)
+
+
 def test_one_person_cannot_fill_a_round(policy_of: Callable[..., Policy]) -> None:
     policy = policy_of(keep={"per_person": 0.25})
     rows = make_rows(30)
@@ -186,6 +198,7 @@ def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Pol
         (None, [0.2, 0.9, 0], ["bad"], ["0.2", "0.9"]),
         (None, ["meh", "good"], [""], ["meh"]),
         (4, [1, 3.5, 4, "5", "up", "meh"], ["bad", "bad", "", "", ""], ["meh"]),
+        (["4", "5"], [5.0, 4, 3.0, "5"], ["", "", "bad", ""], []),
         (["great"], ["great", " Great", "good", 5], ["", "", "bad", "bad"], []),
     ],
 )
@@ -236,6 +249,42 @@ def test_what_people_found_bad_since_is_not_replayed_and_told(policy_of: Callabl
     assert said == ["! 2 answers that round 1 learned were found bad since: not replayed any more; `holdfast models rollback` goes back"]
 
 
+def test_an_answer_that_was_mended_is_known_when_people_find_it_bad(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    learner = Learner(policy_of(round={"rows": 6}, replay={"old": 0.5, "general": 0.0}), print)
+    rows = [row | {"output": row["output"] + " caf\u00c3\u00a9"} for row in make_rows(6)]
+    write_rows(tmp_path / "inbox" / "first.jsonl", rows)
+    first, _ = learner.next_round()
+    assert first
+    first.done("judged", learner._judge(first))
+    ended(first, promoted=True, version=1)
+    hashes = {"run": str(first.run), "base": "b", "adapter_sha256": "a" * 64, "behaviour_sha256": "b" * 64}
+    file = registry.registry_file(os.environ)
+    registry.promote(file, "helper", registry.record_verdict(file, "helper", hashes, None, "better"), None)
+    write_rows(tmp_path / "inbox" / "second.jsonl", [row | {"rating": "down"} for row in rows] + make_rows(12)[6:])
+    second, _ = learner.next_round()
+    assert second
+    facts = learner._judge(second)
+    learned = [*read_lines(first.rows)]
+    assert all(row["output"].endswith("caf\u00e9") for row in learned)
+    assert (facts["disliked_since"], facts["replayed"]["old"]) == ({"rows": len(learned), "rounds": [1]}, 0)
+
+
+def test_the_name_of_the_better_answer_is_no_answer(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
+    """A log of comparisons says `preferred: B`: nobody wants a model that answers "B"."""
+    row = {"prompt": "What lists files?", "completion": "dir", "response_b": "ls -la", "topic": "x"}
+    policy = policy_of()
+    said = ["response_b", "B", "model_a", "left", "tie", "ls -l", "cat"]
+    write_rows(tmp_path / "inbox" / "rows.jsonl", [row | {"preferred": one} for one in said])
+    came, waits = without_unknown_ratings(policy, list(arrived(policy, frozenset())))
+    assert [one.row["completion"] for one in came if one.row] == ["ls -la", "ls -l", "cat"]
+    assert waits == {"rows": 4, "ratings": ["preferred B", "preferred left", "preferred model_a", "preferred tie"]}
+    write_rows(tmp_path / "inbox" / "rows.jsonl", [row | {"correction": "B"}])
+    assert [one.row["completion"] for one in arrived(policy, frozenset()) if one.row] == ["B"], "of several choices, say"
+
+
 @pytest.mark.parametrize("field", ["data", "payload"])
 def test_domain_and_person_of_a_message_in_one_field_of_a_stream_are_known(policy_of: Callable[..., Policy], field: str) -> None:
     row = {"prompt": "Two and two?", "completion": "four", "topic": "sums", "person": "ann"}
@@ -268,6 +317,66 @@ def test_what_comes_of_somebody_who_was_forgotten_is_not_kept_nor_written_down(p
     assert [one["reason"] for one in read_lines(begun.arrived)] == ["", "", "withdrawn", ""]
     assert rows[2]["output"] not in begun.arrived.read_text()
     assert "ann" not in begun.arrived.read_text()
+
+
+def test_what_a_version_has_learned_is_known_where_its_folder_is_reached_by_a_link(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of models names runs without links: else nothing was replayed, and nothing trained again for who is forgotten."""
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    learner = Learner(policy_of(folder=str(tmp_path / "link" / "rounds"), replay={"old": 0.5, "general": 0.0}), print)
+    one = Round(learner.folder / "rounds" / "0001")
+    one.run.mkdir(parents=True)
+    one.done("collected", {"time": 0.0})
+    one.done("trained", {"start_run": None})
+    write_rows(one.rows, make_rows(4))
+    run = str((tmp_path / "disk" / "rounds" / "rounds" / "0001" / "run").resolve())
+    hashes = {"run": run, "base": "b", "adapter_sha256": "a" * 64, "behaviour_sha256": "b" * 64}
+    file = registry.registry_file(os.environ)
+    registry.promote(file, "helper", registry.record_verdict(file, "helper", hashes, None, "better"), None)
+    start = learner._promoted_run()
+    assert [each.number for each in learned_by(rounds_of(learner.folder), start)] == [1]
+    assert len(learner._replayed(one, rounds_of(learner.folder), start, 4, frozenset())[0]) == 4
+    assert [str(each.run) for each in rounds_of(learner.folder)] == [run], "as what is withdrawn, or stays, is named"
+    linked = [Round(tmp_path / "link" / "rounds" / "rounds" / "0001")]
+    assert [each.number for each in learned_by(linked, start)] == [1], "rounds of before that were named by the link"
+
+
+def test_a_version_that_was_rolled_back_does_not_come_back_with_the_rows_of_who_is_forgotten(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round 1 learned them, round 2 began with its adapter, and what is in place now has learned neither's rows."""
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    learner, rows, file = Learner(policy_of(), print), make_rows(6), tmp_path / "models.jsonl"
+    rounds = [Round(learner.folder / "rounds" / f"000{number}") for number in (1, 2, 3)]
+    for at, one in enumerate(rounds):
+        one.run.mkdir(parents=True)
+        one.done("collected", {"time": 0.0})
+        for each in (one.rows, one.train):
+            write_rows(each, rows[2 * at : 2 * at + 2])
+        fates = [{"person": "ann" if at == 0 else "ben", "fate": "trained", "key": row_key(row)} for row in rows[2 * at : 2 * at + 2]]
+        for journal, entries in ((one.new, []), (one.arrived, []), (one.fates, fates)):
+            write_bytes(journal, b"".join(map(json_line, entries)))
+        one.done("judged", {"rows": {"in": 2, "kept": 2, "rejected": 0, "replayed": 0}})
+        one.done("trained", {"start_run": str(rounds[0].run) if at == 1 else None})
+        one.done("decided", {"promoted": at != 1, "why": "it is so"})
+        one.done("acknowledged", {})
+        hashes = {"run": str(one.run), "base": "b", "adapter_sha256": f"{at}" * 64, "behaviour_sha256": f"{at}" * 64, "data_sha256": None}
+        export = {"kind": "merged", "out": f"/out/{at}", "files": []}
+        registry.promote(file, "helper", registry.record_export(file, "helper", hashes, export), "by hand")
+        if at < 2:
+            registry.promote(file, "helper", registry.record_verdict(file, "helper", HASHES, None, "better"), "before them all")
+    told = price(learner, "ann")
+    assert (told["rounds_again"], [one["path"] for one in told["exports"]]) == ([], ["/out/0", "/out/1"])
+    assert forget(learner, "ann") is None
+    assert [one.run.exists() for one in rounds] == [False, False, True]
+    now = registry.read_registry(file)
+    assert {now.versions["helper", number].facts["run"] for number in now.in_place["helper"]} == {"/before", str(rounds[2].run)}
+
+
+HASHES = {"run": "/before", "base": "b", "adapter_sha256": "f" * 64, "behaviour_sha256": "f" * 64, "data_sha256": None}
 
 
 def test_rounds_are_found_from_any_folder(policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,5 +480,8 @@ def test_rows_that_were_too_few_to_tell_add_up_until_a_round_is_worse(
     file = registry.registry_file(os.environ)
     registry.promote(file, "helper", registry.record_verdict(file, "helper", hashes, None, "better"), None)
     assert price(learner, "ann")["rounds_again"] == [3], "the third round had learned what the first could not tell of"
-    _remove(rounds_of(learner.folder), "ann", _keys(rounds_of(learner.folder), "ann"))
+    for one in rounds_of(learner.folder):
+        one.run.mkdir()
+    _remove(rounds_of(learner.folder), "ann", _keys(rounds_of(learner.folder), "ann"), {str(rounds_of(learner.folder)[0].run)})
+    assert all(one.run.exists() for one in rounds_of(learner.folder)), "the first was refused, put in place by hand and trained again"
     assert not [path for path in learner.folder.rglob("*.jsonl") if rows[0]["output"] in path.read_text()]

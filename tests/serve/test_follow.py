@@ -36,9 +36,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A list of models with `helper 1` in place, served and followed; `.said`: what was told, `.refused`: why nothing can be loaded."""
     file, said = tmp_path / "models.jsonl", list[str]()
     codec = load_codec(EMBEDDED["tiny"])
-    world = SimpleNamespace(file=file, said=said, refused="", state=GatewayState("secret"))
+    world = SimpleNamespace(file=file, said=said, refused="", state=GatewayState("secret"), bases=[])
 
-    def subject_of(version: registry.Version) -> Any:
+    def subject_of(version: registry.Version, base: str | None) -> Any:
+        world.bases.append(base)
         if world.refused:
             raise Stop(BLOCKED, world.refused)
         return version
@@ -50,7 +51,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     promote(file, 1)
     version = in_place(file, "helper")
     world.state.served = make(version, shown(version))
-    world.following = VersionFollower(file, "helper", version, world.state, make, said.append)
+    world.following = VersionFollower(file, "helper", version, world.state, make, said.append, "/where/it/is/now")
     return world
 
 
@@ -72,6 +73,7 @@ def test_who_was_asked_before_a_promotion_answers_to_the_end(world: Any) -> None
     world.following.look()
     assert (world.state.served.name, new.engine.closed) == ("helper 1", 1)
     assert world.said == ["helper 2 answers from now on", "helper 1 answers from now on"]
+    assert world.bases == ["/where/it/is/now"] * 2, "as --base said of the first"
 
 
 def test_experts_that_are_made_after_a_promotion_answer_without_another(world: Any, tmp_path: Path) -> None:

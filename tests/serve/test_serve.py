@@ -23,11 +23,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from conftest import holdfast
+from holdfast.cli.commands.serve import _tell_preferred
 from holdfast.cli.main import main
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.preferences import parse_pair
 from holdfast.serve.engines import AnswerRequest, Transformers
-from holdfast.serve.preferences import preference_row, tally
+from holdfast.serve.preferences import Blind, preference_row, tally
 from support.shipped import make_adapter, make_family
 
 LLAMA = pytest.param("llama.cpp", marks=pytest.mark.filterwarnings("ignore"))
@@ -86,6 +87,7 @@ def test_the_openai_client_talks_to_both_models(served: Any) -> None:
             assert "".join(part.choices[0].delta.content or "" for part in parts).strip() == texts[model]
             assert parts[-1].choices[0].finish_reason == whole.choices[0].finish_reason
             assert whole.usage.completion_tokens <= 12
+            assert whole.usage.completion_tokens == 12 or whole.choices[0].finish_reason == "stop"
         assert texts["base"] != texts["tuned"], "one of them has the adapter on"
         again = client.chat.completions.create(model="base", temperature=0, **CHAT)
         assert again.choices[0].message.content == texts["base"]
@@ -236,6 +238,20 @@ def test_preferences_are_rows_that_data_collect_and_preference_training_read(tmp
     assert json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["completion"] == "ls -la"
     pair = parse_pair(rows[1], lambda value: parse_example(value, "auto"))
     assert (pair.messages[-1].content, pair.worse[-1].content) == ("dir", "ls -la")
+
+
+def test_votes_on_one_version_say_nothing_of_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve NAME` follows promotions with one file of votes: what people thought of version 1 is no verdict on version 2."""
+    shown = {"prompt": "Tell", "answers": {"base": "a", "tuned": "b"}, "order": ["tuned", "base"]}
+    votes = [("helper 1", "right")] * 12 + [("helper 2", "left")] * 8 + [("helper 2", "same")]
+    file = tmp_path / "preferences.jsonl"
+    file.write_text("".join(json.dumps(preference_row(shown, choice, name)) + "\n" for name, choice in votes))
+    _tell_preferred(Blind(file))
+    first, second = capsys.readouterr().err.splitlines()
+    assert "helper 1: tuned preferred 0, base 12" in first and "helper 2: tuned preferred 8, base 0, no difference 1" in second
+    assert "p = 0.0078" in second
+    _tell_preferred(Blind(file, ("tuned", "routed")))
+    assert capsys.readouterr().err == ""
 
 
 def test_bad_input_is_answered_before_a_model_is_loaded(adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

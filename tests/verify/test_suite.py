@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +17,13 @@ from conftest import holdfast, make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.cli.main import main
+from holdfast.data.templates.template import load_template
+from holdfast.trainer.jobs import suite as job
+from holdfast.verify import compare
 from holdfast.verify import suite as suites
 from holdfast.verify.stats import sign_test
 from holdfast.verify.suite import Suite, ask_suite, paired_tests, read_suite
+from support.chat_templates import SHAPES, codec_with
 from support.shipped import make_adapter
 from support.suite import make_suite
 
@@ -82,6 +89,31 @@ def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.Monk
     with pytest.raises(Stop, match="lm_eval is not installed") as stop:
         read_suite("arc_easy", None, None, False)
     assert "'.[suite]'" in stop.value.hint and stop.value.code == 2
+
+
+def test_questions_go_through_the_template_that_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both models are asked as the tuned one was taught, and not as the base's own template has it."""
+    given = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|im_end|>{% endfor %}"
+    asked_by = []
+    monkeypatch.setattr(compare, "ask_suite", lambda *of: asked_by.append(of[-1]))
+    request = SimpleNamespace(suite=Suite(("words",), None, None, True), say=print, env={})
+    own = codec_with(tmp_path / "own", SHAPES["plain"])
+    for codec in (own, replace(own, given=given, template=load_template(own.folder, given)), codec_with(tmp_path / "none", None)):
+        compare._suite(request, codec, [], tmp_path, None)  # type: ignore[arg-type]
+    assert asked_by[:2] == [None, given] and "### Instruction" in asked_by[2]
+
+    templates = []
+    parts = ("lm_eval", "lm_eval.models", "lm_eval.models.huggingface")
+    lm_eval, models, huggingface = (ModuleType(name) for name in parts)
+    lm_eval.simple_evaluate, lm_eval.__version__ = lambda **_: {}, "0"  # type: ignore[attr-defined]
+    huggingface.HFLM = lambda pretrained, tokenizer, batch_size: templates.append(tokenizer.chat_template)  # type: ignore[attr-defined]
+    for name, module in zip(parts, (lm_eval, models, huggingface), strict=True):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(job, "load_plain", lambda *_: None)
+    for template in (None, given):
+        facts = {"suite": [], "limit": None, "chat": True, "template": template}
+        job._run_tasks({"model": str(EMBEDDED["tiny"]), "adapter": None}, facts, None, [], ())  # type: ignore[arg-type]
+    assert templates[1] == given != templates[0]
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from holdfast.base.errors import Stop
 from holdfast.verify import stats
+from holdfast.verify.compare import REFUSAL, clusters_of
 from holdfast.verify.expectations import failed, parses, read_prompts
 from holdfast.verify.stats import holm, paired_difference, pairs_for, rows_for, share_interval, sign_test, t_cdf, t_quantile
 from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, pairs_answer
@@ -235,6 +237,9 @@ ANSWERS: list[tuple[dict[str, Any], str, bool]] = [
     ({"equals": "42"}, "42.", False),
     ({"contains": ["a", "b"]}, "b and a", True),
     ({"contains": ["a", "z"]}, "a", False),
+    ({"equals": "caf\u00e9"}, "cafe\u0301", True),
+    ({"contains": "cafe\u0301"}, "the caf\u00e9 is open", True),
+    ({"json": True}, '```json \r\n{"a": 1}\r\n```', True),
     ({"regex": r"^\d{4}-\d\d$"}, "2026-11", True),
     ({"regex": r"^\d+$"}, "x1", False),
     ({"json": True}, '```json\n{"a": 1}\n```', True),
@@ -244,6 +249,23 @@ ANSWERS: list[tuple[dict[str, Any], str, bool]] = [
     ({"number": 3.14, "tolerance": 0.01}, "about 3.1416", True),
     ({"number": 1250}, "It is 1,250", True),
     ({"number": 3}, "none", False),
+    ({"number": -5}, "It is \u22125.", True),  # a minus sign, and no hyphen
+    ({"number": 5}, "It is \u22125.", False),
+    ({"number": 5}, "of GPT-4 it takes 3-5", True),  # hyphens, and no minus
+    ({"number": -5}, "x = (-5)", True),
+    ({"number": 0.5}, "The chance is .5", True),
+    ({"number": 5}, "The chance is .5", False),
+    ({"number": 3.14}, "Das sind 3,14.", True),
+    ({"number": 14}, "Das sind 3,14.", False),
+    ({"number": 1250.5}, "Das macht 1.250,50 €", True),
+    ({"number": 12000}, "12\u202f000 in all", True),
+    ({"number": 0}, "12\u202f000 in all", False),
+    ({"number": 3}, "1,2,3", True),
+    ({"number": 5}, "[1,5]", True),
+    ({"number": 1234567.5}, "$1,234,567.50", True),
+    ({"number": -2.5e-3}, "about -2.5e-3", True),
+    ({"json": True}, '{"a": NaN}', False),  # as Python writes it, and nobody else reads it
+    ({"json_schema": {"properties": {"a": {"type": "number"}}}}, '{"a": -Infinity}', False),
     ({"runs": "bash"}, "for f in *; do echo $f; done", True),
     ({"runs": "bash"}, "```bash\nls -la | wc -l\n```", True),
     ({"runs": "bash"}, "for f in *; do echo", False),
@@ -259,6 +281,26 @@ def test_an_answer_is_held_against_what_is_expected(expected: dict[str, Any], an
     file = tmp_path / "prompts.jsonl"
     file.write_text(json.dumps({"prompt": "?"} | expected))
     assert (failed(read_prompts(file)[0], answer) == []) == passes
+
+
+def test_a_shell_that_is_not_here_fails_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image without bash would find that no answer of either model can be parsed."""
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "bash" else f"/bin/{name}")
+    for number, shell in enumerate(("sh", "bash")):
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps({"prompt": "?", "runs": shell}))
+    assert read_prompts(tmp_path / "0.jsonl")[0].expected == {"runs": "sh"}
+    with pytest.raises(Stop, match="bash is not in /usr/bin or /bin here"):
+        read_prompts(tmp_path / "1.jsonl")
+
+
+def test_prompts_of_one_name_or_of_the_same_words_count_as_one(tmp_path: Path) -> None:
+    names = ["a", "a", None, None, "b", None, 4]
+    rows = [{"prompt": "?", "equals": "x"} | ({"cluster": name} if name is not None else {}) for name in names]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prompts = read_prompts(tmp_path / "prompts.jsonl")
+    apart = clusters_of(prompts, [[1], [2], [3], [4], [5], [3], [6]])
+    assert [apart.index(one) for one in apart] == [0, 0, 2, 3, 4, 2, 6], "of one name, or asked twice; 4 is a name and no line"
+    assert len({*clusters_of(prompts, [[1], [2], [2], [4], [5], [5], [6]])}) == 4, "through another that is both"
 
 
 def test_a_command_is_parsed_and_never_run(tmp_path: Path) -> None:
@@ -277,13 +319,22 @@ def test_every_mistake_of_a_file_of_prompts_is_told(tmp_path: Path) -> None:
         json.dumps({"prompt": "?", "number": "3"}),
         json.dumps({"prompt": "?", "runs": "rm"}),
         json.dumps({"messages": [{"role": "assistant", "content": "x"}], "equals": "x"}),
-        json.dumps({"prompt": "fine", "equals": "x"}),
+        json.dumps({"prompt": "?", "number": float("nan")}),
+        json.dumps({"prompt": "?", "number": 10**400}),
+        json.dumps({"prompt": "?", "number": 3, "tolerance": float("inf")}),
+        json.dumps({"prompt": "fine, in two lines for some:\u2028here", "equals": "x"}, ensure_ascii=False),
     ]
     (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
     with pytest.raises(Stop) as stop:
         read_prompts(tmp_path / "prompts.jsonl")
-    assert stop.value.code == 2 and "9 mistakes" in stop.value.message
+    assert stop.value.code == 2 and "12 mistakes" in stop.value.message
     for number, word in enumerate(
         ("not JSON", "object", "nothing is expected", "empty", "unknown key equal", "repeat", "number", "bash"), 1
     ):
         assert any(f"line {number}:" in line and word in line for line in stop.value.message.splitlines()), (number, word)
+
+
+def test_a_refusal_is_one_with_either_apostrophe() -> None:
+    for text in ("I'm sorry, no", "I\u2019m sorry, no", "I can\u2019t do that", "I won\u2019t", "I cannot", "As an AI"):
+        assert REFUSAL.search(text), text
+    assert not REFUSAL.search("You can\u2019t miss it")

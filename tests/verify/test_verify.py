@@ -27,6 +27,7 @@ from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.token_set.overlap import told_of_held_out
 from holdfast.data.tokens.codec import load_codec
 from holdfast.data.tokens.given_template import NAMED
+from holdfast.export import samples
 from holdfast.export import subject as subjects
 from holdfast.export.samples import against_run, of_file, of_run, rules_of_rows
 from holdfast.export.subject import read_subject
@@ -168,6 +169,27 @@ def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: Simple
     assert compare._trained_on(against_run(found, run)) == compare._trained_on(found) == "", "one of three"
     of_training = of_file(write_rows(tmp_path / "seen.jsonl", [rows[trained], again[trained]]), load_codec(assets.model), 100)
     assert compare._trained_on(against_run(of_training, run)) == "2 of 2 rows stand in training word for word"
+
+
+@pytest.mark.parametrize("too_long", ["cut", "split"])
+def test_texts_that_training_has_cut_are_known_by_their_beginning(
+    assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, too_long: str
+) -> None:
+    """Measured whole they are other rows than those of training, and what they show is memory all the same."""
+    words = ("amber", "birch", "cedar", "delta", "ember", "fjord")
+    texts = [{"text": " ".join(f"Join {word} and {n}." for n in range(9))} for word in words]
+    file = write_rows(tmp_path / "rows.jsonl", texts[:4])
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    config = Config(model=str(assets.model), data={"files": [str(file)], "held_out": 0.0, "too_long": too_long}, train={"max_tokens": 24})
+    run.write_config(config)
+    check_data(run, config, read_model(config.model), Terminal(to_stderr=False, quiet=True))
+    monkeypatch.setattr(samples, "read_plan", lambda _: SimpleNamespace(max_tokens=24))
+    asked = write_rows(tmp_path / "asked.jsonl", [*texts, *texts])
+    found = against_run(of_file(asked, load_codec(assets.model), 256, rules_of_rows(config)), run)
+    assert min(np.diff(found.starts)) > 24 and found.overlap == (12, 8, 8)
+    assert compare._trained_on(found) == "8 of 12 rows stand in training word for word"
+    assert len(np.unique(found.clusters)) == 6, "a text that stands there twice is no second one"
 
 
 TURNS = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,7 +19,7 @@ from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
 from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
-from holdfast.export.subject import Subject, plain_scale
+from holdfast.export.subject import MODEL, Subject, plain_scale
 from holdfast.export.tensors import tensors_of_file
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.plan import read_plan
@@ -58,7 +60,7 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
     }
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n# {subject.name}\n",
-        f"This is {_KINDS[f'whole {kind}' if whole else kind]}: `{name}`{at} fine-tuned with holdfast {__version__}.\n",
+        f"This is {_what(subject, kind, checked)}: `{name}`{at} fine-tuned with holdfast {__version__}.\n",
     ]
     if kind in _USE:
         parts.append(f"```python\n{use_line(subject, kind)}\n```\n")
@@ -79,6 +81,14 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         )
     )
     (folder / "README.md").write_text(inert("\n".join(part for part in parts if part)), encoding="utf-8")
+
+
+def _what(subject: Subject, kind: str, checked: Json) -> str:
+    """Say what an export is; a merge of which the base's precision would leave too little is in another one."""
+    own = subject.model.stored
+    if kind == "merged" and subject.whole is None and checked.get("type") not in (None, own):
+        return f"base and adapter merged, in {checked['type']}: rounded to the base model's own {own}, too little of the adapter is left"
+    return _KINDS[f"whole {kind}" if subject.whole is not None else kind]
 
 
 def _template(folder: Path, base: Path) -> str:
@@ -142,8 +152,8 @@ def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") ->
         return f"Serve it merged into its base model ({way}):\n\n{lines}"
     rank = max([int(subject.config.get("r") or 0), *(subject.config.get("rank_pattern") or {}).values()])
     allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
-    name, told = subject.name, f"\n{RSLORA}.\n" if plain_scale(about).get("use_rslora") else ""
-    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}=PATH{own_files}\n```\n{told}"
+    name, told = shlex.quote(f"{subject.name}=PATH"), f"\n{RSLORA}.\n" if plain_scale(about).get("use_rslora") else ""
+    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}{own_files}\n```\n{told}"
 
 
 def _equal(checked: Json, reference: str) -> str:
@@ -176,13 +186,28 @@ def _training(subject: Subject) -> str:
     tree["data"] |= {key: [Path(file).name for file in tree["data"][key]] for key in ("files", "held_out_files")}
     tree["adapter"]["start"] = Path(tree["adapter"]["start"]).name if tree["adapter"].get("start") else None
     tree["data"]["weights"] = {Path(file).name: weight for file, weight in tree["data"].get("weights", {}).items()}
+    tree = _without_places(tree)
     plan = read_plan(subject.run.plan_file)
     rows = f"{plan.rows.train} rows to train on, {plan.rows.held_out} held out.\n\n" if plan else ""
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     return f"## Training\n\n{rows}```yaml\n{text}```\n"
 
 
+def _without_places(value: Any) -> Any:
+    """Return settings with the last part alone of what is a place on this machine or an address, as of `save.to`."""
+    if isinstance(value, dict):
+        return {key: _without_places(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_places(one) for one in value]
+    place = isinstance(value, str) and "\n" not in value and (value.startswith(("/", "~")) or "://" in value)
+    return Path(value).name if place else value
+
+
 def _results(subject: Subject) -> str:
+    """Return what the run measured at its end, of what it left: another of its states was not measured there."""
+    if subject.run and subject.tuned not in (subject.run.adapter, subject.run.path / MODEL):
+        told = f"This is {subject.tuned.name}, a state on the way; the run's own figures are of what it left at its end."
+        return f"## Results\n\n{told} `holdfast verify` measures this one.\n"
     summary = (read_json(subject.run.summary_file) if subject.run else None) or {}
     loss = summary.get("loss") or {}
     if loss.get("eval_base") is None or loss.get("eval_tuned") is None:
@@ -191,8 +216,14 @@ def _results(subject: Subject) -> str:
     per = unit if unit in ("per pair", "per answer") else "per token"
     return (
         f"## Results\n\nHeld-out loss {per}: {loss['eval_base']:.4f} ({loss.get('reference') or 'base'}), {loss['eval_tuned']:.4f} (this), "
-        f"after {summary.get('steps')} steps. Whether that is more than chance: `holdfast verify`.\n"
+        f"after {_steps(summary)}. Whether that is more than chance: `holdfast verify`.\n"
     )
+
+
+def _steps(summary: Json) -> str:
+    """Say after how many steps the state is that the run left: the best one may be before the last."""
+    steps, own = summary.get("steps"), summary.get("artifact_step")
+    return f"{steps} steps" if own in (None, steps) else f"{own} of {steps} steps"
 
 
 def _incidents(subject: Subject) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -142,7 +143,7 @@ def refuse_place(out: Path, needed: int) -> None:
     if out.exists() or out.is_symlink():
         raise Stop(BLOCKED, f"{out} exists", "give another --out, or remove it first")
     if not out.parent.is_dir():
-        raise Stop(BLOCKED, f"{out.parent} is not a folder", f"mkdir -p {out.parent}")
+        raise Stop(BLOCKED, f"{out.parent} is not a folder", f"mkdir -p {shlex.quote(str(out.parent))}")
     if not os.access(out.parent, os.W_OK):
         raise Stop(BLOCKED, f"{out.parent} cannot be written to", "give another --out")
     free = shutil.disk_usage(out.parent).free

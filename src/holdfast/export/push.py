@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -49,5 +50,5 @@ def push(hub: Any, repository: str, answer: Json) -> Json:
             commit = hub.upload_file(path_or_fileobj=out, path_in_repo=out.name, **about)
     except _FAILURES as error:
         text = f"{out} was written and not pushed to {repository}: {error_message(error)}"
-        raise Stop(BLOCKED, text, f"hf upload {repository} {out}", answer) from None
+        raise Stop(BLOCKED, text, f"hf upload {repository} {shlex.quote(str(out))}", answer) from None
     return {"repository": repository, "url": f"{hub.endpoint}/{repository}", "commit": commit.oid}

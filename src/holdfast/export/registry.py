@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -98,6 +99,10 @@ class Registry:
     def current(self, name: str) -> Version | None:
         numbers = self.in_place.get(name)
         return self.versions[name, numbers[-1]] if numbers else None
+
+    def runs_in_place(self, name: str) -> set[str]:
+        """Return the runs of the version in place, and of those that a rollback brings back."""
+        return {run for number in self.in_place.get(name, ()) if (run := self.versions[name, number].facts["run"])}
 
     def listed(self) -> list[Json]:
         return [version.as_json() for _, version in sorted(self.versions.items())]
@@ -238,8 +243,8 @@ def _gate(name: str, number: int, version: Version, before: Version | None) -> N
     if verdict == "better":
         return
     said = f"verify says {verdict.replace('_', ' ')}" if verdict else "no verify was asked"
-    place = (before.facts["run"] or "ADAPTER") if before else None
-    command = f"holdfast verify {version.facts['run'] or 'ADAPTER'}" + (f" --against {place}" if place else "")
+    place = shlex.quote(before.facts["run"] or "ADAPTER") if before else None
+    command = f"holdfast verify {shlex.quote(version.facts['run'] or 'ADAPTER')}" + (f" --against {place}" if place else "")
     raise Stop(BLOCKED, f"{name} {number} was not found better than {other}: {said}", f"{command}; or promote it with --force REASON")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,12 +20,13 @@ from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.token_set.learned_rows import learned_before, learned_by
-from holdfast.data.token_set.overlap import Keys, Overlap, keys_of, overlap_in, overlap_of
+from holdfast.data.token_set.overlap import Keys, Overlap, begun_among, keys_of, overlap_in, overlap_of
 from holdfast.data.token_set.overlap import joined as joined_keys
 from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.run.folder import RunFolder
+from holdfast.run.plan import read_plan
 
 GENERAL = "general.jsonl"  # beside this file
 MARKED_BAD = "marked_bad"  # why a row is not measured: its answer is one that is not to be given
@@ -58,16 +60,18 @@ class Samples:
 
     @property
     def clusters(self) -> npt.NDArray[np.int64]:
-        """Which rows belong together, int64 [rows]: those of one line of a file, of one prompt, of one group of their run."""
+        """Which rows belong together, int64 [rows]: those of one line of a file, of one prompt or text, of one group of their run."""
         rows = np.arange(len(self))
         line = np.unique([str(source) for source in self.sources], return_inverse=True)[1].astype(np.int64)
-        prompt = keys_of(self.ids, self.learned, self.starts).prompt
-        links = [links_of_equal(line, rows), links_of_equal(prompt, np.flatnonzero(prompt))]
+        whole, prompt = keys_of(self.ids, self.learned, self.starts)
+        links = [links_of_equal(line, rows), links_of_equal(whole, rows), links_of_equal(prompt, np.flatnonzero(prompt))]
         return joined_rows(len(self), links + ([links_of_equal(self.groups, rows)] if self.groups is not None else []))
 
-    def overlap_with(self, learned: Keys) -> Overlap:
-        """Return how many of these rows stand among rows that were learned."""
-        return overlap_of(self.trained or keys_of(self.ids, self.learned, self.starts), learned)
+    def overlap_with(self, learned: Keys, run: RunFolder) -> Overlap:
+        """Return how many of these rows stand among those that a run has learned, whose own limit may have cut them."""
+        plan = read_plan(run.plan_file)
+        begun = begun_among(self.ids, self.starts, plan.max_tokens, learned) if plan and plan.max_tokens else None
+        return overlap_of(self.trained or keys_of(self.ids, self.learned, self.starts), learned, begun=begun)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -152,7 +156,7 @@ def of_run(run: RunFolder, most: int | None = None) -> Samples:
 def against_run(samples: Samples, run: RunFolder) -> Samples:
     """Return the same rows with what of them the run has learned; unchanged where its rows cannot be read."""
     learned = learned_by(run)
-    return replace(samples, overlap=samples.overlap_with(learned.keys), unknown=learned.unknown) if learned else samples
+    return replace(samples, overlap=samples.overlap_with(learned.keys, run), unknown=learned.unknown) if learned else samples
 
 
 def rules_of_rows(config: Config) -> tuple[Rules, ...]:
@@ -181,7 +185,7 @@ def of_file(file: Path, codec: Codec, most_tokens: int, ways: Sequence[Rules] = 
             return read[-1]
     told = ", ".join(f"{count:,} {reason}" for reason, count in read[0].left_out.most_common()) or "none is there"
     asked = {"answers": "", "pairs": " --objective dpo", "marks": " --objective kto"}[ways[0].wanted]
-    raise Stop(USAGE, f"{file} has no row that can be used (left out: {told})", f"why: holdfast data check {file}{asked}")
+    raise Stop(USAGE, f"{file} has no row that can be used (left out: {told})", f"why: holdfast data check {shlex.quote(str(file))}{asked}")
 
 
 def of_general(codec: Codec, most_tokens: int, lines: frozenset[int] | None = None) -> Samples:

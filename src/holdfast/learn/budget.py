@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.export.registry import read_registry, registry_file
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
 from holdfast.run.folder import RunFolder
@@ -18,10 +20,13 @@ _GB = 10**9
 def make_room(policy: Policy, rounds: list[Round]) -> None:
     """Remove states of refused rounds beyond `retain`; over budget, those that are kept, too, then checkpoints of promoted ones.
 
-    Rows, fates, verdicts and promoted adapters stay.
+    Rows, fates, verdicts and promoted adapters stay, also of a refused round that somebody has put in place by hand.
     """
     over = [each for each in rounds if each.over]
-    refused = [each for each in over if not (each.of("decided") or {}).get("promoted")]
+    promoted = [each for each in over if (each.of("decided") or {}).get("promoted")]
+    needed = {str((each.of("trained") or {}).get("start_run")) for each in promoted} | {str(each.run) for each in promoted}
+    needed |= read_registry(registry_file(os.environ)).runs_in_place(policy.name)
+    refused = [each for each in over if str(each.run) not in needed]
     for each in refused[: max(0, len(refused) - policy.retain)]:
         shutil.rmtree(each.run, ignore_errors=True)
     spare = _beyond(policy)
@@ -60,6 +65,17 @@ def time_is_up(policy: Policy, rounds: list[Round]) -> str:
     if allowed is None:
         return ""
     recent = [each for each in rounds if time.time() - (each.of("collected") or {}).get("time", 0.0) < _WEEK_S]
-    hours = sum(float(row.get("seconds") or 0.0) for each in recent for run in each.runs for row in RunFolder(run).steps()) / 3600
+    hours = sum(map(seconds_of, recent)) / 3600
     told = f"{hours:.2f} hours were trained in the last seven days, budget.hours_a_week allows {allowed:g}"
     return told if hours >= allowed else ""
+
+
+def seconds_of(one: Round) -> float:
+    """Return how long a round and its experts have trained; a run that was removed to make room has trained all the same."""
+    kept = (one.of("trained") or {}).get("seconds")
+    return (trained_seconds(one.run) if kept is None else float(kept)) + sum(map(trained_seconds, one.runs[1:]))
+
+
+def trained_seconds(run: Path) -> float:
+    """Sum what the steps of a run took."""
+    return sum(float(row.get("seconds") or 0.0) for row in RunFolder(run).steps())

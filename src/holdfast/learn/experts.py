@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.base.files import Json, read_json, read_lines, sha256, write_bytes, write_json
 from holdfast.base.units import counted
+from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import read_subject
@@ -23,7 +24,7 @@ from holdfast.learn.budget import refuse_no_room, time_is_up
 from holdfast.learn.gate import domain_of, held_rows
 from holdfast.learn.judge_rows import round_config
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import learned_by, rounds_of
+from holdfast.learn.rounds import as_kept, disliked_by, learned_by, rounds_of
 from holdfast.learn.routes import Named, route, told_in_words
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
@@ -49,7 +50,9 @@ def make_experts(policy: Policy, say: Callable[[str], None]) -> Json | None:
         say(f"no experts now: {why}")
         return None
     refuse_no_room(policy)
-    learned = [(domain_of(row, policy.gate.domains), row) for each in line for row in read_lines(each.rows)]
+    bad = as_kept(disliked_by(rounds), rounds)
+    rows = (row for each in line for row in read_lines(each.rows) if row_key(row) not in bad)
+    learned = [(domain_of(row, policy.gate.domains), row) for row in rows]
     return _make(policy, run, folder, wanted, learned, say)
 
 

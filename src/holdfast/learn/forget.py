@@ -34,7 +34,8 @@ def price(learner: Learner, person: str) -> Json:
     seconds = sum(float(row.get("seconds") or 0.0) for row in steps)
     waiting = sum(one.person == person for one in arrived(learner.policy, taken_by(rounds)))
     answer: Json = {"person": person, "rows": rows, "waiting": waiting, "rounds_again": [each.number for each in again]}
-    exports = [{"path": one["path"], "kind": one["kind"]} for one in _exports(learner, {str(each.run) for each in again})]
+    old = [*again, *_others(rounds, again, _keys(rounds, person))]
+    exports = [{"path": one["path"], "kind": one["kind"]} for one in _exports(learner, {str(each.run) for each in old})]
     return answer | {"steps": len(steps), "seconds": seconds, "exports": exports}
 
 
@@ -76,7 +77,7 @@ def forget(learner: Learner, person: str) -> int | None:
     if plan["keys"]:
         for old in [*(experts_folder(Path(run)) for run in plan["old_runs"]), *(each.experts for each in rounds)]:
             shutil.rmtree(old, ignore_errors=True)  # each has learned rows of every round before it; the next command makes them again
-    _remove(rounds, person, keys)
+    _remove(rounds, person, keys, {str(facts["run"]) for _, facts in done})
     _forget_tokens(learner)
     learner.write_page()
     (work / "plan.json").unlink()
@@ -84,7 +85,7 @@ def forget(learner: Learner, person: str) -> int | None:
 
 
 def _exports(learner: Learner, runs: set[str]) -> list[Json]:
-    """List the exports of versions that are to be trained again: each has learned the rows, and stays where it is."""
+    """List the exports of versions that have learned the rows: each stays where it is."""
     listed = read_registry(registry_file(os.environ)).listed()
     return [export for one in listed if one["name"] == learner.policy.name and one["run"] in runs for export in one["exports"]]
 
@@ -95,7 +96,8 @@ def _plan(learner: Learner, rounds: list[Round], person: str, file: Path) -> Jso
     if plan is None:
         again = _again(learner, rounds, person)
         start = (again[0].of("trained") or {}).get("start_run") if again else None
-        plan = {"rounds": [each.number for each in again], "start_run": start, "old_runs": [str(each.run) for each in again]}
+        plan = {"rounds": [each.number for each in again], "start_run": start}
+        plan["old_runs"] = [str(each.run) for each in [*again, *_others(rounds, again, _keys(rounds, person))]]
         plan["keys"] = sorted(_keys(rounds, person))
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, plan)
@@ -109,6 +111,12 @@ def _again(learner: Learner, rounds: list[Round], person: str) -> list[Round]:
     keys = _keys(rounds, person)
     first = next((at for at, each in enumerate(line) if _holds(each, keys)), len(line))
     return line[first:]
+
+
+def _others(rounds: list[Round], again: list[Round], keys: set[int]) -> list[Round]:
+    """Return the other rounds whose adapters have learned a row of theirs: those of versions that were rolled back must not come back."""
+    learned = {each.number for each in rounds if any(_holds(one, keys) for one in learned_by(rounds, str(each.run)))}
+    return [each for each in rounds if each.number in learned - {one.number for one in again} and each.run.exists()]
 
 
 def _holds(one: Round, keys: set[int]) -> bool:
@@ -137,8 +145,11 @@ def _put_in_place(learner: Learner, run: Path) -> int:
     return version
 
 
-def _remove(rounds: list[Round], person: str, keys: set[int]) -> None:
-    """Take what they said out of every file of the rounds; that something stood there, and its hash, stays: it is not taken again."""
+def _remove(rounds: list[Round], person: str, keys: set[int], kept: set[str]) -> None:
+    """Take what they said out of every file of the rounds; that something stood there, and its hash, stays: it is not taken again.
+
+    kept: runs that were trained again without it, also those of refused rounds that somebody has put in place by hand.
+    """
     for each in rounds:
         if not _had(each, person) and not any(one["person"] == person for one in read_lines(each.arrived)):
             if _holds(each, keys):
@@ -147,7 +158,7 @@ def _remove(rounds: list[Round], person: str, keys: set[int]) -> None:
         came = [one | _NOTHING if one["person"] == person else one for one in read_lines(each.arrived)]
         fates = [one | {"fate": WITHDRAWN, "person": "", "key": None} if one["person"] == person else one for one in read_lines(each.fates)]
         _strip(each, keys)
-        if not (each.of("decided") or {}).get("promoted"):
+        if not (each.of("decided") or {}).get("promoted") and str(each.run) not in kept:
             shutil.rmtree(each.run, ignore_errors=True)
         write_bytes(each.fates, b"".join(map(json_line, fates)))
         write_bytes(each.arrived, b"".join(map(json_line, came)))

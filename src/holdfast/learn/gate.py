@@ -57,10 +57,10 @@ def domain_of(row: Json, field: str | None) -> str:
 
 
 def general_lines(file: str) -> list[str]:
-    """Read the lines of a policy's own general rows. Raises Stop(2) where the file cannot be read."""
+    """Read the lines of a policy's own general rows; a text in JSON may hold what else Unicode parts lines by. Raises Stop(2)."""
     hint = "give replay.general_rows a file of general rows, or leave it out"
     try:
-        return read_small(Path(file), LARGEST_JSON).decode("utf-8").splitlines()
+        return [line for line in read_small(Path(file), LARGEST_JSON).decode("utf-8-sig").split("\n") if line.strip()]
     except OSError as error:
         raise at_place(error, file, "cannot be read", hint, code=USAGE) from None
     except UnicodeDecodeError:

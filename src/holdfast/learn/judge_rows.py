@@ -91,6 +91,9 @@ def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int], dislik
                 reasons[number] = "duplicate"
             known.add(key)
     kept, together = _checked(policy, came, reasons)
+    for number in [number for number, row in kept.items() if row_key(row) in seen]:  # a round keeps rows as the checks have mended them
+        reasons[number] = "seen_before"
+        del kept[number]
     _limit_persons(policy, came, reasons, kept)
     return JudgedRows(reasons, kept, together)
 

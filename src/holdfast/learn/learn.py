@@ -17,12 +17,23 @@ from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
-from holdfast.learn.budget import make_room, refuse_no_room, time_is_up
+from holdfast.learn.budget import make_room, refuse_no_room, time_is_up, trained_seconds
 from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
 from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, related, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import PHASES, Round, carried_from, disliked_by, hash_of, learned_by, rounds_of, taken_by, withdrawn_people
+from holdfast.learn.rounds import (
+    PHASES,
+    Round,
+    as_kept,
+    carried_from,
+    disliked_by,
+    hash_of,
+    learned_by,
+    rounds_of,
+    taken_by,
+    withdrawn_people,
+)
 from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, without_unknown_ratings
 from holdfast.learn.training import train
 
@@ -152,7 +163,7 @@ class Learner:
         rows = [row for number, row in judged.kept.items() if number not in held]
         new = [judged.kept[number] for number in sorted(held)]
         carried = carried_from(before) if self.policy.replay.carried else None
-        bad = known | heard
+        bad = as_kept(known | heard, before)
         tried = self._apart_from(new, _liked(carried.rows, bad) if carried else [], "carried")
         new += self._apart_from(rows, _liked(carried.new, bad) if carried else [], "carried held-out")
         rows += tried
@@ -166,7 +177,7 @@ class Learner:
         replayed = {"old": len(old), "general": len(general), "carried": len(tried)}
         facts: Json = {"rows": counts, "held_out": len(held), "replayed": replayed, "start_run": start}
         facts |= {"carried": carried.number if carried else None}
-        facts |= {"disliked_since": self._disliked_since(learned_by(before, start), heard)}
+        facts |= {"disliked_since": self._disliked_since(learned_by(before, start), as_kept(heard, before))}
         facts |= {"by_reason": judged.by_reason, "data_sha256": sha256(one.train), "refused": None}
         if self._poisoned(judged):
             worst, count = next(iter((reason, n) for reason, n in judged.by_reason.items() if reason != "seen_before"))
@@ -231,6 +242,7 @@ class Learner:
         self.say(f"round {one.number}: training on {counted(judged['rows']['kept'] - judged['held_out'], 'new row')}")
         summary = train(self.policy.config, settings, one.run)
         facts = {"start_run": start, "adapter_sha256": summary.get("artifact_sha256"), "steps": summary.get("steps"), "refused": None}
+        facts["seconds"] = trained_seconds(one.run)
         if summary["status"] != "finished":
             facts["refused"] = f"its training was given up: {summary.get('reason')}"
         return facts

@@ -149,7 +149,10 @@ class Policy(Section):
 
 
 def load_policy(file: Path) -> Policy:
-    """Read a policy, its paths made absolute: they are looked up beside it, then in the current folder. Raises Stop(2)."""
+    """Read a policy, its paths made absolute: they are looked up beside it, then in the current folder. Raises Stop(2).
+
+    The rounds' folder is without links, as the list of models names the runs in it.
+    """
     tree = read_yaml(file, keys=_SHOWN)
     if not tree.get("sources") and "model" in tree:
         raise Stop(USAGE, f"{file} is the config of a run; a policy names one", f"write `config: {file}` into a policy; {_SHOWN}")
@@ -173,7 +176,7 @@ def load_policy(file: Path) -> Policy:
             "sources": sources,
             "gate": gate,
             "replay": policy.replay.model_copy(update={"general_rows": general}),
-            "folder": str(_place(policy.folder, folder) if policy.folder else _own_folder(policy.name, folder)),
+            "folder": str((_place(policy.folder, folder) if policy.folder else _own_folder(policy.name, folder)).resolve()),
         }
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.data.collect.outfile import row_key
 from holdfast.serve.experts import experts_folder
 
 WITHDRAWN = "withdrawn"
@@ -168,6 +169,14 @@ def disliked_by(rounds: list[Round]) -> frozenset[int]:
     return frozenset(key for each in rounds for one in read_lines(each.arrived) if (key := one.get("disliked")) is not None)
 
 
+def as_kept(keys: frozenset[int], rounds: list[Round]) -> frozenset[int]:
+    """Return the keys of rows as they came with those under which rounds keep them: the checks may have mended their texts."""
+    if not keys:
+        return keys
+    pairs = (pair for each in rounds for pair in zip(read_lines(each.arrived), read_lines(each.fates), strict=False))
+    return keys | {fate["key"] for one, fate in pairs if fate.get("key") is not None and one.get("row") and row_key(one["row"]) in keys}
+
+
 def carried_from(before: list[Round]) -> Round | None:
     """Return the round whose rows are tried again: the last that trained, if it was refused only because nothing could be told."""
     last = next((each for each in reversed(before) if not (each.of("judged") or {}).get("refused")), None)
@@ -176,7 +185,7 @@ def carried_from(before: list[Round]) -> Round | None:
 
 def learned_by(rounds: list[Round], run: str | None) -> Iterator[Round]:
     """Yield the rounds whose rows a version has learned, the newest first: the one that made it, and those it started from."""
-    by_run = {str(each.run): each for each in rounds}
-    while run and (found := by_run.get(run)):
+    by_run = {each.run.resolve(): each for each in rounds}
+    while run and (found := by_run.get(Path(run).resolve())):
         yield found
         run = (found.of("trained") or {}).get("start_run")

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ _THUMBS = (-1.0, 0.0, 1.0)
 UNKNOWN_RATING, RATED_BAD = "unknown_rating", "rated_bad"
 LOST = "gone"  # of an entry of a stream
 _CORRECTIONS = ("correction", "corrected", "preferred")
+_SIDE = re.compile(  # of two answers, and no answer itself
+    r"(?:(?:answer|response|completion|output|model|option|side)[ _-]?)?(?:[ab]|left|right|first|second)|both|neither|tie|same|none", re.I
+)
 Taken = frozenset[tuple[str, str]]  # (place, hash of what stood there) of all that rounds have taken
 
 
@@ -182,7 +186,8 @@ def _is_good(value: Any, good: float | list[str] | None) -> bool | None:
     """True if a rating says that the answer is good; None where it is not known what it says."""
     number, word = _number(value), str(value).strip().lower()
     if isinstance(good, list):
-        return word in {one.strip().lower() for one in good}
+        told = {word} if number is None else {word, f"{number:g}"}  # 5.0 is 5
+        return bool(told & {one.strip().lower() for one in good})
     if number is not None:
         return number >= (good if good is not None else 0.5)
     return True if word in _GOOD else False if word in _BAD else None
@@ -193,7 +198,12 @@ def _as_people_said(record: Record, fields: Json, good: float | list[str] | None
     if fields.get("voted") == "same":
         return Unusable(record.place, "", "no_preference", "neither answer was preferred")
     told = record.rating if isinstance(record.rating, dict) else fields
-    correction = next((told[name] for name in _CORRECTIONS if isinstance(told.get(name), str) and told[name].strip()), None)
+    given = next((name for name in _CORRECTIONS if isinstance(told.get(name), str) and told[name].strip()), "")
+    correction: Any = told[given] if given else None
+    if given == "preferred" and isinstance(named := fields.get(correction), str):  # preferred: response_b, which stands beside it
+        correction = named
+    elif given == "preferred" and _SIDE.fullmatch(correction.strip()):
+        return Unusable(record.place, "", UNKNOWN_RATING, f"preferred {correction.strip()}"[:_LONGEST])
     if correction:
         return record._replace(row=_with_answer(record.row, correction))
     value = _rating(record)

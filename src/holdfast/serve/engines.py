@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import urllib.request
@@ -15,8 +16,10 @@ import orjson
 from holdfast.base.cache import cache_folder
 from holdfast.base.child import module_command, trainer_command
 from holdfast.base.files import Json, remove_abandoned, write_json
+from holdfast.base.versions import __version__
 from holdfast.data.tokens.codec import Codec
-from holdfast.export.endings import end_tokens
+from holdfast.data.tokens.plain_form import written_template
+from holdfast.export.endings import end_tokens, pad_token
 from holdfast.export.gguf.convert import sixteen, write_gguf, write_gguf_adapter
 from holdfast.export.subject import Subject
 from holdfast.machine.system import usable_threads
@@ -90,16 +93,20 @@ class LlamaCpp:
             ready = self._child.ready
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ready['key']}"}
             request = urllib.request.Request(ready["url"] + "/completion", orjson.dumps(body), headers)
+            told = 0  # tokens; a part has several where a character, or what may become one, has
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 for line in answer:
                     if not line.startswith(b"data: {"):
                         continue
                     part = orjson.loads(line[6:])
                     hear()
+                    ended = part.get("stop_type") == "eos"  # by a token that is no text
+                    made = int(part.get("tokens_predicted", told + (not part.get("stop")))) - ended
+                    new, told = max(0, made - told), max(made, told)
                     if part.get("stop"):
-                        yield part.get("content", ""), 0, "stop" if part.get("stop_type") in ("eos", "word") else "length"
+                        yield part.get("content", ""), new, "stop" if part.get("stop_type") in ("eos", "word") else "length"
                         return
-                    yield part["content"], 1, None
+                    yield part["content"], new, None
             raise RuntimeError("the model's answer broke off")
 
     @property
@@ -111,9 +118,9 @@ class LlamaCpp:
 
 
 def _base_in_gguf(subject: Subject, codec: Codec, work: Path, env: Mapping[str, str], say: Callable[[str], None]) -> Path:
-    """Return the base model as GGUF, cached under its hash: converting a large one takes minutes."""
+    """Return the base model as GGUF, cached under the hash of all it says: converting a large one takes minutes."""
     kind = sixteen(subject)
-    name = f"{subject.hashes()['base_sha256'][:32]}-{kind}.gguf"
+    name = f"{hash_of_base(subject, codec)[:32]}-{kind}.gguf"
     cache = cache_folder(os.environ)
     folder = cache / "gguf" if cache else work
     file = folder / name
@@ -128,6 +135,12 @@ def _base_in_gguf(subject: Subject, codec: Codec, work: Path, env: Mapping[str, 
         finally:
             staged.unlink(missing_ok=True)
     return file
+
+
+def hash_of_base(subject: Subject, codec: Codec) -> str:
+    """Hash what a base in GGUF holds: its weights and tokenizer, and where answers end, which the template that was trained says."""
+    said = [end_tokens(codec, subject.facts), pad_token(codec, subject.facts), codec.bos, written_template(codec), __version__]
+    return hashlib.sha256(orjson.dumps([subject.hashes()["base_sha256"], *said])).hexdigest()
 
 
 class Transformers:

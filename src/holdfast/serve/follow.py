@@ -35,10 +35,15 @@ def in_place(file: Path, name: str) -> Version:
 
 
 class VersionFollower:
-    """Look whether another version was put in place, and have it answer. What cannot be loaded is told once, and the old one stays."""
+    """Look whether another version was put in place, and have it answer. What cannot be loaded is told once, and the old one stays.
 
-    def __init__(self, file: Path, name: str, version: Version, state: GatewayState, make: Make, say: Callable[[str], None]) -> None:
-        self._file, self._name, self._state, self._make, self._say = file, name, state, make, say
+    base: where the base model is, of every version, if not where its run says.
+    """
+
+    def __init__(
+        self, file: Path, name: str, version: Version, state: GatewayState, make: Make, say: Callable[[str], None], base: str | None = None
+    ) -> None:
+        self._file, self._name, self._state, self._make, self._say, self._base = file, name, state, make, say, base
         self._serving, self._seen = name_of(version.facts), (0, 0, 0)
         self._run = _run_of(version)
 
@@ -61,7 +66,7 @@ class VersionFollower:
         elif name_of(version.facts) == self._serving and self._state.served.stamp == stamp_of(_run_of(version)):
             self._state.refused = ""
         else:
-            new = self._make(subject_of(version), shown(version))
+            new = self._make(subject_of(version, self._base), shown(version))
             self._state.replace(new)
             self._serving, self._run = name_of(version.facts), _run_of(version)
             self._say(f"{new.name} answers from now on")

@@ -19,7 +19,7 @@ from holdfast.data.judge.turns import Message
 from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, RequestRefused, open_server
 from holdfast.serve.engines import AnswerRequest, Engine
 from holdfast.serve.preferences import CHOICES, Blind
-from holdfast.serve.requests import chat_ids, message_of, until, wanted_of
+from holdfast.serve.requests import chat_ids, message_of, text_ids, until, wanted_of
 from holdfast.serve.served import GatewayState, ServedModel
 
 _LOOK_S = 0.1  # how often one that waits looks whether its client is still there
@@ -81,8 +81,7 @@ class GatewayHandler(GuardedHandler):
         if not isinstance(body.get("prompt"), str):
             raise RequestRefused(400, "prompt: a text")
         with self.state.held() as served:
-            encoded = served.codec.tokenizer.encode(body["prompt"], add_special_tokens=False).ids
-            self._complete(served, body, [*served.codec.bos, *encoded], chat=False)
+            self._complete(served, body, text_ids(served.codec, body["prompt"]), chat=False)
 
     def _complete(self, served: ServedModel, body: Json, ids: list[int], chat: bool) -> None:
         asked = replace(wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"}, served.models), goes_on=not chat)

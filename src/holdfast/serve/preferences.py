@@ -54,11 +54,22 @@ class Blind:
         """Count how often each model of the pair was preferred, and do the sign test of it."""
         return tally(self.file, self.models)
 
+    def by_version(self) -> dict[str, Json]:
+        """Return the same of each version by its name: a vote on one says nothing about the next."""
+        names = dict.fromkeys(str(row.get("run")) for row in read_lines(self.file))
+        found = {name: tally(self.file, self.models, of=name) for name in names}
+        return {name: counts for name, counts in found.items() if kept(counts)}
 
-def tally(file: Path, models: tuple[str, str] = MODELS, read: Callable[[Path], Iterable[Json]] = read_lines) -> Json:
-    """Count how often each of two models was preferred to the other, and do the sign test of it. Raises as `read` does."""
+
+def tally(file: Path, models: tuple[str, str] = MODELS, read: Callable[[Path], Iterable[Json]] = read_lines, of: str | None = None) -> Json:
+    """Count how often each of two models was preferred to the other, and do the sign test of it. Raises as `read` does.
+
+    of: the name of the run or version whose votes are counted; None for all.
+    """
     counts = dict.fromkeys((*models, "same"), 0)
     for row in read(file):
+        if of is not None and str(row.get("run")) != of:
+            continue
         between, voted = row.get("between", MODELS), row.get("voted")
         if between in (list(models), list(reversed(models)), models) and isinstance(voted, str) and voted in counts:
             counts[voted] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -38,9 +39,17 @@ def message_of(one: Any) -> Message:
     """Parse a turn of a conversation. Raises RequestRefused."""
     if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant"):
         raise RequestRefused(400, "each message has a role (system, user or assistant) and a content")
+    if one.get("tool_calls") or one.get("function_call"):
+        raise RequestRefused(400, "calls of tools in a message: not supported here, and nothing is left out in silence; leave them out")
     content = one.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text")
+        for part in content:
+            if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                raise RequestRefused(
+                    400, f"a part of a message's content is a text; {kind!r} is not supported here, and not left out in silence"
+                )
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise RequestRefused(400, "the content of a message is a text")
     return Message("system" if one["role"] == "developer" else one["role"], content)
@@ -54,10 +63,17 @@ def chat_ids(codec: Codec, turns: list[Message]) -> list[int]:
         raise RequestRefused(400, bad.detail) from None
 
 
+def text_ids(codec: Codec, text: str) -> list[int]:
+    """Encode a text as training has one that passes through no template: behind what the tokenizer itself begins with."""
+    lead, own = codec.template.lead, codec.tokenizer.encode(text, add_special_tokens=False).ids
+    begun = text.startswith(tuple(filter(None, (lead, codec.template.bos))))
+    return own if begun or not lead else [*codec.tokenizer.encode(lead, add_special_tokens=False).ids, *own]
+
+
 def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = (), models: Sequence[str] = MODELS) -> AnswerRequest:
     """Return the settings of a request to one of `models`. read: its keys that were dealt with.
 
-    Raises RequestRefused for a key that is not understood, or a model that is not known.
+    Without a seed each answer is another draw. Raises RequestRefused for a key that is not understood, or a model that is not known.
     """
     body = {name: value for name, value in body.items() if value is not None}
     for name in body.keys() - _UNDERSTOOD - _WITHOUT_EFFECT - set(read):
@@ -69,7 +85,11 @@ def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()
     if type(body.get("n", 1)) is not int or body.get("n", 1) != 1:
         raise RequestRefused(400, "n: one answer at a time")
     numbers: dict[str, float] = {}
-    for name, default, low, high in (("temperature", 0.0, 0.0, 5.0), ("top_p", 1.0, 0.0, 1.0), ("seed", 0, -(2**62), 2**62)):
+    for name, default, low, high in (
+        ("temperature", 0.0, 0.0, 5.0),
+        ("top_p", 1.0, 0.0, 1.0),
+        ("seed", secrets.randbits(31), -(2**62), 2**62),
+    ):
         value = body.get(name)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:

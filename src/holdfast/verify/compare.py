@@ -14,11 +14,14 @@ import numpy as np
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import counted
+from holdfast.data.duplicates.linked import joined as joined_rows
+from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.plain_form import written_template
 from holdfast.data.tokens.prompt import prompt_ids
 from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import end_tokens
@@ -26,14 +29,17 @@ from holdfast.export.samples import MARKED_BAD, Samples, against_run, of_file, o
 from holdfast.export.subject import Subject, subject_codec
 from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
-from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, pairs_answer
+from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, numbered, pairs_answer
 
 MOST_TOKENS = 4096
 _ALONE = 24  # rows that are measured once more, each alone: what another batch changes is noise
 _LEAST_FLOOR = 1e-5  # nats a token
 _SHOWN = 12  # answers
 REFUSAL = re.compile(
-    r"\b(?:I(?:'m| am) sorry|I can(?:'t|not)|I(?:'m| am) (?:not able|unable)|as an AI|I won't|cannot (?:help|assist))\b", re.I
+    r"\b(?:I(?:'m| am) sorry|I can(?:'t|not)|I(?:'m| am) (?:not able|unable)|as an AI|I won't|cannot (?:help|assist))\b".replace(
+        "'", "['\u2019]"
+    ),
+    re.I,
 )
 
 
@@ -84,7 +90,7 @@ def verify(request: Request) -> Json:
         parts.append(part | {"prompts": [one.ids for one in asked], "ends": ends, "longest": request.longest})
     held = subject.held() if request.against is None or request.against.held() == subject.held() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
-        suite = _suite(request, parts, Path(work), held)
+        suite = _suite(request, codec, parts, Path(work), held)
     kind = task.kind.replace("_", "-")
     general_rows = f" and {counted(len(general), 'general one')}, which show what is forgotten" if len(general) else ""
     measured = f"measuring the loss on {counted(len(task), f'{kind} row')}{general_rows}"
@@ -94,12 +100,13 @@ def verify(request: Request) -> Json:
         return _answer(request, codec, task, general, asked, found, suite)
 
 
-def _suite(request: Request, parts: list[Json], work: Path, held: Json | None) -> Json | None:
+def _suite(request: Request, codec: Codec, parts: list[Json], work: Path, held: Json | None) -> Json | None:
     """Return what lm-eval found; asked first of all, because a name it does not know ends the command."""
     if request.suite is None:
         return None
     request.say(f"lm-eval asks both models {', '.join(request.suite.names)}")
-    return ask_suite(request.suite, parts, work, request.env, held)
+    own = codec.template.source is not None and codec.given is None
+    return ask_suite(request.suite, parts, work, request.env, held, None if own else written_template(codec))
 
 
 def _task_rows(request: Request, codec: Codec, longest: int) -> Samples:
@@ -125,7 +132,7 @@ def _seen_by_other(request: Request, task: Samples) -> Samples:
     own = request.subject.run or other
     alike = own.config().data.chat_template == other.config().data.chat_template
     unknown = learned.unknown if alike else request.against.name  # by another template the same rows are other tokens
-    return replace(task, overlap_against=task.overlap_with(learned.keys), unknown=task.unknown or unknown)
+    return replace(task, overlap_against=task.overlap_with(learned.keys, other), unknown=task.unknown or unknown)
 
 
 def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[Question]:
@@ -137,16 +144,26 @@ def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[
         if len(prompt) < longest:
             text = codec.tokenizer.decode(answer, skip_special_tokens=True).strip()
             found.append(Question(prompt, text, None, clusters[number], len(answer) <= request.longest))
+    given: list[list[int]] = []
     for wanted in request.prompts:
         turns = tuple(Message(role, text) for role, text in wanted.messages)
         try:
-            ids = prompt_ids(codec, turns, longest)
-            found.append(Question(ids, None, wanted, tuple(ids)))
+            given.append(prompt_ids(codec, turns, longest))
         except BadRow as bad:
             if bad.reason != "too_long":
                 raise Stop(USAGE, f"line {wanted.line} of the prompts: {bad.detail}", "mend that line") from None
             raise Stop(USAGE, f"line {wanted.line} of the prompts is longer than the model's {longest:,} tokens", "shorten it") from None
-    return found
+    together = clusters_of(request.prompts, given)
+    return found + [Question(*one) for one in zip(given, [None] * len(given), request.prompts, together, strict=True)]
+
+
+def clusters_of(prompts: list[Prompt], ids: list[list[int]]) -> list[Hashable]:
+    """Return which prompts belong together: those of the same tokens, and those to which the user gave one name."""
+    rows = np.arange(len(prompts))
+    named = [at for at, one in enumerate(prompts) if one.cluster is not None]
+    keys = [numbered([tuple(one) for one in ids]), numbered([one.cluster for one in prompts])]
+    links = [links_of_equal(keys[0], rows), links_of_equal(keys[1], np.array(named, np.int64))]
+    return [("prompt", first) for first in joined_rows(len(prompts), links).tolist()]
 
 
 def _answer(

@@ -9,8 +9,10 @@ import json
 import math
 import re
 import resource
+import shutil
 import subprocess
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,27 +27,34 @@ from holdfast.base_model.module_pattern import refused
 
 EXPECTATIONS = ("equals", "contains", "regex", "json", "json_schema", "runs", "number")
 _OTHER = ("prompt", "messages", "tolerance", "id", "cluster")
-_FENCE = re.compile(r"```[\w+-]*\n(.*?)```", re.S)
-_NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.S)
+_SPACES = "\u00a0\u2009\u202f"  # those that part thousands and break no line
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![\w)\]])[-\u2212])?"  # behind a letter or a digit it is a hyphen: GPT-4, 3-5, 2026-11-28
+    r"(?P<number>(?P<comma>\d{1,3}(?:\.\d{3})+,\d+|(?<![\d,\[])\d+,(?:\d{1,2}|\d{4,})(?![\d,]))"  # 1.250,50 and 3,14, no [1,2]
+    rf"|\d+(?:[,{_SPACES}]\d{{3}})*(?:\.\d+)?|(?<!\w)\.\d+)(?P<power>[eE][+-]?\d+)?"
+)
+_SHELLS = "/usr/bin:/bin"
 _PARSE_S, _PARSE_BYTES = 5, 1 << 28
 _SHOWN = 10  # mistakes
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """line: in the file; messages: the conversation up to the answer; expected: by the name of the expectation."""
+    """line: in the file; messages: the conversation up to the answer; expected: by the name of the expectation; cluster: the name that
+    prompts have which belong together, None where it was given none."""
 
     line: int
     messages: tuple[tuple[str, str], ...]
     expected: Json
     tolerance: float
-    cluster: str
+    cluster: str | None
 
 
 def read_prompts(file: Path) -> list[Prompt]:
     """Read the prompts of a file. Raises Stop(2) with every mistake in it."""
     try:
-        lines = read_small(file, LARGEST_JSON).decode("utf-8").splitlines()
+        lines = read_small(file, LARGEST_JSON).decode("utf-8-sig").split("\n")
     except OSError as error:
         hint = "one JSON object a line, as in docs/how-to/compare-models.md"
         raise at_place(error, file, "cannot be read", hint, code=USAGE) from None
@@ -86,9 +95,10 @@ def _prompt(number: int, row: Any) -> Prompt:
         if told := _CHECKS[name](value):
             raise ValueError(f"{name}: {told}")
     tolerance = row.get("tolerance", 1e-6)
-    if not isinstance(tolerance, int | float) or not math.isfinite(tolerance) or tolerance < 0:
+    if not _is_finite(tolerance) or tolerance < 0:
         raise ValueError("tolerance: a number that is not negative")
-    return Prompt(number, tuple(turns), expected, float(tolerance), str(row.get("cluster", number)))
+    cluster = row.get("cluster")
+    return Prompt(number, tuple(turns), expected, float(tolerance), None if cluster is None else str(cluster))
 
 
 def _turns(value: Any) -> list[tuple[str, Any]]:
@@ -123,14 +133,27 @@ def _schema(value: Any) -> str | None:
     return None
 
 
+def _shell(value: Any) -> str | None:
+    if value not in ("bash", "sh"):
+        return "bash or sh: the command is parsed and never run"
+    return None if shutil.which(value, path=_SHELLS) else f"{value} is not in {_SHELLS.replace(':', ' or ')} here, and no other parses it"
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # of a whole number beyond a float's
+        return False
+
+
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "equals": _texts,
     "contains": _texts,
     "regex": _pattern,
     "json": lambda value: None if value is True else "true, or leave it out",
     "json_schema": _schema,
-    "runs": lambda value: None if value in ("bash", "sh") else "bash or sh: the command is parsed and never run",
-    "number": lambda value: None if isinstance(value, int | float) and not isinstance(value, bool) else "a number",
+    "runs": _shell,
+    "number": lambda value: None if _is_finite(value) else "a number",
 }
 
 
@@ -140,22 +163,41 @@ def failed(prompt: Prompt, answer: str) -> list[str]:
 
 
 def _holds(name: str, value: Any, tolerance: float, answer: str) -> bool:
-    if name == "equals":
-        return answer.strip() in [text.strip() for text in (value if isinstance(value, list) else [value])]
-    if name == "contains":
-        return all(text in answer for text in (value if isinstance(value, list) else [value]))
+    if name in ("equals", "contains"):
+        texts, given = [_composed(text) for text in (value if isinstance(value, list) else [value])], _composed(answer)
+        return given.strip() in [text.strip() for text in texts] if name == "equals" else all(text in given for text in texts)
     if name == "regex":
         return re.search(value, answer) is not None
     if name == "number":
-        found = _NUMBER.findall(answer)
-        return bool(found) and abs(float(found[-1].replace(",", "")) - value) <= tolerance
+        found = last_number(answer)
+        return found is not None and abs(found - value) <= tolerance
     if name == "runs":
         return parses(without_fence(answer), value)
     try:
-        parsed = json.loads(without_fence(answer))
+        parsed = json.loads(without_fence(answer), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return False
     return True if name == "json" else _meets(parsed, value)
+
+
+def _composed(text: str) -> str:
+    """Return a text with each letter and its accents as one character: two ways of writing the same one are equal."""
+    return unicodedata.normalize("NFC", text)
+
+
+def last_number(answer: str) -> float | None:
+    """Return the last number of a text; None without one. A comma before three digits parts thousands, any other is a decimal one."""
+    found = [*_NUMBER.finditer(answer)]
+    if not found:
+        return None
+    sign, number, comma, power = found[-1].group("sign", "number", "comma", "power")
+    plain = comma.replace(".", "").replace(",", ".") if comma else re.sub(f"[,{_SPACES}]", "", number)
+    return float(("-" if sign else "") + plain + (power or ""))
+
+
+def _refuse_constant(text: str) -> None:
+    """Raise ValueError for NaN and Infinity, which Python's json takes and JSON has not."""
+    raise ValueError(f"{text} is not JSON")
 
 
 def _meets(parsed: Any, schema: Any) -> bool:
@@ -182,7 +224,7 @@ def parses(command: str, shell: str) -> bool:
                 input=command.encode("utf-8", "surrogatepass"),
                 capture_output=True,
                 cwd=place,
-                env={"PATH": "/usr/bin:/bin"},
+                env={"PATH": _SHELLS},
                 timeout=_PARSE_S,
                 preexec_fn=_bounded,
                 check=False,

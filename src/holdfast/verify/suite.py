@@ -49,15 +49,18 @@ def read_suite(names: str | None, path: Path | None, limit: int | None, chat: bo
     return Suite(listed, path.absolute() if path else None, limit, chat)
 
 
-def ask_suite(suite: Suite, parts: list[Json], folder: Path, env: Mapping[str, str], held: Json | None = None) -> Json:
+def ask_suite(
+    suite: Suite, parts: list[Json], folder: Path, env: Mapping[str, str], held: Json | None = None, template: str | None = None
+) -> Json:
     """Return `suite` of the answer: lm-eval's figures of each task under both models, and the questions one of them does better.
 
-    parts: the models `base` and `tuned`; held: the fewer bits of the base that will do where it does not fit on a card.
+    parts: the models `base` and `tuned`; held: the fewer bits of the base that will do where it does not fit on a card; template: the one
+    that was trained, where it is not the base's own.
     Raises Stop for an unknown task, and for data that cannot be had.
     """
     online = {name: os.environ.get(name) for name in _OFFLINE}  # models are on this machine, the data of tasks may not be
     request: Json = {"suite": list(suite.names), "path": str(suite.path) if suite.path else None, "limit": suite.limit}
-    request |= {"chat": suite.chat, "held": held}
+    request |= {"chat": suite.chat, "template": template, "held": held}
     ask(
         "suite",
         folder,

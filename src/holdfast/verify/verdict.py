@@ -89,7 +89,7 @@ def pairs_answer(pairs: Pairs) -> Json:
     """
     base, tuned = np.array(pairs.base, bool), np.array(pairs.tuned, bool)
     only_tuned, only_base = int((tuned & ~base).sum()), int((base & ~tuned).sum())
-    of = np.arange(len(base)) if pairs.clusters is None else _numbered(pairs.clusters)
+    of = np.arange(len(base)) if pairs.clusters is None else numbered(pairs.clusters)
     ahead = np.bincount(of, tuned.astype(np.float64) - base)
     gained, lost = int((ahead > 0).sum()), int((ahead < 0).sum())
     agree = (gained - lost) * (only_tuned - only_base) > 0
@@ -106,7 +106,7 @@ def pairs_answer(pairs: Pairs) -> Json:
     }
 
 
-def _numbered(clusters: Sequence[Any]) -> npt.NDArray[np.int64]:
+def numbered(clusters: Sequence[Any]) -> npt.NDArray[np.int64]:
     """Return each cluster's number, in order of appearance."""
     numbers: dict[Any, int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in clusters], np.int64)

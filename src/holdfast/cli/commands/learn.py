@@ -41,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.rounds is not None and arguments.rounds < 1:
         raise Stop(USAGE, f"--rounds {arguments.rounds}: counts from 1", "leave it out to go on while there are rows")
+    if arguments.forget == "":
+        raise Stop(
+            USAGE, "--forget names nobody: it would withdraw every row that names no person", "give the person as keep.person has it"
+        )
     policy = load_policy(arguments.policy)
     refuse_unusable(policy)
 

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(USAGE, "--force is for promote", "leave it out")
     file = registry_file(os.environ)
     if action == "promote":
-        if not given[1].isdigit():
+        if not given[1].isdecimal():
             raise Stop(USAGE, f"{given[1]} is not a version: versions are whole numbers", "holdfast models lists them")
         registry = promote(file, given[0], int(given[1]), arguments.force)
     elif action == "rollback":
@@ -55,7 +55,8 @@ def _show(models: list[Json], file: Path) -> None:
         place = "  in place" if model["promoted"] else ""
         verdict = (model["verdict"] or "not verified").replace("_", " ")
         verdict += ", but worse on general rows" if model["general"] == "worse" else ""
-        origin = f"on {model['base']}, run {model['run']}"
+        gone = "  (gone: nothing can serve it)" if model["run"] and not _there(model["run"]) else ""
+        origin = f"on {model['base']}, run {model['run']}{gone}"
         say(f"{model['name']} {model['version']}  {verdict}{place}  adapter {model['adapter_sha256'][:16]} {origin}")
         for export in model["exports"]:
             gone = "" if _there(export["path"]) else "  (gone)"

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             closing.callback(lambda: state.served.engine.close())
             threading.Thread(target=server.serve_forever, daemon=True).start()
             _tell(arguments, state, f"http://127.0.0.1:{server.server_address[1]}")
-            following = VersionFollower(file, name, version, state, make, _say) if name and version else None
+            following = VersionFollower(file, name, version, state, make, _say, arguments.base) if name and version else None
             while not stopped.wait(_LOOK_S if following else None):
                 if following:
                     following.look()
@@ -208,13 +208,13 @@ def _preferences(arguments: argparse.Namespace, subject: Subject, shared: Path |
 
 
 def _tell_preferred(blind: Blind) -> None:
-    """Print which model was preferred: at the end, when no vote follows that could know it."""
-    counts = blind.tally()
-    if kept(counts):
+    """Print which model was preferred, of each version: at the end, when no vote follows that could know it."""
+    found = blind.by_version()
+    for name, counts in found.items():
         first, second = blind.models
         said = f"{second} preferred {counts[second]}, {first} {counts[first]}"
         said += f", no difference {counts['same']} (sign test p = {counts['p_value']:.2g})"
-        print(f"{blind.file}: {said}", file=sys.stderr, flush=True)
+        print(f"{blind.file}: {f'{name}: ' * (len(found) > 1)}{said}", file=sys.stderr, flush=True)
 
 
 def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:

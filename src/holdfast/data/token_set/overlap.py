@@ -74,9 +74,20 @@ class Overlap(NamedTuple):
         return self._asdict()
 
 
-def overlap_of(rows: Keys, others: Keys, kin: npt.NDArray[np.bool_] | None = None) -> Overlap:
-    """Return how many of the rows stand among the others. kin: of which rows is known that they hang together with one of those, [rows]."""
-    same = np.isin(rows.whole, others.whole)
+def begun_among(ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], most: int, others: Keys) -> npt.NDArray[np.bool_]:
+    """Return which rows of more than `most` tokens begin with one of the others, [rows]: that is what is learned of them, cut or split."""
+    found = np.zeros(len(starts) - 1, np.bool_)
+    place = np.arange(most).astype(np.uint64) * _SEEDS[1]
+    for row in np.flatnonzero(np.diff(starts) > most):
+        begin = ids[starts[row] : starts[row] + most].astype(np.uint64)
+        found[row] = np.isin(np.cumsum(mixed(begin * _SEEDS[0] + place)).view(np.int64), others.whole).any()
+    return found
+
+
+def overlap_of(rows: Keys, others: Keys, kin: npt.NDArray[np.bool_] | None = None, begun: npt.NDArray[np.bool_] | None = None) -> Overlap:
+    """Return how many of the rows stand among the others. kin: of which rows is known that they hang together with one of those, [rows];
+    begun: which begin with one of those that was cut, [rows]."""
+    same = np.isin(rows.whole, others.whole) | (False if begun is None else begun)
     prompt = np.isin(rows.prompt, others.prompt) & (rows.prompt != 0)
     return Overlap(len(same), int(same.sum()), int((same | prompt | (False if kin is None else kin)).sum()))
 

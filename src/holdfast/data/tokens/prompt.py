@@ -9,11 +9,35 @@ from holdfast.data.tokens.codec import Codec, Tokens
 
 
 def prompt_ids(codec: Codec, turns: tuple[Message, ...], most_tokens: int) -> list[int]:
-    """Return the tokens before the answer to these turns. Raises BadRow where the template refuses them, or for more than `most_tokens`."""
+    """Return the tokens before the answer to these turns.
+
+    Raises BadRow where the template refuses them, or writes nothing of a system message, or for more than `most_tokens`.
+    """
+    found = _answered(codec, turns)
+    if len(found.ids) > most_tokens:
+        raise BadRow("too_long", f"the conversation is longer than {most_tokens:,} tokens")
+    ids = _before_answer(found)
+    if len(turns) > 1 and turns[0].role == "system" and turns[0].content.strip() and _is_dropped(codec, turns, ids):
+        raise BadRow("system_turn_dropped", "the chat template writes nothing of a system message: put it into the first question")
+    return ids
+
+
+def _is_dropped(codec: Codec, turns: tuple[Message, ...], ids: list[int]) -> bool:
+    """Return whether the turns are written alike without the first of them."""
+    try:
+        return _before_answer(_answered(codec, turns[1:])) == ids
+    except BadRow:
+        return False
+
+
+def _answered(codec: Codec, turns: tuple[Message, ...]) -> Tokens:
+    """Return the tokens of the turns with an answer of one letter. Raises BadRow."""
     written = learned_by(write(Example(messages=(*turns, Message("assistant", "x"))), codec.template), "last")
     found = codec.encode([written.sequences[-1]], Rules())[0]
     if not isinstance(found, Tokens):
         raise found
-    if len(found.ids) > most_tokens:
-        raise BadRow("too_long", f"the conversation is longer than {most_tokens:,} tokens")
+    return found
+
+
+def _before_answer(found: Tokens) -> list[int]:
     return found.ids[: found.learned.index(True)]

@@ -31,6 +31,7 @@ from holdfast.export.gguf.kinds import SIXTEEN
 from holdfast.export.gguf.make import OURS, GgufJob, Tools, converter, run_tool, write_kind, write_model
 from holdfast.export.gguf.modelfile import modelfile
 from holdfast.export.gguf.prove import compare_gguf, need_engine
+from holdfast.export.gguf.vocabulary import adds_bos
 from holdfast.export.merge import merged_bytes
 from holdfast.export.proof import Comparison
 from holdfast.export.subject import subject_codec
@@ -116,7 +117,8 @@ def _make_types(job: GgufJob, kinds: list[str]) -> tuple[Json, Json]:
         refused[kind] = compared.reasons
         job.order.say(f"{kind} is left out: {'; '.join(compared.reasons)}")
     kept = [kind for kind in kinds if kind in checked]
-    (job.folder / "Modelfile").write_text(modelfile(job.codec, f"{name}-{kept[-1]}.gguf", job.questions.end), encoding="utf-8")
+    lead = job.codec.template.lead if adds_bos(job.codec) or checked[kept[-1]]["converter"] != OURS else ""
+    (job.folder / "Modelfile").write_text(modelfile(job.codec, f"{name}-{kept[-1]}.gguf", job.questions.end, lead), encoding="utf-8")
     figures = checked[kept[0]]
     return (figures | {"types": {kind: checked[kind] for kind in kept}} if len(kept) > 1 else figures), refused
 

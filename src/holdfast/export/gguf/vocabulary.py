@@ -54,7 +54,7 @@ def vocabulary(codec: Codec, size: int, ends: tuple[int, ...], pad: int | None, 
         unknown = model["vocab"].get(model.get("unk_token") or "")
         if unknown is not None:
             writer.add_unk_token_id(unknown)
-    writer.add_add_bos_token(bool(codec.bos))
+    writer.add_add_bos_token(adds_bos(codec))
     writer.add_add_eos_token(False)
     writer.add_chat_template(written_template(codec))
 
@@ -116,6 +116,15 @@ def _pre(tree: Json) -> str:
     if len(parts) == 1 and parts[0].get("type") == "ByteLevel" and parts[0].get("use_regex", True):
         return "gpt-2"
     raise Stop(BLOCKED, "this tokenizer cuts texts into words in a way that is not converted here", "use llama.cpp's own: --llama-cpp DIR")
+
+
+def adds_bos(codec: Codec) -> bool:
+    """Return whether a file says that its texts begin with the bos token: where the tokenizer puts it before texts, as in training.
+
+    A server takes it out of a rendered conversation, whose template may write it, too.
+    """
+    lead = codec.template.lead
+    return bool(codec.bos) or bool(lead and codec.tokenizer.token_to_id(lead) == _bos(codec.folder, codec))
 
 
 def _bos(folder: Path, codec: Codec) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.prompt import prompt_ids
+from holdfast.export.endings import end_tokens
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.tasks.text.answer import answers
@@ -23,10 +25,10 @@ _POSITIONS = 4096  # where the model's config does not say
 
 
 class Talk:
-    """Two conversations with the same questions. longest: tokens of an answer; limit: of prompt and answer together."""
+    """Two conversations with the same questions. ends: tokens that end an answer; limit: tokens of prompt and answer together."""
 
-    def __init__(self, codec: Codec, limit: int, wishes: dict[str, Any]) -> None:
-        self.codec, self.limit, self.wishes = codec, limit, wishes
+    def __init__(self, codec: Codec, ends: Sequence[int], limit: int, wishes: dict[str, Any]) -> None:
+        self.codec, self.ends, self.limit, self.wishes = codec, ends, limit, wishes
         self.said: dict[str, list[Message]] = {"base": [], "tuned": []}
         self.forgot = False
 
@@ -47,7 +49,7 @@ class Talk:
         if isinstance(prompt, str):
             return prompt
         codec, longest = self.codec, self.wishes["longest"]
-        said = answers(model, [prompt], codec.tokenizer, codec.pad, codec.eos, longest)[0]
+        said = answers(model, [prompt], codec.tokenizer, codec.pad, self.ends, longest)[0]
         if self.wishes["history"]:
             self.said[side] += [Message("user", question), Message("assistant", said)]
         cut = len(codec.tokenizer.encode(said, add_special_tokens=False).ids) >= longest - 1
@@ -63,7 +65,8 @@ def chat(path: Path) -> int:
     model = read_model(config.model)
     limit = max(model.positions or _POSITIONS, 16)
     wishes["longest"] = min(wishes["longest"], limit // 2)
-    talk = Talk(codec_of(config, model.folder), limit, wishes)
+    codec = codec_of(config, model.folder)
+    talk = Talk(codec, end_tokens(codec, model), limit, wishes)
     planned = settings_of_process(read_timeline(run.timeline_file))
     sides = Sides(run, config, planned.model_copy(update={"device": None}))  # to talk, any device will do
     if wishes["prompt"]:

@@ -1,8 +1,9 @@
 """Have lm-eval ask two models the tasks of a suite, and write down what it found of each question. Judges nothing.
 
 The request (JSON) names `suite` (tasks or groups of lm-eval), `path` (a folder of tasks of one's own, or null), `limit` (questions a
-task, or null for all), `chat` (whether questions go through the chat template), `threads`, `out` (a folder) and `parts`: name, model
-folder, adapter or null. What is found goes to `out/NAME.suite.json`; what the user can mend to `out/error.json`.
+task, or null for all), `chat` (whether questions go through the chat template), `template` (that one, null for the base's own),
+`threads`, `out` (a folder) and `parts`: name, model folder, adapter or null. What is found goes to `out/NAME.suite.json`; what the user can
+mend to `out/error.json`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def _run_tasks(part: Json, request: Json, manager: Any, tasks: list[str], place:
     from lm_eval.models.huggingface import HFLM
 
     model = load_plain(part["model"], part["adapter"], *place)
-    tokenizer = AutoTokenizer.from_pretrained(part["model"], local_files_only=True, trust_remote_code=False)
+    tokenizer: Any = AutoTokenizer.from_pretrained(part["model"], local_files_only=True, trust_remote_code=False)
+    if request.get("template"):
+        tokenizer.chat_template = request["template"]
     answer: Any = lm_eval.simple_evaluate(
         model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=_BATCH),
         tasks=request["suite"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,13 +21,16 @@ def ignore(rows: int) -> None:
 
 
 def answers(
-    model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, eos: int | None, longest: int, asked: Asked = ignore
+    model: Any, prompts: list[list[int]], tokenizer: Tokenizer, pad: int, ends: Sequence[int], longest: int, asked: Asked = ignore
 ) -> list[str]:
-    """Generate one answer per prompt (token ids), in order, without special tokens and surrounding blanks."""
+    """Generate one answer per prompt (token ids), in order, without special tokens and surrounding blanks.
+
+    ends: every token that ends an answer; the one that the chat template writes is often another than the tokenizer's end of text.
+    """
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found = [""] * len(prompts)
     for some, answered in in_portions(
-        order, _BATCH, first_of, lambda some: _generate(model, [prompts[at] for at in some.numbers], pad, eos, longest, asked)
+        order, _BATCH, first_of, lambda some: _generate(model, [prompts[at] for at in some.numbers], pad, ends, longest, asked)
     ):
         for at, ids in zip(some.numbers, answered, strict=True):
             found[at] = tokenizer.decode(ids, skip_special_tokens=True).strip()
@@ -45,7 +49,7 @@ class _Lives(StoppingCriteria):  # type: ignore[misc]
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-def _generate(model: Any, prompts: list[list[int]], pad: int, eos: int | None, longest: int, asked: Asked) -> list[list[int]]:
+def _generate(model: Any, prompts: list[list[int]], pad: int, ends: Sequence[int], longest: int, asked: Asked) -> list[list[int]]:
     width = max(map(len, prompts))
     device = next(model.parameters()).device
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
@@ -58,12 +62,12 @@ def _generate(model: Any, prompts: list[list[int]], pad: int, eos: int | None, l
             num_beams=1,
             max_new_tokens=longest,
             pad_token_id=pad,
-            eos_token_id=eos,
+            eos_token_id=[*ends] or None,
             use_cache=True,
             stopping_criteria=StoppingCriteriaList([_Lives(asked)]),
         )
-    return [_until(row[width:].tolist(), eos) for row in out]
+    return [_until(row[width:].tolist(), ends) for row in out]
 
 
-def _until(ids: list[int], end: int | None) -> list[int]:
-    return ids[: ids.index(end)] if end in ids else ids
+def _until(ids: list[int], ends: Sequence[int]) -> list[int]:
+    return ids[: next((at for at, number in enumerate(ids) if number in ends), len(ids))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from holdfast.data.templates.chat_template import pieces
 from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.export.endings import end_tokens
 from holdfast.run.adapter_folder import IS_REFERENCE
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.base_model import refuse_changed
@@ -141,7 +142,9 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     result: Json = {"loads": True, "rows": len(held_out), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if not held_out:
         return result
-    codec = codec_of(config, read_model(config.model).folder)
+    facts = read_model(config.model)
+    codec = codec_of(config, facts.folder)
+    ends = end_tokens(codec, facts)
     parts = [_first_turn(tokens, row) for row in held_out[: config.evaluate.generate]]
     prompts = [prompt for prompt, _ in parts]
 
@@ -150,7 +153,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     def of(model: Any) -> tuple[Any, list[str]]:
         how = mean_loss if objective is None else answer_logps
         return how(model, tokens, held_out, settings, sides.device, asked), _answers(
-            model, prompts, codec, config, asked
+            model, prompts, codec, ends, config, asked
         ) if prompts else []
 
     tuned, said = of(sides.tuned)
@@ -304,5 +307,5 @@ def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
     return ids[:first].tolist(), ids[first:end].tolist()
 
 
-def _answers(model: Any, prompts: list[list[int]], codec: Codec, config: Config, asked: Asked) -> list[str]:
-    return answers(model, prompts, codec.tokenizer, codec.pad, codec.eos, config.evaluate.max_new_tokens, asked)
+def _answers(model: Any, prompts: list[list[int]], codec: Codec, ends: Sequence[int], config: Config, asked: Asked) -> list[str]:
+    return answers(model, prompts, codec.tokenizer, codec.pad, ends, config.evaluate.max_new_tokens, asked)

@@ -1,0 +1,74 @@
+"""Answers that a run is judged by, and that chat shows, end where the chat template ends them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
+from holdfast.data.tokens.codec import Codec
+from holdfast.export.endings import end_tokens
+from holdfast.trainer.jobs.chat import Talk
+from holdfast.trainer.tasks.text import evaluation
+from holdfast.trainer.tasks.text.answer import answers, ignore
+from support.chat_templates import SHAPES, codec_with
+
+
+class Parrot:
+    """A model that says its lines and, behind the end of a turn, whatever comes next: generate stops at the tokens it is given alone."""
+
+    def __init__(self, codec: Codec, said: str) -> None:
+        self.says = codec.tokenizer.encode(said, add_special_tokens=False).ids
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        yield torch.zeros(1)
+
+    def generate(self, input_ids: torch.Tensor, eos_token_id: list[int] | None, max_new_tokens: int, **_: Any) -> torch.Tensor:
+        ends = [at + 1 for at, number in enumerate(self.says) if number in (eos_token_id or [])]
+        said = self.says[: min([*ends, max_new_tokens])]
+        return torch.cat([input_ids, torch.tensor([said] * len(input_ids))], dim=1)
+
+
+@pytest.fixture
+def taught(tmp_path: Path) -> SimpleNamespace:
+    """A model whose turns end with another token than its tokenizer's end of text, as Gemma's and Qwen2.5's bases do."""
+    codec = codec_with(tmp_path / "model", SHAPES["plain"].replace("<|im_end|>", "<|endoftext|>"))
+    for name in ("config.json", "model.safetensors"):
+        (codec.folder / name).write_bytes((read_model("tiny").folder / name).read_bytes())
+    model = Parrot(codec, "ls -la<|endoftext|>\n<|im_start|>user\nAnd then?<|im_end|>")
+    return SimpleNamespace(codec=codec, facts=read_model(str(codec.folder)), model=model)
+
+
+def test_an_answer_ends_with_the_turn(taught: SimpleNamespace) -> None:
+    codec, ends = taught.codec, end_tokens(taught.codec, taught.facts)
+    assert ends[0] != codec.eos and codec.eos in ends
+    assert answers(taught.model, [[1, 2], [1]], codec.tokenizer, codec.pad, ends, 64) == ["ls -la"] * 2
+    assert answers(taught.model, [[1]], codec.tokenizer, codec.pad, (), 64)[0].endswith("And then?"), "the parrot itself goes on"
+
+
+def test_chat_and_the_evaluation_of_a_run_end_answers_so(taught: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wishes = {"longest": 64, "history": True, "system": None}
+    talk = Talk(taught.codec, end_tokens(taught.codec, taught.facts), 256, wishes)
+    assert talk.answer("tuned", taught.model, "What lists files?") == "ls -la"
+    assert [one.content for one in talk.said["tuned"]] == ["What lists files?", "ls -la"]
+
+    asked = list[Any]()
+    monkeypatch.setattr(evaluation, "answers", lambda *of: asked.append(of[4]))
+    sides = SimpleNamespace(tuned=None, is_adapter=True, device=None, from_start=False)
+    sides.give_up_tuned, sides.before = (lambda: None), contextlib.nullcontext
+    monkeypatch.setattr(evaluation, "Sides", lambda *_: sides)
+    monkeypatch.setattr(evaluation, "load_tokens", lambda file: None)
+    monkeypatch.setattr(evaluation, "split", lambda *_: ([], SimpleNamespace(tolist=lambda: [0])))
+    monkeypatch.setattr(evaluation, "_first_turn", lambda *_: ([1], [2]))
+    monkeypatch.setattr(evaluation, "mean_loss", lambda *_: 1.0)
+    monkeypatch.setattr(evaluation, "_compare_answers", lambda *_: {})
+    config = Config.model_validate({"model": str(taught.codec.folder), "data": {"files": ["rows.jsonl"]}})
+    evaluation.compared(SimpleNamespace(data_file=tmp_path), config, SimpleNamespace(), ignore)  # type: ignore[arg-type]
+    assert asked == [end_tokens(taught.codec, taught.facts)] * 2
