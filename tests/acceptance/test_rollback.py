@@ -163,6 +163,24 @@ def test_rows_are_accused_of_a_spike_where_as_many_others_left_out_do_not_help(n
     assert (verdict.kind, tuple(sorted(verdict.rows))) == (kind, accused)
 
 
+def test_rows_are_not_accused_where_each_step_has_them_all_and_nothing_is_left_to_learn() -> None:
+    """As with ten rows and a batch of 32: without the rows of a step there is no step, so no loss, and no others to leave out instead."""
+    rows = [*range(10), *range(10)]
+    asked: list[set[int]] = []
+
+    def replay(change: TrialChange) -> Json:
+        left_out, rate = set(change.settings.get("quarantine", ())), change.settings.get("lr_factor", 1.0)
+        asked.append(left_out)
+        losses = [] if left_out >= set(rows) else [2.0 if rate < 1.0 else 9.0] * 16
+        return {"begun": True, "ending": "finished", "finite": True, "losses": losses}
+
+    steps = {step: {"samples": rows, "grad_norm": 1.0} for step in range(1, 80)}
+    lab = Lab(RunFolder(Path("/nowhere")), 1, settings_with(), replay, 60)
+    verdict = investigate_course(lab, Trouble("spike", 10, 70, 2.0, 2.8, 9.0, True), steps)
+    assert (verdict.kind, verdict.rows, verdict.settings.get("lr_factor")) == ("setting", (), 0.5)
+    assert set(rows) in asked
+
+
 @settings(max_examples=300, deadline=None)
 @given(some.lists(some.tuples(some.integers(0, 60), some.integers(1, 200)), max_size=200))
 def test_rollbacks_without_progress_come_to_an_end(moves: list[tuple[int, int]]) -> None:

@@ -14,6 +14,7 @@ import torch
 from kind_tables import PAGE, written
 
 from conftest import ROOT
+from holdfast.base.errors import Stop
 from holdfast.base_model.folder import read_model
 from holdfast.config.adapter import Adapter
 from holdfast.config.adapter_kinds import KINDS, AdapterType
@@ -21,11 +22,14 @@ from holdfast.config.choices.frozen_formats import FORMATS, Frozen
 from holdfast.config.choices.optimizers import OPTIMIZERS, OptimizerName
 from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES, ObjectiveName
+from holdfast.config.train import Preference
 from holdfast.export.delta import FORMULAS
 from holdfast.planning.memory.trained_size import trainable_parameters
+from holdfast.supervision.preparation.needs import refuse_unread_preferences, unread_by_the_optimizer
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.optim.choose import OPTIMIZERS as UPDATES
-from holdfast.trainer.tasks.text.objective import LOSSES
+from holdfast.trainer.optim.choose import optimizer_of
+from holdfast.trainer.tasks.text.objective import LOSSES, SequenceScores, objective_of
 from support import forked
 from support.plans import LLAMA
 from support.selection import part_of
@@ -102,3 +106,70 @@ def test_a_step_of_every_kind_and_objective_is_traced() -> None:
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(found) == len(cases), done.stderr[-2000:]
     assert all(one["peak"] > 0 and one["params"]["trainable"] > 0 for one in found)
+
+
+UNREAD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "simpo's with dpo": ("dpo", {"margin": 1.0}, "preference.margin is read with train.objective simpo; this is dpo"),
+    "any with sft, where an objective was forgotten": ("sft", {"beta": 0.3}, "preference.beta is read with train.objective dpo, orpo"),
+    "a loss of dpo's with orpo": ("orpo", {"loss": "ipo"}, "preference.loss is read with train.objective dpo; this is orpo"),
+    "smoothing with ipo": ("dpo", {"loss": "ipo", "label_smoothing": 0.1}, "is read with preference.loss sigmoid; this is ipo"),
+    "a scale of scores": ("reward", {"beta": 2.0}, "this is reward"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_key_of_preference_that_a_loss_does_not_read_is_refused_before_a_run_begins(name: str) -> None:
+    objective, preference, said = UNREAD[name]
+    tree = {"model": "tiny", "data": {"files": "x"}, "train": {"objective": objective}, "preference": preference}
+    config = Config.model_validate(tree)  # a run that began with it can still be read
+    with pytest.raises(Stop, match=said):
+        refuse_unread_preferences(config)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if kind.keys])
+def test_each_key_that_a_loss_is_said_to_read_changes_it_and_no_other_does(name: str) -> None:
+    kind, generator = OBJECTIVES[name], torch.Generator().manual_seed(3)
+    logps, reference = (-3 * torch.rand(8, generator=generator) - 1 for _ in range(2))
+    counts, good = torch.tensor([2, 3, 1, 4, 5, 1, 2, 2]), torch.tensor([True, False] * 4)
+    scored = SequenceScores(logps, reference, counts, good, drift=torch.tensor(0.1))
+    others = {
+        "beta": 0.7,
+        "loss": "hinge",
+        "label_smoothing": 0.2,
+        "length_normalised": True,
+        "sft_weight": 0.5,
+        "margin": 2.0,
+        "desirable_weight": 3.0,
+        "undesirable_weight": 3.0,
+    }
+    assert others.keys() == Preference.model_fields.keys()
+
+    def loss(**given: Any) -> float:
+        tree = {"model": "tiny", "data": {"files": "x"}, "train": {"objective": name}, "preference": given}
+        objective = objective_of(Config.model_validate(tree))
+        assert objective is not None
+        return float(objective.of(scored)[0])
+
+    assert {key for key, value in others.items() if loss(**{key: value}) != loss()} == set(kind.keys)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_number_that_an_optimizer_is_said_to_read_changes_its_steps_and_no_other_does(name: str) -> None:
+    if OPTIMIZERS[name].moments == "blocks":
+        pytest.importorskip("bitsandbytes")
+
+    def stepped(**given: Any) -> torch.Tensor:
+        train = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": {"optimizer": name, **given}}).train
+        generator = torch.Generator().manual_seed(3)
+        leaves = {one: torch.randn(shape, generator=generator).requires_grad_() for one, shape in (("a", (16, 16)), ("b", (5,)))}
+        optimizer = optimizer_of(leaves, train)
+        for _ in range(3):
+            optimizer.gradient.copy_(torch.randn(optimizer.gradient.shape, generator=generator))
+            optimizer.step(1e-2)
+        return torch.cat([optimizer.weights.detach(), *(one.detach().flatten() for one in optimizer.kept().values())])
+
+    changed = {"beta1": 0.5, "beta2": 0.6, "epsilon": 0.1}
+    assert {key for key, value in changed.items() if not torch.equal(stepped(**{key: value}), stepped())} == set(OPTIMIZERS[name].keys)
+    config = Config.model_validate({"model": "tiny", "data": {"files": "x"}, "train": {"optimizer": name, **changed}})
+    told = " ".join(unread_by_the_optimizer(config))
+    assert all((f"train.{key}" in told) is (key not in OPTIMIZERS[name].keys) for key in changed)

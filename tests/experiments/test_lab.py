@@ -7,6 +7,7 @@ import math
 import random
 import subprocess
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as some
 from conftest import events, fill, holdfast, lines, run_with_timeline_of, settings_with
 from holdfast.base.files import write_json
 from holdfast.book import cards_of
+from holdfast.experiments import search
 from holdfast.experiments.hosts import Host, Hosts
 from holdfast.experiments.investigate import in_order, investigate
 from holdfast.experiments.replay import TrialChange, TrialsSpent
@@ -113,6 +115,23 @@ def test_twins_have_about_as_many_tokens(lengths: list[int]) -> None:
     nearest = min(abs(lengths[one] - lengths[0]) for one in others)
     assert min(abs(sum(known[one] for one in some) - lengths[0]) for some in found) <= nearest
     assert guilty([0], others, lambda samples: True, found)[0] == [], "whatever has as many tokens fails"
+
+
+def test_of_a_large_step_not_every_pair_is_a_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of 10,000 rows of a table are 50 million lists, and the supervisor's end."""
+    asked: list[int] = []
+
+    def counted(samples: Any, size: int) -> Any:
+        asked.append(len(samples))
+        return combinations(samples, size) if len(samples) <= 1000 else iter([tuple(samples[:size])])
+
+    monkeypatch.setattr(search, "combinations", counted)
+    known = {at: 5 + at for at in range(10_000)}
+    found = same_size_sets([4_000], [at for at in known if at != 4_000], known)
+    assert max(asked) <= 512
+    assert all(abs(sum(known[one] for one in some) - known[4_000]) <= 10_000 / 511 for some in found)
+    longest = same_size_sets([4_000, 9_000], [9_999, 9_998, *range(1, 4_000)], known | {0: 5})
+    assert max(sum(known[one] for one in some) for some in longest) >= known[4_000] + known[9_000], "the longest stay among them"
 
 
 # ---- a full disk

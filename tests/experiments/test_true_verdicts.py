@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import ROOT
 from holdfast.base.files import Json
 from holdfast.cli.commands import compare as compare_command
 from holdfast.config.config import Config
+from holdfast.data.token_set.token_set import TokenSet
 from holdfast.diagnosis.health_signs import first_word
 from holdfast.experiments.check import precision as precision_item
 from holdfast.experiments.check.bench import Bench
@@ -23,9 +26,13 @@ from holdfast.experiments.check.bits import order
 from holdfast.experiments.check.first import first
 from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
-from holdfast.experiments.compare import compare
+from holdfast.experiments.compare import changed, compare
+from holdfast.experiments.run_facts import facts_of
 from holdfast.experiments.tune.climb import Climb, Rung
+from holdfast.run.fingerprints import Look, compare_fingerprints, in_words
+from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.step_table import StepTable
+from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.trainer.common.device import forget_peak, peak_since
 from holdfast.trainer.jobs.laboratory import rows as rows_of_laboratory
 
@@ -55,7 +62,7 @@ def test_answers_that_are_compared_do_not_contradict_each_other(monkeypatch: pyt
     """A good and a bad answer to one prompt are what `kto` learns from; a loss of 25 per pair (`ipo`) is no guess among tokens."""
     ids, learned = np.array([5, 6, 7]), np.array([0, 0, 1])
     answers = [(ids, learned), (np.array([5, 6, 8]), learned)]
-    tokens = SimpleNamespace(row=lambda at: answers[at], length=lambda _: 3)
+    tokens = SimpleNamespace(row=lambda at: answers[at], length=lambda _: 3, counts_of=lambda _: None)
     data = SimpleNamespace(table=SimpleNamespace(rows=np.arange(2)), sizes=np.array([3, 3]), source=str)
     task = SimpleNamespace(tokens=tokens, data=data, model=SimpleNamespace(get_input_embeddings=lambda: torch.nn.Embedding(9, 2)))
     job = SimpleNamespace(config=SimpleNamespace(train=SimpleNamespace(objective=objective)))
@@ -66,6 +73,17 @@ def test_answers_that_are_compared_do_not_contradict_each_other(monkeypatch: pyt
         bounded,
         *((1.5, 9) if bounded else (None, None)),
     )
+
+
+@pytest.mark.parametrize(("weights", "least"), [((1.0, 1.0), math.log(2) / 2), ((1000.0, 1.0), 0.004), (None, math.log(2) / 2)])
+def test_rows_that_count_for_little_contradict_little(weights: tuple[float, float] | None, least: float) -> None:
+    """Two answers of two tokens to one prompt, which part in the first: of the first token nothing is sure, of the second all."""
+    ids, learned = np.array([5, 6, 8, 9, 5, 7, 8, 9], np.int32), np.array([0, 1, 0, 1] * 2, np.uint8)
+    places = np.zeros(2, np.int32)
+    weight = None if weights is None else np.array(weights, np.float32)
+    tokens = TokenSet(ids, learned, np.array([0, 4, 8]), places, places.astype(np.int64), ("rows.jsonl",), 0, 0, weight)
+    training: Any = SimpleNamespace(task=SimpleNamespace(tokens=tokens))
+    assert rows_of_laboratory.least_loss(training, [0, 1]) == pytest.approx(least, abs=5e-4)
 
 
 class Steps:
@@ -305,6 +323,47 @@ def test_the_held_out_losses_and_what_a_seed_alone_does_are_told_in_words(
     said = capsys.readouterr().out
     assert "eval_tuned: 2.6775 |" in said and "eval_tuned: 2.6551\n" in said
     assert "by the seed alone: end losses up to 0.2500 apart (1 pair of runs that differ by train.seed alone)" in said
+
+
+AS_FAR: dict[str, tuple[Json, bool]] = {
+    "to the end, both": (run_of(SHORT, **{"train.seed": 1}), True),
+    "one was stopped half way": (run_of(SHORT, "interrupted", **{"train.seed": 1}), False),
+    "both gave up at one step": (run_of(HIGH, "gave_up", **{"train.seed": 1}), True),
+    "one made no step": (run_of([], "gave_up", **{"train.seed": 1}), False),
+    "a row was left out of one": (run_of(HIGH, **{"train.seed": 1}) | {"quarantined": 1, "left_out": ["a:1"]}, False),
+}
+
+
+@pytest.mark.parametrize("name", AS_FAR)
+def test_what_a_seed_alone_does_is_told_of_runs_that_went_as_far_as_each_other(name: str) -> None:
+    """The gap between an end and a loss half way was told as the seed's doing."""
+    other, told = AS_FAR[name]
+    answer = compare([("one", run_of(LONG, **{"train.seed": 0})), ("other", other)])
+    assert (answer["band"] is not None) is told
+    assert any("train.seed and went as far as each other" in one for one in answer["unknown"]) is not told
+
+
+def test_runs_that_a_clock_ended_say_nothing_of_the_seed() -> None:
+    runs = [run_of(losses, **{"train.seed": at, "train.until.hours": 1.0}) for at, losses in enumerate((LONG, SHORT))]
+    assert compare([("one", runs[0]), ("other", runs[1])])["band"] is None
+
+
+def test_a_mark_of_runs_that_begin_now_is_no_cause_but_where_it_was_told_what_it_left_out(tmp_path: Path) -> None:
+    runs = [RunFolder(Path(shutil.copytree(ROOT / "tests/fixtures/runs/text", tmp_path / name))) for name in ("before", "now")]
+    marked = runs[1].timeline_file.read_text().replace('"own_head":false', '"own_head":false,"all_learn":true,"own_dropout":false')
+    runs[1].timeline_file.write_text(marked)
+    assert settings_of_process(read_timeline(runs[1].timeline_file)).all_learn
+    assert changed(*map(facts_of, runs)) == []
+    runs[1].event("setting_changed", what="residual_dropout 0.1 -> 0.0: the model's own code draws it, otherwise in every layout of a step")
+    assert changed(*map(facts_of, runs)) == ["settings.own_dropout"]
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_weights_are_said_to_be_the_same_where_they_were_looked_at(looked: bool) -> None:
+    found = {"rows": "a", "lr": [0.1], "random": "b"} | ({"weights": "c"} if looked else {})
+    looks = [Look(1, step, False, found) for step in (1, 2)]
+    told = in_words(compare_fingerprints(looks, looks), "other")
+    assert ("random states and weights" in told) is looked and ("as far as they were looked at" in told) is not looked
 
 
 SPEEDS: dict[str, tuple[Json, str]] = {

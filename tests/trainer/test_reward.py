@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from transformers import AutoModelForSequenceClassification
 from conftest import holdfast, lines, write_rows
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import sequences
+from holdfast.trainer.tasks.text import rewarded as rewarded_part
 from holdfast.trainer.tasks.text.rewarded import _score, load_rewarder
 from support.architectures import TERMS
 from support.pairs import pairs_of
@@ -94,6 +96,30 @@ def test_what_a_run_held_in_fewer_bits_scores_held_out_pairs_in_those(tmp_path: 
     assert abs(float((whole[:, 0] - whole[:, 1]).sum()) - margin) > 100 * abs(found - margin), "of whole weights it is another"
     held = [weight for name, weight in loaded.named_parameters() if name.endswith("_proj.base_layer.weight")]
     assert held and not any(weight.is_floating_point() for weight in held) and kept.stat().st_mtime_ns == before
+
+
+def test_the_loss_at_the_end_is_the_one_on_the_way_where_some_pairs_may_be_the_wrong_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand = Stand(
+        model_folder(tmp_path / "model"),
+        tokens=pairs_of(),
+        train={"objective": "reward", "lr": 0.05},
+        preference={"label_smoothing": 0.3},
+    )
+    for step in range(1, 5):
+        stand.step(step)
+    found = scores(tmp_path / "model", stand, tmp_path / "artifact")
+    monkeypatch.setattr(rewarded_part, "refuse_changed", lambda *_: None)
+    monkeypatch.setattr(rewarded_part, "load_rewarder", lambda *_: None)
+    monkeypatch.setattr(rewarded_part, "load_tokens", lambda _: stand.task.tokens)
+    monkeypatch.setattr(rewarded_part, "split", lambda *_: ([], np.arange(len(found))))
+    left = iter(found.flatten().tolist())
+    monkeypatch.setattr(rewarded_part, "_score", lambda *_: next(left))
+    run: Any = SimpleNamespace(data_file=None)
+    told = rewarded_part.rewarded(run, stand.config, stand.settings, lambda _: None)
+    stand.task.model.eval()
+    assert told["eval_tuned"] == but_for_rounding(stand.compute(9).loss, TERMS, condition=SCORES)
 
 
 def test_rows_that_are_padded_are_read_at_their_own_ends(tmp_path: Path) -> None:

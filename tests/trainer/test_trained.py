@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 
 from conftest import ROOT
@@ -103,6 +104,31 @@ def test_the_artifact_is_what_others_load_and_gives_the_loss_it_was_left_with(mo
         total += float(torch.nn.functional.cross_entropy(logits, batch.label_ids, reduction="sum"))
         labels += batch.labels
     assert ours == but_for_rounding(total / labels, TERMS)
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_a_start_from_the_weights_is_of_the_matrix_that_computes_in_gpt2_too(tmp_path: Path, init: str) -> None:
+    """GPT-2's layers keep their matrices the other way round."""
+    model = model_folder(tmp_path / "model", "gpt2")
+    stand = Stand(model, adapter={"type": "lora", "init": init}, settings={"packing": False})
+    assert stand.step(1) > 0
+    stand = Stand(model, adapter={"type": "lora", "init": init})
+    layers = [one for one in stand.task.model.modules() if isinstance(one, LoraLayer) and "default" in one.lora_A]
+    assert layers
+    for layer in layers:
+        weight = layer.get_base_layer().weight.float().t()
+        a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+        rank = len(a) // 2
+        begun = (layer.scaling["default"] if init == "pissa" else 1.0) * b[:, :rank] @ a[:rank]
+        most = 1.001 * torch.linalg.svdvals(weight)[rank:].norm() if init == "pissa" else weight.norm()
+        assert float((weight - begun).detach().norm()) < float(most)
+
+
+def test_a_rank_that_a_weight_has_not_is_refused_where_it_begins_with_the_weights(model: Path) -> None:
+    with pytest.raises(Refusal, match="begins with 64 directions") as refused:
+        Stand(model, adapter={"type": "lora", "init": "pissa", "r": 64})
+    assert "adapter.r: 16, or less" in refused.value.hint
 
 
 def test_a_start_from_the_weights_changes_nothing_until_a_step_is_made_and_its_kept_half_never(model: Path) -> None:

@@ -18,6 +18,7 @@ class ObjectiveKind:
     """What holdfast knows of one objective.
 
     rows: answers that are all good, pairs of a better and a worse one, or marked ones. beta: where preference.beta is not given.
+    keys: of `preference` that its loss reads.
     reference: needs log-probabilities of the model before training; drift: and how far the model has gone from it elsewhere.
     scores: trains a scalar head, and looks at its numbers. unit: what a mean loss is per. about: for the docs.
     lr: the peak rate that is usual for an adapter, a tenth of it for all weights; None: as the size of the model has it.
@@ -26,6 +27,7 @@ class ObjectiveKind:
     name: ObjectiveName
     rows: Wanted
     about: str
+    keys: tuple[str, ...] = ()
     beta: float = 0.1
     reference: bool = False
     drift: bool = False
@@ -45,13 +47,37 @@ _ALL = (
         "dpo",
         "pairs",
         "`preference.loss`: `sigmoid`, `ipo`, `hinge`; `label_smoothing`, `length_normalised`, `sft_weight`",
+        keys=("beta", "loss", "label_smoothing", "length_normalised", "sft_weight"),
         reference=True,
         lr=5e-6,
     ),
-    ObjectiveKind("orpo", "pairs", "the answer's own loss, and odds", lr=2e-5),
-    ObjectiveKind("simpo", "pairs", "ahead by `preference.margin`; `label_smoothing`, `sft_weight`", beta=2.0, lr=5e-6),
-    ObjectiveKind("kto", "marks", "`desirable_weight`, `undesirable_weight`", reference=True, drift=True, unit="per answer", lr=5e-6),
-    ObjectiveKind("reward", "pairs", "a scalar head gives each answer a number; the better one's is to be larger", beta=1.0, scores=True),
+    ObjectiveKind("orpo", "pairs", "the answer's own loss, and odds", keys=("beta",), lr=2e-5),
+    ObjectiveKind(
+        "simpo",
+        "pairs",
+        "ahead by `preference.margin`; `label_smoothing`, `sft_weight`",
+        keys=("beta", "label_smoothing", "sft_weight", "margin"),
+        beta=2.0,
+        lr=5e-6,
+    ),
+    ObjectiveKind(
+        "kto",
+        "marks",
+        "`desirable_weight`, `undesirable_weight`",
+        keys=("beta", "desirable_weight", "undesirable_weight"),
+        reference=True,
+        drift=True,
+        unit="per answer",
+        lr=5e-6,
+    ),
+    ObjectiveKind(
+        "reward",
+        "pairs",
+        "a scalar head gives each answer a number; the better one's is to be larger",
+        keys=("label_smoothing",),
+        beta=1.0,
+        scores=True,
+    ),
 )
 OBJECTIVES: Mapping[str, ObjectiveKind] = {kind.name: kind for kind in _ALL}
 

@@ -127,11 +127,23 @@ def _files(files: Json | None) -> list[str] | None:
 
 def seed_band(runs: Sequence[tuple[str, Json]]) -> Json | None:
     """Measure the spread of end losses between runs that differ by their seed alone; None where no two do."""
-    alike = [(one, other) for one, other in combinations(runs, 2) if set(changed(one[1], other[1])) == set(_OF_THE_SEED)]
+    alike = [(one, other) for one, other in _of_the_seed(runs) if _went_as_far(one[1], other[1])]
     if not alike:
         return None
     gaps = [abs(level(one[1])[0] - level(other[1])[0]) for one, other in alike]
     return {"pairs": len(alike), "loss": round(max(gaps), 6)}
+
+
+def _of_the_seed(runs: Sequence[tuple[str, Json]]) -> list[tuple[tuple[str, Json], tuple[str, Json]]]:
+    """Return the pairs of runs that differ by their seed alone."""
+    return [(one, other) for one, other in combinations(runs, 2) if set(changed(one[1], other[1])) == set(_OF_THE_SEED)]
+
+
+def _went_as_far(one: Json, other: Json) -> bool:
+    """Return whether two runs have an end loss each, and no stop, clock or row left out stands between those beside the seed."""
+    to_the_end = all(facts["status"] == "finished" for facts in (one, other)) and one["config"].get("train.until.hours") is None
+    as_far = bool(one["losses"] and other["losses"]) and (to_the_end or one["steps"] == other["steps"])
+    return as_far and not one["quarantined"] and not other["quarantined"]
 
 
 def changed(one: Json, other: Json) -> list[str]:
@@ -314,7 +326,8 @@ def _untold(runs: Sequence[tuple[str, Json]], named: set[str]) -> list[str]:
     """List what cannot be told from these folders."""
     found = []
     if seed_band(runs) is None:
-        found.append("how far a seed alone moves the loss: no two of these runs differ by train.seed alone")
+        lacks = "and went as far as each other" if _of_the_seed(runs) else "alone"
+        found.append(f"how far a seed alone moves the loss: no two of these runs differ by train.seed {lacks}")
     if any(facts["loss"]["eval_tuned"] is None for _, facts in runs):
         found.append("held-out losses of all of them")
     return found + [told for pair in combinations(runs, 2) if (told := _held_out_apart(*pair))]

@@ -44,7 +44,7 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
     def level(**settings: Any) -> float:
         outcome = lab.outcome(TrialChange(settings=settings, until=span(trouble)))
         losses = [loss for loss in outcome.get("losses", []) if loss is not None]
-        return median(losses[-_JUDGED:]) if outcome["finite"] else inf
+        return median(losses[-_JUDGED:]) if outcome["finite"] and losses else inf  # where every row is left out, nothing was learned
 
     def diverged(**settings: Any) -> bool:
         return level(**settings) > trouble.limit
@@ -60,7 +60,8 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
         loudest = max(around, key=lambda step: steps[step].get("grad_norm") or 0.0, default=None)
         suspects = list(steps[loudest]["samples"]) if loudest is not None else []
         guilty = _smallest(suspects, without) if suspects and not without(suspects) else []
-        if guilty and all(without(others) for others in _as_many_others(guilty, suspects, lab.step, loudest, steps)):
+        others = _as_many_others(guilty, suspects, lab.step, loudest, steps)
+        if guilty and others and all(without(some) for some in others):
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
             return lab.verdict("rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))

@@ -15,6 +15,7 @@ from holdfast.data.token_set.overlap import keys_of
 from holdfast.data.token_set.token_set import load_tokens, split
 from holdfast.run.folder import RunFolder, flat
 from holdfast.run.timeline import read_timeline, settings_of_process
+from holdfast.run.types import OWN_DROPOUT
 
 ENDS = 20  # last steps that are held against each other
 _MACHINE = ("python", "memory_bytes", "torch", "gpus", "cuda", "rocm", "packages")
@@ -34,7 +35,9 @@ def facts_of(run: RunFolder) -> Json:
     seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
     settings = settings_of_process(read_timeline(run.timeline_file)).as_json()
     keys, left_out = _row_keys(run, config), list(read_lines(run.quarantine_file))
-    beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from"}
+    beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from", "all_learn"}
+    if not any(OWN_DROPOUT in str(event.get("what")) for event in run.events() if event["event"] == "setting_changed"):
+        beside.add("own_dropout")  # as all_learn, a mark of runs that begin now; for most models it changes nothing
     return {
         "config": flat(config.model_dump(mode="json", exclude={"run": True, "faults": True, "data": {"files", "held_out_files"}})),
         "settings": {name: value for name, value in settings.items() if name not in beside} | {"env": flat(settings.get("env") or {})},

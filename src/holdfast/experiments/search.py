@@ -7,6 +7,7 @@ from itertools import chain, combinations
 
 Fails = Callable[[Sequence[int]], bool]
 _TRIPLES = 48  # samples of which sets of three are looked through
+_PAIRS = 512  # and of two; of more samples as many, from the shortest to the longest: all pairs of a large step would fill the memory
 
 
 def smallest_failing(samples: Sequence[int], fails: Fails) -> list[int]:
@@ -44,6 +45,9 @@ def _ddmin(samples: list[int], fails: Fails) -> list[int]:
 def same_size_sets(suspects: Sequence[int], others: Sequence[int], lengths: Mapping[int, int]) -> list[list[int]]:
     """Choose up to two sets of `others` with about as many tokens as the suspects: the nearest total, and the nearest no smaller one."""
     wanted = sum(lengths[one] for one in suspects)
+    if len(others) > _PAIRS:
+        by_length = sorted(others, key=lambda one: lengths[one])
+        others = [by_length[at * (len(others) - 1) // (_PAIRS - 1)] for at in range(_PAIRS)]
     sizes = (1, 2, 3) if len(others) <= _TRIPLES else (1, 2)
     sums = [(sum(lengths[one] for one in some) - wanted, list(some)) for some in chain(*(combinations(others, size) for size in sizes))]
     nearest = min(sums, key=lambda entry: abs(entry[0]), default=None)

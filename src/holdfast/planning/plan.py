@@ -268,6 +268,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         varlen=on_gpu,
         own_head=False,
         all_learn=True,
+        own_dropout=False,
         micro_batch_tokens=plan.micro_batch_tokens,
         checkpointed_layers=plan.checkpointed_layers,
         memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),

@@ -80,7 +80,8 @@ def in_words(found: Json, other: str) -> str:
     looked = f"{counted(found['steps'], 'step')} of both looked at, the weights of {found['weights_looked_at']:,}"
     departs = found["departs"]
     if departs is None:
-        return f"beside {other}: the same rows, learning rates, random states and weights ({looked})"
+        same = "random states and weights" if found["weights_looked_at"] else "random states, as far as they were looked at"
+        return f"beside {other}: the same rows, learning rates, {same} ({looked})"
     at = f"what attempt {departs['attempt']} loaded behind step {departs['step']:,}" if departs["loaded"] else f"step {departs['step']:,}"
     values = f" ({_value(departs['here'])}, there {_value(departs['there'])})" if departs["what"] == "lr" else ""
     return f"beside {other}: it departs at {at} (attempt {departs['attempt']}): {WORDS[departs['what']]}{values}; {looked}"

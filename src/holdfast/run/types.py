@@ -15,6 +15,7 @@ FULL_DISK_BYTES = 1 << 16  # with less left no attempt can begin
 LOGITS_AT_ONCE = 1 << 25  # elements of [labels, vocabulary] that exist together: 128 MiB in fp32
 WIDENED_ROWS = 1 << 14  # of a narrow output layer, at once
 STRETCH = 1 << 22  # trained weights that are updated at once where not all are: 16 MiB in fp32
+OWN_DROPOUT = "the model's own code draws it"  # words of the event that says which dropout is left out
 # A signal that a program does not die of by its own doing, as it does of SIGSEGV or SIGABRT.
 _OTHERS_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR}
 

@@ -16,6 +16,7 @@ import torch
 from holdfast.base.errors import error_message
 from holdfast.base.files import Json, read_json
 from holdfast.trainer.common.device import take_threads
+from holdfast.trainer.model.greedy import begin_alone
 from holdfast.trainer.model.place import at_first_that_fits, places
 from holdfast.trainer.model.plain import load_plain
 
@@ -65,19 +66,28 @@ def _say(part: Json) -> None:
 def _tokens(model: Any, wanted: Json, ends: list[int], device: torch.device, cancelled: set[int]) -> Iterator[Json]:
     """Yield one token at a time, then why there are no more."""
     draws = torch.Generator().manual_seed(wanted["seed"])
-    with contextlib.nullcontext() if wanted["model"] != "base" else model.disable_adapter():
-        ids, cache = torch.tensor([wanted["ids"]], device=device), None
+    tuned, ids = wanted["model"] != "base", list(wanted["ids"])
+
+    def whole() -> tuple[Any, dict[str, torch.Tensor]]:
+        return begin_alone(model, ids) if tuned else (model, {"input_ids": torch.tensor([ids], device=device)})
+
+    with contextlib.nullcontext() if tuned else model.disable_adapter():
+        inner, shown = whole()
         for _ in range(wanted["longest"]):
             if wanted["number"] in cancelled:
                 yield {"end": "cancelled"}
                 return
-            out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, number = out.past_key_values, _choose_token(out.logits[0, -1].float().cpu(), wanted, draws)
+            out = inner(**shown, use_cache=True, logits_to_keep=1)
+            cache, number = getattr(out, "past_key_values", None), _choose_token(out.logits[0, -1].float().cpu(), wanted, draws)
             if number in ends:
                 yield {"end": "stop"}
                 return
             yield {"id": number}
-            ids = torch.tensor([[number]], device=device)
+            ids.append(number)
+            if cache is None:  # a model that keeps nothing, or under another name, reads all of it again
+                inner, shown = whole()
+            else:
+                shown = {"input_ids": torch.tensor([[number]], device=device), "past_key_values": cache}
     yield {"end": "length"}
 
 

@@ -99,10 +99,15 @@ def _alone(model: Any, prompt: Sequence[int], ends: Sequence[int], longest: int)
 
 def _last_logits(model: Any, prompt: Sequence[int]) -> Tensor:
     """Compute the logits after the last token of one prompt: [vocabulary]."""
-    model, virtual = _without_virtual(model)
-    shown = _begin_batch(model, [prompt], 0, virtual)[0]
-    logits: Tensor = model(**shown, use_cache=False).logits[0, -1].float()
+    inner, shown = begin_alone(model, prompt)
+    logits: Tensor = inner(**shown, use_cache=False).logits[0, -1].float()
     return logits
+
+
+def begin_alone(model: Any, prompt: Sequence[int]) -> tuple[Any, dict[str, Tensor]]:
+    """Return (the model inside, what it is given of one prompt): a prompt adapter's virtual tokens stand before it this once."""
+    inner, virtual = _without_virtual(model)
+    return inner, _begin_batch(inner, [prompt], 0, virtual)[0]
 
 
 def _begin_batch(

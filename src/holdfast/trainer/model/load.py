@@ -22,6 +22,7 @@ from holdfast.base_model.types import CAUSAL, is_tower, loads_as
 from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.run.types import OWN_DROPOUT
 from holdfast.trainer.common.decoder import bring, text_decoder
 from holdfast.trainer.common.on_card import on_card
 from holdfast.trainer.common.oom import is_out_of_memory
@@ -34,6 +35,7 @@ from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32} | HALF_TYPES
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+_DROPS, _JITTERS = "drop", "jitter"  # in the names of numbers by which a model's own code draws
 
 
 def load_base(config: Config, settings: Settings, device: torch.device, mapped: bool = False) -> tuple[nn.Module, list[str]]:
@@ -92,7 +94,8 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         bring(model, held_weights(model), home)
     else:
         model = model.to(home)
-    return model, notes + without_attention_dropout(model)
+    notes += without_attention_dropout(model)
+    return model, notes if settings.own_dropout else notes + without_own_dropout(model)
 
 
 def in_fewer_bits(facts: ModelFacts, settings: Settings) -> PackedWeights | None:
@@ -248,11 +251,38 @@ def without_attention_dropout(model: Any) -> list[str]:
     return notes
 
 
+def without_own_dropout(model: Any) -> list[str]:
+    """Switch off what a model's own code drops without a module for it; a note for each setting that was not 0.
+
+    Such masks come from torch's generator: another micro-batch, rank or replay has others. Those of nn.Dropout are a hash, and stay.
+    """
+    found: dict[str, float] = {}
+    for module, name, value in _own_draws(model, _DROPS):
+        found.setdefault(name, value)
+        setattr(module, name, 0.0)
+    read = {id(one): one for module in model.modules() if (one := getattr(module, "config", None)) is not None}
+    for config in read.values():  # some layers read it there as they compute
+        for name in found:
+            if isinstance(getattr(config, name, None), float):
+                setattr(config, name, 0.0)
+    return [f"{name} {value} -> 0.0: {OWN_DROPOUT}, otherwise in every layout of a step" for name, value in found.items()]
+
+
+def _own_draws(model: nn.Module, *words: str) -> list[tuple[nn.Module, str, float]]:
+    """Return (module, name, value) of the numbers above 0 that a model's modules keep under names with one of `words`."""
+    return [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and value > 0 and any(word in name for word in words)
+    ]
+
+
 def checkpoint_layers(model: nn.Module, layers: int) -> int:
     """Let the first `layers` decoder layers keep their inputs alone and compute the rest again in backward; how many are able to."""
+    drawn = bool(_own_draws(model, _DROPS, _JITTERS))  # else nothing is: dropout is a hash, and a model's own attention dropout is off
     able = [module for module in text_decoder(model).modules() if isinstance(module, GradientCheckpointingLayer)]
     for at, module in enumerate(able):
         module.gradient_checkpointing = at < layers
-        # no random state to keep: dropout is a hash, and a model's own attention dropout is off
-        module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=drawn)
     return len(able)

@@ -20,7 +20,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RowCounts, RunPlan
 from holdfast.run.sampling.step_table import run_length
 from holdfast.supervision.preparation.foresee import foresee
-from holdfast.supervision.preparation.needs import refuse_what_is_missing, tell_what_learns
+from holdfast.supervision.preparation.needs import refuse_unread_preferences, refuse_what_is_missing, tell_what_learns
 from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.run_plan import plan_rows
 from holdfast.supervision.preparation.start import take_start
@@ -29,6 +29,7 @@ from holdfast.supervision.preparation.types import NewRun, Preparation
 
 def plan_text(run: RunFolder, config: Config, asked: Future[Json], audience: Audience) -> NewRun:
     """Plan a new run, whose tokens then lie in its folder and whose config names the commit of its model."""
+    refuse_unread_preferences(config)
     model = read_model(config.model)
     held = as_it_comes(config, model)
     refuse_what_is_missing(held, model)

@@ -122,15 +122,17 @@ def label_facts(training: TrainingState) -> Json:
 
 
 def least_loss(training: TrainingState, numbers: list[int]) -> float:
-    """Compute the least mean loss any model can reach on rows: the entropy of what follows the same beginning, per learned token."""
+    """Compute the least mean loss any model can reach on rows: the entropy of what follows the same beginning, per learned token, each as
+    often as it counts."""
     tokens = training.task.tokens  # type: ignore[attr-defined]
-    following: dict[bytes, Counter[int]] = defaultdict(Counter)
+    following: dict[bytes, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for number in numbers:
         ids, learned = tokens.row(number)
+        counts = tokens.counts_of(number)
         for at in np.flatnonzero(learned[1:] & 1) + 1:
-            following[ids[:at].tobytes()][int(ids[at])] += 1
-    labels = sum(one.total() for one in following.values())
-    nats = sum(-count * math.log(count / one.total()) for one in following.values() for count in one.values())
+            following[ids[:at].tobytes()][int(ids[at])] += 1.0 if counts is None else float(counts[at])
+    labels = sum(sum(one.values()) for one in following.values())
+    nats = sum(-count * math.log(count / sum(one.values())) for one in following.values() for count in one.values())
     return nats / labels if labels else 0.0
 
 

@@ -8,13 +8,14 @@ Buyukakyuz 2024, arXiv 2406.01775)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
+from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.protocol.step_hooks import StepHooks
 
@@ -37,21 +38,33 @@ class KeptStart(StepHooks):
 
 @torch.no_grad()
 def start_from_weights(model: nn.Module, init: str, rank: int, seed: int) -> Any:
-    """Give each LoRA layer both halves; (parameter, dimension along which its second half is kept) of each matrix."""
+    """Give each LoRA layer both halves; (parameter, dimension along which its second half is kept) of each matrix.
+
+    Raises Refusal where a weight has fewer directions than the rank.
+    """
     halves = []
-    for module in model.modules():
-        if not isinstance(module, LoraLayer) or "default" not in module.lora_A:
-            continue
-        a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
-        weight = widened(module.get_base_layer().weight, torch.float32)
+    layers = [one for one in model.modules() if isinstance(one, LoraLayer) and "default" in one.lora_A]
+    matrices = [(layer, layer.lora_A["default"].weight, layer.lora_B["default"].weight) for layer in layers]
+    _refuse_fewer_directions(((len(b), a.shape[1]) for _, a, b in matrices), init, rank)
+    for layer, a, b in matrices:
+        weight = widened(layer.get_base_layer().weight, torch.float32)
+        weight = weight.t() if getattr(layer, "fan_in_fan_out", False) else weight  # as GPT-2 keeps it
         left, right = _parts(weight, init, rank, seed)
-        scale = module.scaling["default"]
+        scale = layer.scaling["default"]
         if init == "pissa":
             left, right = left / scale**0.5, right / scale**0.5
         a.copy_(torch.cat([right, right]))
         b.copy_(torch.cat([left, -left], dim=1))
         halves += [(a, 0), (b, 1)]
     return halves
+
+
+def _refuse_fewer_directions(shapes: Iterable[tuple[int, int]], init: str, rank: int) -> None:
+    """Raise Refusal where a weight of one of these shapes has fewer directions than the rank."""
+    narrow = min(shapes, key=min, default=(rank, rank))
+    if (most := min(narrow)) < rank:
+        text = f"adapter.init {init} begins with {rank} directions of each weight, and one of {list(narrow)} has {most}"
+        raise Refusal("launch_misconfigured", text, f"set adapter.r: {most}, or less; then start afresh with --run DIR")
 
 
 def _parts(weight: Tensor, init: str, rank: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
@@ -33,7 +34,8 @@ class SequenceGroup:
 
 
 class ComparedLoss:
-    """An objective on a model. folder: where reference values are kept; without one they are computed each time.
+    """An objective on a model. folder: where reference values are kept; without one they are computed each time. held: in the file's name,
+    where frozen weights are held otherwise than the config says: under those the reference is another one.
 
     order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none. budgets:
     reads the tokens that are scored together at each place of it; as in the settings where there is none.
@@ -44,11 +46,13 @@ class ComparedLoss:
     budgets: Callable[[], Rows] | None = None
     start: StartValues | None = None
 
-    def __init__(self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None) -> None:
+    def __init__(
+        self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None, held: str = ""
+    ) -> None:
         self.task, self.objective, self.kind = task, objective, kind
         self.width = 2 if kind.rows == "pairs" else 1
         self.budget = settings.micro_batch_tokens
-        self.file = folder / f"reference-{settings.dtype}-{settings.attention}.bin" if folder else None
+        self.file = folder / f"reference-{settings.dtype}-{settings.attention}{held}.bin" if folder else None
 
     def __call__(self, batch: TextBatch, group: SequenceGroup, step: int) -> tuple[Tensor, Tensor]:
         """Return (sum of the samples' losses, what was measured: [measures])."""
@@ -91,7 +95,7 @@ class ComparedLoss:
     def _drift(self, group: SequenceGroup) -> Tensor:
         """Estimate how much likelier the model makes answers to other prompts than the reference does: a mean, at least 0."""
         if group.drift is None:
-            apart = self._apart(mixed([self._first(number) for number in group.numbers]), group.budget)
+            apart = self._apart(mixed([self._first(number) for number in group.numbers], self.longest), group.budget)
             group.drift = torch.cat(apart).mean().clamp_min(0.0) if apart else torch.zeros((), device=self.task.device)
         return group.drift
 
@@ -107,16 +111,21 @@ class ComparedLoss:
             for part in laid if len(samples) > 1 else ():
                 if part and (group := part[0].group):
                     with tag_out_of_memory(part[0]):
-                        rows = [_mix(self._first(number), self._first(after[number])) for number in group.numbers]
+                        rows = [_mix(self._first(number), self._first(after[number]), self.longest) for number in group.numbers]
                         found += zip(group.numbers, torch.cat(self._apart(rows, group.budget)).tolist(), strict=True)
             return found
 
         _, every = rank.agreed(measure, lambda found: {"drift": found})
-        of = {number: value for one in every for number, value in one["drift"]}
+        of = {number: math.nan if value is None else value for one in every for number, value in one["drift"]}  # JSON has no NaN
         drift = torch.tensor([of[number] for number in samples] if of else [0.0], device=self.task.device).mean().clamp_min(0.0)
         for batch in (batch for part in laid for batch in part):
             if batch.group is not None:
                 batch.group.drift = drift
+
+    @cached_property
+    def longest(self) -> int | None:
+        """The most tokens that a prompt and another's answer may have."""
+        return table_of_positions(self.task.model)
 
     def _first(self, number: int) -> Row:
         return sequences(*self.task.tokens.row(number))[0][0]
@@ -204,16 +213,26 @@ def sums(losses: Tensor, batch: TextBatch) -> Tensor:
     return -torch.stack([part.sum() for part in torch.split(losses, list(batch.counts))])
 
 
-def mixed(rows: list[Row]) -> list[Row]:
-    """Give each prompt the answer to the next one; empty for a single row."""
-    return [_mix(row, rows[(at + 1) % len(rows)]) for at, row in enumerate(rows)] if len(rows) > 1 else []
+def mixed(rows: list[Row], longest: int | None = None) -> list[Row]:
+    """Give each prompt the answer to the next one, cut to `longest` tokens of both; empty for a single row."""
+    return [_mix(row, rows[(at + 1) % len(rows)], longest) for at, row in enumerate(rows)] if len(rows) > 1 else []
 
 
-def _mix(prompt: Row, answer: Row) -> Row:
+def _mix(prompt: Row, answer: Row, longest: int | None) -> Row:
     """Join the first row's prompt with the second one's answer."""
     first, second = int(prompt[1].argmax()), int(answer[1].argmax())
     ids = np.concatenate([prompt[0][:first], answer[0][second:]])
-    return ids, np.concatenate([prompt[1][:first], answer[1][second:]])
+    return ids[:longest], np.concatenate([prompt[1][:first], answer[1][second:]])[:longest]
+
+
+def table_of_positions(model: Any) -> int | None:
+    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table."""
+    config = getattr(model, "config", None)
+    known = None if config is None else getattr(config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(known, int):
+        return None
+    last = ((name.rpartition(".")[2], one) for name, one in model.named_modules() if isinstance(one, nn.Embedding))
+    return known if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
 
 
 def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:

@@ -39,7 +39,7 @@ from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.parts.threads import products_in
 from holdfast.trainer.protocol.task import HELD_OUT_AT_ONCE, Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
-from holdfast.trainer.tasks.text.compared import mixed, sums
+from holdfast.trainer.tasks.text.compared import mixed, sums, table_of_positions
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.objective import Objective, SequenceScores, objective_of
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches
@@ -211,9 +211,9 @@ def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -
 
 def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Tensor:
     """Compute of each row the drift that an evaluation on the way gives it: that of the rows which are judged together."""
-    found = []
+    found, longest = [], table_of_positions(sides.tuned)
     for start in range(0, len(rows), HELD_OUT_AT_ONCE):
-        some = mixed([sequences(*tokens.row(row))[0][0] for row in rows[start : start + HELD_OUT_AT_ONCE]])
+        some = mixed([sequences(*tokens.row(row))[0][0] for row in rows[start : start + HELD_OUT_AT_ONCE]], longest)
         if not some:
             found.append(torch.zeros(1))
             continue

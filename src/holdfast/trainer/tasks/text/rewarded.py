@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.base.files import Json
@@ -27,6 +26,7 @@ from holdfast.trainer.model.layers.mixed import HALF_TYPES
 from holdfast.trainer.model.load import DTYPES, HALVES, in_fewer_bits, read_widened
 from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.protocol.task import Asked
+from holdfast.trainer.tasks.text.objective import Reward
 
 
 def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
@@ -48,7 +48,7 @@ def rewarded(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     says = f"{shares['pair_accuracy']:.1%} of {len(held_out):,} pairs in their order (by chance 50 %), mean margin {shares['margin']:.3g}"
     counting = torch.from_numpy(tokens.weights_of(held_out))
     return result | {
-        "eval_tuned": float(-(F.logsigmoid(apart) * counting).sum() / counting.sum()),
+        "eval_tuned": float((Reward(config.preference, 1.0).smoothed(apart) * counting).sum() / counting.sum()),
         **shares,
         "metrics": shares,
         "says": says,

@@ -86,7 +86,8 @@ class TextModel:
         self.frozen = settings.frozen
         self.layers = checkpoint_layers(base, settings.checkpointed_layers)
         if objective := objective_of(config):
-            self.compared = ComparedLoss(self, objective, config.train.objective_kind, settings, folder)
+            held = "" if settings.frozen == config.train.frozen else f"-{settings.frozen}"
+            self.compared = ComparedLoss(self, objective, config.train.objective_kind, settings, folder, held)
         self.keeping = HostActivations(self.model) if settings.activations_on_host else nullcontext
 
     def _in_pieces(self, parts: int, cut: bool) -> None:
