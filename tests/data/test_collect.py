@@ -13,7 +13,10 @@ import pytest
 
 from conftest import lines, write_rows
 from holdfast.book import cards_of
+from holdfast.data.collect.pairs import record_of
+from holdfast.data.collect.record import Record
 from holdfast.data.collect.redact import redact
+from holdfast.data.collect.redisstream import unpacked
 
 Call = Callable[..., dict[str, Any]]
 
@@ -69,6 +72,73 @@ def test_every_form_of_a_record_gives_the_same_row(call: Call, tmp_path: Path, f
     row = json.dumps(lines(tmp_path / "out.jsonl"))
     assert "Name a tree" in row and '"birch"' in row
     assert ("Be short" in row) == (form == "responses")
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_no_part_of_a_streamed_answer_is_lost_for_a_sign_in_it(call: Call, tmp_path: Path, sign: str, end: str) -> None:
+    chunks = [{"choices": [{"delta": {"content": text}, "finish_reason": None}]} for text in ("bir", f"c{sign}h", " tree")]
+    told = [json.dumps(chunk, ensure_ascii=False) for chunk in (*chunks, CHUNKS[-1])]
+    collect(call, tmp_path, [{"request": ASKED, "response": "".join(f"data: {one}{end}{end}" for one in (*told, "[DONE]"))}])
+    (row,) = lines(tmp_path / "out.jsonl")
+    assert row["messages"][-1]["content"] == f"birc{sign}h tree"
+
+
+def test_rows_that_call_otherwise_are_no_duplicates(call: Call, tmp_path: Path) -> None:
+    def calling(at: str, offered: str, number: str) -> dict[str, Any]:
+        function = {"name": "look", "arguments": json.dumps({"at": at})}
+        record = pair("Go on, please: look at what is there and tell me all about it, as you did before", "")
+        record["request"]["tools"] = [{"type": "function", "function": {"name": offered, "parameters": {}}}]
+        message = {"role": "assistant", "content": None, "tool_calls": [{"id": number, "type": "function", "function": function}]}
+        record["response"]["choices"][0] = {"message": message, "finish_reason": "tool_calls"}
+        return record
+
+    answer = collect(
+        call, tmp_path, [calling("sky", "look", "1"), calling("sea", "look", "2"), calling("sky", "find", "3"), calling("sky", "look", "4")]
+    )
+    assert (answer["rows"], answer["duplicates"]) == (3, 1)
+    out = tmp_path / "out.jsonl"
+    checked = call("check", out)
+    assert (checked["duplicates"], checked["conflicting_answers"]) == (0, 1)
+    write_rows(tmp_path / "twice.jsonl", [json.loads(line) for line in out.read_text().splitlines() * 2])
+    cleaned = call("clean", tmp_path / "twice.jsonl", "--out", tmp_path / "clean.jsonl", "--drop", "duplicate")
+    assert (cleaned["kept"], cleaned["by_reason"]) == (3, {"duplicate": 3})
+
+
+@pytest.mark.parametrize(
+    ("beside", "inside", "consent"),
+    [
+        ({"consent": "no"}, {"consent": "yes"}, False),
+        ({"consent": "yes"}, {"consent": "no"}, False),
+        ({"opt_out": "yes"}, {"consent": "yes"}, False),
+        ({"metadata": {"consent": "no"}}, {"metadata": {"consent": "yes"}}, False),
+        ({"consent": "yes"}, {"consent": "yes"}, True),
+        ({}, {"consent": "yes"}, True),
+        ({"consent": "yes"}, {}, True),
+        ({}, {}, None),
+    ],
+)
+def test_a_no_beside_a_record_or_in_it_is_a_no(beside: dict[str, Any], inside: dict[str, Any], consent: bool | None) -> None:
+    found = record_of(unpacked({"data": pair("q", "a", **inside), **beside}), "asked/1", "", "redis")
+    assert isinstance(found, Record) and found.consent is consent
+
+
+CARD = 4111111111111111
+
+
+def test_redaction_leaves_json_what_it_is(call: Call, tmp_path: Path) -> None:
+    said = json.dumps({"number": CARD, "all": [CARD, 1], "why": f"a, {CARD}, \\ b", "quoted": f'"{CARD}"'})
+    expected = {"number": "[CARD]", "all": ["[CARD]", 1], "why": "a, [CARD], \\ b", "quoted": '"[CARD]"'}
+    once = redact(said, "all", Counter())
+    assert json.loads(once) == expected and redact(once, "all", Counter()) == once
+    assert redact(f"pay with {CARD}, [CARD] or {{x}}", "all", Counter()) == "pay with [CARD], [CARD] or {x}"
+    record = pair("Pay", "")
+    called = {"type": "function", "function": {"name": "pay", "arguments": json.dumps({"with": CARD})}}
+    record["response"]["choices"][0] = {"message": {"role": "assistant", "content": said, "tool_calls": [called]}, "finish_reason": "stop"}
+    assert collect(call, tmp_path, [record])["rows"] == 1
+    (row,) = lines(tmp_path / "out.jsonl")
+    assert json.loads(row["messages"][-1]["content"]) == expected
+    assert json.loads(row["messages"][-1]["tool_calls"][0]["function"]["arguments"]) == {"with": "[CARD]"}
 
 
 def test_tool_calls_and_tools_are_kept(call: Call, tmp_path: Path) -> None:

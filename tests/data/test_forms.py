@@ -22,10 +22,12 @@ from conftest import make_rows, write_rows
 from holdfast.base.files import Json
 from holdfast.cli.main import main
 from holdfast.data.files.form import form_of
-from holdfast.data.files.raw_row import Reject
+from holdfast.data.files.paths import expand
+from holdfast.data.files.raw_row import RawRow, Reject
 from holdfast.data.files.read import read_rows, read_unparsed
 from holdfast.data.judge.judge import judge
 from holdfast.data.judge.layouts import parse_example, prompt_and_answer
+from holdfast.data.judge.names import fields_read
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 
@@ -171,6 +173,19 @@ def test_folders_patterns_and_what_is_not_there(call: Call, tmp_path: Path, caps
     assert main(["data", "check", str(tmp_path / "pipe")]) == 2
 
 
+@pytest.mark.parametrize("asked", ["", "*.*"])
+def test_one_name_in_several_forms_is_told(asked: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "set"
+    (folder / "other").mkdir(parents=True)
+    for name in ("a.jsonl", "a.jsonl.gz", "b.jsonl", "b.csv", "c.jsonl", "c.d.jsonl", "other/c.csv"):
+        (folder / name).write_bytes(b"{}\n")
+    place = str(folder / asked)
+    assert len(expand([place])) == (6 if asked else 7)
+    said = capsys.readouterr().err
+    assert f"{place}: a is there as a.jsonl and a.jsonl.gz; where these hold the same rows, each row is read 2 times" in said
+    assert f"{place}: b is there as b.csv and b.jsonl;" in said and said.count("is there as") == 2
+
+
 def test_a_file_says_how_it_is_written(tmp_path: Path) -> None:
     file = tmp_path / "rows.json.gz"
     file.write_bytes(gzipped("[]".encode("utf-16")))
@@ -198,6 +213,90 @@ def test_a_text_file_of_columns_is_the_table_it_is(header: str, encoding: str, f
     assert len(rows) == (3 if form.startswith("csv") else 4)
     if form.startswith("csv"):
         assert not isinstance(rows[0], Reject) and list(rows[0].value) == header.split("\t")
+
+
+QUOTES = {
+    "a table without quoting": ('"Yes" in French?\tOui', ['"Yes" in French?', "Oui"]),
+    "in the middle": ('a 5" pipe\tand a 6" one', ['a 5" pipe', 'and a 6" one']),
+    "at the end": ('the word "yes"\tsay "no"', ['the word "yes"', 'say "no"']),
+    "before a comma": ('"Yes" in French?,Oui', ['"Yes" in French?', "Oui"]),
+    "doubled": ('"say ""yes"" , then",Oui', ['say "yes" , then', "Oui"]),
+    "spaces around": ('"yes, no" , "maybe, so"', ["yes, no", "maybe, so"]),
+    "a space before": ('yes, "maybe, so"', ["yes", "maybe, so"]),
+    "a space and a quote": ('"he said, ""x""", no', ['he said, "x"', " no"]),
+    "over two lines": ('"yes\nno","maybe ""so"""', ["yes\nno", 'maybe "so"']),
+    "not doubled": ('"say "yes" to me",Oui', None),
+    "not doubled, with tabs": ('"say "yes" to me"\tOui', None),
+    "with backslashes": (r'"say \"yes\" to me",Oui', None),
+    "a comma within": ('"Yes" in French, please?,Oui', None),
+}
+
+
+# Sentences of languages in the pages of one byte a letter that their spreadsheets write.
+WESTERN = {
+    "German": "Größe und Maß: Die schöne Müllerin übt täglich. Äpfel, Öl und Übung.",
+    "French": "Où est l'école ? Il a été reçu à Noël par sa sœur, qui préfère les crêpes. Ça coûte 3 €.",
+    "Spanish": "¿Dónde está el niño? La canción más difícil es aquélla. El pingüino nadó.",
+    "Portuguese": "A informação não está disponível. Três lições, às vezes põem-se à venda. Útil.",
+    "Italian": "Perché la città è così bella? Però lunedì andrò più in là. Già, virtù.",
+    "Swedish": "Får får får? Nej, får får lamm. Östersjön är kall på våren. Idé, armén.",
+    "Danish": "Rødgrød med fløde på øen. Å æ u å æ ø i æ å. Én gang til, æbler.",
+    "Icelandic": "Það er ekki hægt að þýða þetta. Íslendingar eiga góða hesta. Ýmsir þættir.",
+    "Estonian": "Öö on õhtust pikem. Šokk ja žest. Mäe ääres käib töö. Üks õun.",
+    "several": "Größe, école, niño, täglich, préfère, canción, schön, où, ça, Straße, à, más",
+}
+OTHERS = {
+    "Russian": ("cp1251", "Лев Толстой и никто другой. Там я вижу книгу, и с ней тетрадь. Я в доме."),
+    "Ukrainian": ("cp1251", "Це є моя хата, і я її люблю. Ґанок."),
+    "Greek": ("cp1253", "Αυτό είναι ένα βιβλίο και η γάτα ή ο σκύλος. Τι κάνεις."),
+    "Polish": ("cp1250", "Są to książki i żółte kwiaty, które się nie mieszczą w tę torbę. Źle, ćma, śnieg, dzień."),
+    "Czech": ("cp1250", "Je to malý žlutý květ, který roste na louce. Příliš žluťoučký kůň. Ještě něco, člověče."),
+    "Hungarian": ("cp1250", "Árvíztűrő tükörfúrógép. Az idő jó, a nő szép, erdő és gyűrű. Költő született Győrött."),
+    "Turkish": ("cp1254", "Nasıl gidiyor? İyi, teşekkür ederim. Şimdi dağa çıkıyorum, çünkü hava güneşli."),
+    "Lithuanian": ("cp1257", "Ąžuolas ir šešėlis, kurį mačiau vakar. Žmogus eina į mišką, kur jų nėra."),
+}
+
+
+@pytest.mark.parametrize("name", WESTERN)
+@pytest.mark.parametrize("times", [1, 50])
+def test_a_file_of_windows_1252_is_read_in_each_language_that_it_is_for(name: str, times: int, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(("question;answer\r\n" + f"why;{WESTERN[name]}\r\n" * times).encode("cp1252"))
+    assert [row.value["answer"] for row in read_rows(str(file)) if isinstance(row, RawRow)] == [WESTERN[name]] * times
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_file_of_another_page_is_not_read_as_other_letters(name: str, suffix: str, tmp_path: Path) -> None:
+    page, text = OTHERS[name]
+    lines = ["question;answer", *[f"why;{text}"] * 20] if suffix == "csv" else [json.dumps({"text": text}, ensure_ascii=False)] * 20
+    file = tmp_path / f"rows.{suffix}"
+    file.write_bytes("\r\n".join(lines).encode(page))
+    rows = [*read_rows(str(file))]
+    assert len(rows) == 20
+    windows = page.replace("cp", "WINDOWS-")
+    assert all(isinstance(row, Reject) and row.reason == "bad_encoding" and f"iconv -f {windows} " in row.detail for row in rows)
+    damaged = json.dumps({"text": text}, ensure_ascii=False).encode() + b"\xd0"
+    (tmp_path / "damaged.jsonl").write_bytes(damaged)
+    (row,) = read_rows(str(tmp_path / "damaged.jsonl"))
+    assert isinstance(row, Reject) and row.reason == "bad_encoding" and "iconv" not in row.detail
+    file.write_bytes(file.read_bytes().decode(page).encode())  # what iconv makes of it
+    assert all(isinstance(row, RawRow) and text in row.value.values() for row in read_rows(str(file)))
+
+
+@pytest.mark.parametrize("name", QUOTES)
+def test_no_quote_of_a_table_is_lost_without_a_word(name: str, tmp_path: Path) -> None:
+    record, expected = QUOTES[name]
+    separator = "\t" if "\t" in record else ","
+    file = tmp_path / "rows.csv"
+    file.write_text(f"question{separator}answer\nfirst{separator}one\n{record}\nlast{separator}two\n", newline="")
+    rows = [*read_rows(str(file))]
+    assert len(rows) == 3
+    assert [isinstance(row, RawRow) and [*row.value.values()] for row in rows[::2]] == [["first", "one"], ["last", "two"]]
+    if expected is None:
+        assert isinstance(rows[1], Reject) and rows[1].reason == "parse_error" and "written twice" in rows[1].detail
+    else:
+        assert isinstance(rows[1], RawRow) and [*rows[1].value.values()] == expected
 
 
 @pytest.mark.parametrize("error", ["#REF!", "#N/A", "#VALUE!", "#NAME?", "#DIV/0!"])
@@ -282,6 +381,43 @@ def test_a_name_in_another_case_is_the_same_name(row: Any, layout: str) -> None:
     assert "more" not in str(row) or example.messages[0].content == "q\nmore"
     quick = prompt_and_answer(row)
     assert quick is None or quick[1:] == (example.given or "\n".join(turn.content for turn in example.messages[:-1]), "a")
+
+
+@pytest.mark.parametrize("answer", ["output", "response"])
+@pytest.mark.parametrize("extra", ["input", "context", "Input"])
+def test_what_stands_behind_an_instruction_is_learned_from_whatever_the_answer_is_called(answer: str, extra: str) -> None:
+    row = {"instruction": "Translate", extra: "Guten Tag", answer: "Good day"}
+    example = parse_example(row, "auto")
+    assert [turn.content for turn in example.messages] == ["Translate\nGuten Tag", "Good day"]
+    assert prompt_and_answer(row) in (("alpaca", "Translate\nGuten Tag", "Good day"), None)
+    assert parse_example(row, "alpaca") == example
+    assert fields_read(row, "alpaca", {}) == {"instruction", extra, answer}
+    pair = parse_example({"instruction": "Translate", extra: "Guten Tag", "chosen": "Good day", "rejected": "Bye"}, "auto", wanted="pairs")
+    assert pair.messages == example.messages
+
+
+TALK = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
+BOTH = {"instruction": "i", "output": "o", "question": "q", "gold": "g", "body": "b", "talk": TALK}
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout", "answer"),
+    [
+        ({}, "alpaca", "o"),
+        ({"answer": "gold"}, "question-answer", "g"),
+        ({"messages": "talk"}, "chat", "a"),
+        ({"text": "body"}, "text", "b"),
+        ({"output": "gold"}, "alpaca", "g"),
+        ({"input": "body"}, "alpaca", "o"),
+        ({"system": "body"}, "chat", "o"),
+        ({"question": "not there"}, "alpaca", "o"),
+    ],
+)
+def test_a_field_that_is_mapped_is_read_beside_a_layout_of_its_own(fields: dict[str, str], layout: str, answer: str) -> None:
+    found = parse_example(BOTH, "auto", fields)
+    assert found.layout == layout
+    assert (found.messages[-1].content if found.messages else found.learned) == answer
+    assert set(fields.values()) - {"not there"} <= fields_read(BOTH, layout, fields)
 
 
 def test_names_that_differ_in_case_alone_are_left_as_they_are() -> None:

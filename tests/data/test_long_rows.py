@@ -13,6 +13,7 @@ import pytest
 from conftest import make_rows, write_rows
 from holdfast.base.files import Json
 from holdfast.config.config import Data
+from holdfast.data.judge.learned_turns import OFF
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
@@ -89,6 +90,22 @@ def test_what_cannot_be_split_is_cut_or_refused(assets: SimpleNamespace) -> None
     with pytest.raises(BadRow) as refused:
         parts_of(Example(messages=(Message("user", "amber " * 200), Message("assistant", "x")), layout="alpaca"), codec)
     assert refused.value.reason == "all_labels_masked"
+
+
+@pytest.mark.parametrize("taught", [[11], [0, 11], [5], [3, 4, 10]])
+def test_answers_that_are_not_to_be_learned_cost_the_others_nothing(assets: SimpleNamespace, taught: list[int]) -> None:
+    codec = load_codec(assets.model)
+    said = [f"cedar delta ember {at}" for at in range(12)]
+    turns, number = [], 0
+    for turn in talk(*said).messages:
+        turns.append(turn._replace(learn=number in taught or OFF) if turn.role == "assistant" else turn)
+        number += turn.role == "assistant"
+    rows, changes, whole = parts_of(Example(messages=tuple(turns), layout="chat"), codec)
+    assert [number for row in rows for number in learned(row)] == learned(whole)
+    assert all(len(row.ids) <= LIMIT.max_tokens for row in rows)
+    assert changes == ["row_split"] and len(whole.ids) > LIMIT.max_tokens
+    told = [codec.tokenizer.decode(learned(row)) for row in rows]
+    assert all(said[at] in " ".join(told) for at in taught)
 
 
 def test_check_train_and_clean_agree_on_rows_that_are_split(call: Call, tmp_path: Path, assets: SimpleNamespace) -> None:

@@ -26,6 +26,15 @@ FORMS: dict[str, Json] = {
     "reasoning_content": {"role": "assistant", "content": "four", "reasoning_content": "count"},
     "reasoning": {"role": "assistant", "content": "four", "reasoning": "count"},
     "parts": {"role": "assistant", "content": [{"type": "thinking", "thinking": "count"}, {"type": "text", "text": "four"}]},
+    "parts in columns": {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "count", "text": None, "value": None},
+            {"type": "text", "thinking": None, "text": None, "value": "four"},
+        ],
+    },
+    "parts of reasoning": {"role": "assistant", "content": [{"type": "reasoning", "text": "count"}, {"type": "text", "text": "four"}]},
+    "parts that are thoughts": {"role": "model", "parts": [{"text": "count", "thought": True}, {"text": "four", "thought": None}]},
 }
 
 

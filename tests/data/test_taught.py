@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.data.judge.layouts import parse_example
+from holdfast.data.judge.layouts import example_of, parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.survey.survey import check_block, read_survey
+from holdfast.data.templates.chat_template import pieces as pieces_of
 from holdfast.data.templates.chat_template import write, write_learned
 from holdfast.data.templates.conversation import RenderedRow
 from holdfast.data.templates.dropped import told_of_dropped
+from holdfast.data.templates.sandbox import sandbox
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import blocks, tokenise
 from support.chat_templates import SHAPES, codec_with
@@ -106,6 +108,42 @@ def test_a_call_is_learned_in_whatever_form_it_comes(calls: Any, tmp_path: Path)
 def test_arguments_are_text_where_a_template_adds_them_to_one(tmp_path: Path) -> None:
     codec = codec_with(tmp_path, SHAPES["calls"].replace("| tojson", "+ ''"))
     assert learned({"messages": CALLING}, codec)[0] == 'CALL stock {"part": "M3"}<|im_end|>\n'
+
+
+def test_a_row_whose_values_a_template_cannot_add_changes_no_row_behind_it(tmp_path: Path) -> None:
+    told = "{% for t in tools or [] if m.tool_calls %}{{ ' of ' + t.default }}{% endfor %}{{ m.content }}"
+    source = SHAPES["calls"].replace("{{ m.content }}", told)
+    codec = codec_with(tmp_path, source)
+    before = learned({"messages": CALLING}, codec)
+    with pytest.raises(BadRow, match="refuses these turns: can only concatenate"):
+        written({"messages": CALLING, "tools": [{"default": 3}]}, codec)
+    assert learned({"messages": CALLING}, codec) == before
+    assert before[0] == 'CALL stock {"part": "M3"}<|im_end|>\n'
+
+
+def test_one_row_alone_is_written_with_text_where_its_arguments_cannot_be_added(tmp_path: Path) -> None:
+    each = "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+    each += "{% for k, v in c.function.arguments.items() %}{{ k + '=' + v }}{% endfor %}{% endif %}"
+    codec = codec_with(tmp_path, SHAPES["calls"].replace("{{ c.function.arguments | tojson }}", each))
+    number = {"role": "assistant", "tool_calls": [{"function": {"name": "stock", "arguments": '{"part": 3}'}}]}
+    assert learned({"messages": [ASK, number]}, codec) == ['CALL stock {"part": 3}<|im_end|>\n']
+    assert learned({"messages": [ASK, CALL]}, codec) == ["CALL stock part=M3<|im_end|>\n"]
+
+
+@pytest.mark.parametrize("asked", ["tojson", "escape", "title", "striptags"])
+def test_a_filter_over_a_content_is_applied_to_the_content_itself(asked: str, tmp_path: Path) -> None:
+    said = '"a" & <b>c  d\n'
+    codec = codec_with(tmp_path, _TURNS % ("{{ m.content | " + asked + " }}"))
+    found = ["".join(text for text, _ in pieces_of(example_of("question-answer", said, "well"), codec.template)) for _ in range(2)]
+    theirs = sandbox().from_string("{{ it | " + asked + " }}").render(it=said)
+    assert theirs != said
+    assert found == [f"<|im_start|>user\n{theirs}<|im_end|>\n<|im_start|>assistant\nwell<|im_end|>\n"] * 2
+
+
+_TURNS = (
+    "{%% for m in messages %%}<|im_start|>{{ m.role }}\n{%% if m.role == 'user' %%}%s{%% else %%}{{ m.content }}{%% endif %%}<|im_end|>\n"
+    "{%% endfor %%}{%% if add_generation_prompt %%}<|im_start|>assistant\n{%% endif %%}"
+)
 
 
 @pytest.mark.parametrize("arguments", ['{"part": ', "part=M3", '"M3"'])

@@ -40,6 +40,7 @@ from holdfast.data.workers.workers import Copies, Workers
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
+from support.chat_templates import SHAPES, codec_with
 
 
 def build(
@@ -53,6 +54,31 @@ def build(
     with (out / "rejects.jsonl").open("wb") as rejects, Workers(codec, Rules(max_tokens=max_tokens), threads) as hands:
         checked = check_rows(data, store, hands, rejects)
     return checked, store, join_parts(out / "data.safetensors", checked.parts, data.data, codec.pad)
+
+
+def test_a_special_token_that_a_template_writes_is_part_of_the_key(tmp_path: Path) -> None:
+    keys, texts = [], []
+    for number, token in enumerate(("<|im_start|>", "<|endoftext|>", "<|im_start|>")):
+        codec_with(tmp_path / str(number), "{{ turn_token }}" + SHAPES["plain"])
+        settings = tmp_path / str(number) / "tokenizer_config.json"
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | {"turn_token": token}))
+        codec = load_codec(tmp_path / str(number))
+        keys.append(cache_key(codec, Rules()))
+        block = Block((UnparsedRow(1, b'{"question": "q", "answer": "a"}'),))
+        texts.append(codec.tokenizer.decode(tokenise(block, Rules(), codec).ids.tolist(), skip_special_tokens=False))
+    assert texts[0] == texts[2] != texts[1]
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_what_a_tokenizer_is_loaded_from_travels_to_a_cluster(tmp_path: Path) -> None:
+    cluster = pytest.importorskip("holdfast.data.workers.cluster", reason="Ray is not installed")
+    codec = codec_with(tmp_path / "model", SHAPES["plain"])
+    (tmp_path / "model/config.json").write_text('{"model_type": "llama"}')
+    far = tmp_path / "far"
+    far.mkdir()
+    for name, data in cluster.Cluster("auto", codec, Rules(), check_block)._setting.files.items():
+        (far / name).write_bytes(data)
+    assert {file.name for file in far.iterdir()} == {file.name for file in (tmp_path / "model").iterdir()}
 
 
 CHILD = r"""

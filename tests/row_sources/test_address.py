@@ -14,7 +14,10 @@ import pytest
 
 from conftest import holdfast, make_rows
 from holdfast.base.errors import Stop
+from holdfast.config.config import Config
 from holdfast.row_sources.fetch import fetch_rows
+from holdfast.run.folder import RunFolder
+from holdfast.run.rows_of_run import with_rows
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 memory = pytest.importorskip("fsspec.implementations.memory")
@@ -28,6 +31,7 @@ class Bucket(memory.MemoryFileSystem):  # type: ignore[misc, name-defined]
     pseudo_dirs = [""]  # noqa: RUF012
     fetched: list[str] = []  # noqa: RUF012
     cut = denied = False
+    called: str | None = "ETag"  # what it calls what changes with a file's content; None: it does not tell
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -37,7 +41,8 @@ class Bucket(memory.MemoryFileSystem):  # type: ignore[misc, name-defined]
         if Bucket.denied:
             raise PermissionError(13, "Access Denied")
         found = super().info(path, **more)
-        return found | ({"ETag": str(hash(self.cat_file(path)))} if found["type"] == "file" else {})
+        about = {key: found[key] for key in ("name", "size", "type")}
+        return about | ({Bucket.called: str(hash(self.cat_file(path)))} if Bucket.called and found["type"] == "file" else {})
 
     def get_file(self, rpath: str, lpath: str, **more: Any) -> None:
         Bucket.fetched.append(rpath)
@@ -68,10 +73,30 @@ def test_a_version_is_fetched_once(bucket: Any) -> None:
     assert newer != file and b'"9"' in Path(newer).read_bytes() and b'"0"' in Path(file).read_bytes()
 
 
+@pytest.mark.parametrize("called", ["Last-Modified", "LastModified", "last_modified", "mtime", "Digest", "sha", "modificationTime", None])
+def test_another_content_of_the_same_size_is_another_version(called: str | None, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bucket, "called", called)
+    [file] = fetch_rows("bucket://b/rows/part-0.jsonl")
+    assert fetch_rows("bucket://b/rows/part-0.jsonl") == [file] and len(bucket.fetched) == (1 if called else 2)
+    bucket.pipe_file("/b/rows/part-0.jsonl", b'{"instruction": "a", "output": "9"}\n')
+    [newer] = fetch_rows("bucket://b/rows/part-0.jsonl")
+    assert newer != file and b'"9"' in Path(newer).read_bytes() and b'"0"' in Path(file).read_bytes()
+
+
 @pytest.mark.parametrize("address", ["bucket://b/rows/*.jsonl", "bucket://b/rows", "bucket://b/rows/"])
 def test_patterns_and_folders_are_their_row_files_in_order(address: str, bucket: Any) -> None:
     names = [Path(file).name for file in fetch_rows(address)]
     assert [name for name in names if not name.startswith(".")] == ["part-0.jsonl", "part-1.jsonl"] and "notes.md" not in names
+
+
+def test_a_file_that_two_addresses_have_is_not_learned_twice(bucket: Any, tmp_path: Path) -> None:
+    files = ["bucket://b/rows/part-0.jsonl", "bucket://b/rows/*.jsonl"]
+    with pytest.raises(Stop, match=r"part-0.jsonl and bucket://b/rows/\*.jsonl both have part-0.jsonl") as stop:
+        with_rows(RunFolder(tmp_path / "run"), Config(model="x", data={"files": files}), print)
+    assert stop.value.code == 2 and "data.weights" in (stop.value.hint or "")
+    (tmp_path / "run").mkdir()
+    config = with_rows(RunFolder(tmp_path / "run"), Config(model="x", data={"files": files[1:]}), print)
+    assert [Path(file).name for file in config.data.files][-2:] == ["part-0.jsonl", "part-1.jsonl"]
 
 
 @pytest.mark.parametrize(

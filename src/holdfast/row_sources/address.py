@@ -11,23 +11,15 @@ from typing import Any
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.errors import BLOCKED, USAGE, Stop, error_message
-from holdfast.base.files import is_full
+from holdfast.base.files import is_full, sha256
 from holdfast.base.units import counted
 from holdfast.row_sources.names import ROWS, suffix_of
 from holdfast.row_sources.remote_files import ADDRESS, as_os_error, open_place, refuse_unkeepable
 
 _HINT = "give a file, or an address such as s3://bucket/rows.jsonl"
-_OF_VERSION = (
-    "etag",
-    "content-md5",
-    "contentmd5",
-    "md5hash",
-    "checksum",
-    "generation",
-    "last_modified",
-    "lastmodified",
-    "mtime",
-    "updated",
+_OF_VERSION = (  # what services call what changes with a file's content; with - and _ left out
+    *("etag", "contentmd5", "md5hash", "checksum", "generation", "lastmodified", "mtime", "updated"),
+    *("digest", "contenthash", "sha", "modified", "modificationtime", "modify", "lastwritetime"),
 )
 _WEB = ("http://", "https://")
 
@@ -83,14 +75,18 @@ def _hidden(path: str, root: str) -> bool:
 
 def _fetch_file(fs: Any, path: str, address: str, place: Path) -> Path:
     """Fetch one file, unless this version of it lies there. Raises OSError; one that is cut short is not kept."""
-    about = {str(key).lower(): value for key, value in fs.info(path).items()}
+    about = {str(key).lower().replace("-", "").replace("_", ""): value for key, value in fs.info(path).items()}
     version = [str(about[key]) for key in _OF_VERSION if about.get(key)]
     size = about.get("size")
     name = f"{address.partition('://')[0]}://{path}"
-    key = hashlib.sha256("\n".join([name, str(size), *version]).encode()).hexdigest()[:16]
     basename = path.partition("?")[0].rstrip("/").rpartition("/")[2] or "rows"
-    file = place / f"{basename}-{key}" / basename
-    if file.exists() and (version or size is not None):
+
+    def place_of(*version: str) -> Path:
+        key = hashlib.sha256("\n".join([name, str(size), *version]).encode()).hexdigest()[:16]
+        return place / f"{basename}-{key}" / basename
+
+    file = place_of(*version)
+    if file.exists() and version:
         return file
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{basename}.{secrets.token_hex(4)}.tmp")
@@ -99,6 +95,9 @@ def _fetch_file(fs: Any, path: str, address: str, place: Path) -> Path:
         got = temporary.stat().st_size
         if isinstance(size, int) and got != size and not about.get("partial"):
             raise OSError(f"{name} ended after {got:,} of {size:,} bytes")
+        if not version:  # another content may have the same size
+            file = place_of(sha256(temporary))
+            file.parent.mkdir(parents=True, exist_ok=True)
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from holdfast.data.duplicates.seen import SeenKeys
 from holdfast.data.duplicates.similar import key_of, normal
 from holdfast.data.files.raw_row import RawRow, json_line
 from holdfast.data.files.read import read_rows
-from holdfast.data.judge.judge import view_of
+from holdfast.data.judge.judge import view_of, with_calls
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 
@@ -28,8 +28,10 @@ _NEWEST_BYTES = 1 << 20
 
 def row_key(row: Json) -> int:
     """Hash the content of a row to 64 bits, whatever its layout, case and spaces. Raises BadRow."""
-    view = view_of(parse_example(row, "auto"))
-    return key_of(f"{normal(view.prompt)}\n{normal(view.answer)}")
+    example = parse_example(row, "auto")
+    view = view_of(example)
+    prompt, answer = with_calls(example, view.prompt, view.answer)
+    return key_of(f"{normal(prompt)}\n{normal(answer)}")
 
 
 class OutFile:

@@ -7,6 +7,7 @@ answers as server-sent events or as a list of chunks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ _RESPONSES = ("response", "response_body", "output", "completion", "result")
 _PAIRED = ("instruction", "input", "context", "output", "response", "prompt", "completion", "question", "answer")
 _FIELDS = (*_PAIRED, "text", "messages", "conversations", "tools", "system")
 _RATINGS = ("rating", "human_rating", "feedback", "thumbs", "score")
+_LINE_END = re.compile(r"\r\n?|\n")  # of an event; other characters that end lines may stand in its JSON
 _YES = {True, "true", "yes", "granted", "given", "opt_in", "1"}
 _CONSENTS, _REFUSALS = ("consent", "opt_in", "allow_training"), ("opt_out", "do_not_train", "no_training")
 
@@ -40,7 +42,7 @@ def record_of(value: Any, place: str, raw: str, kind: str) -> Record | Unusable:
     known = [each for each in around if isinstance(each, dict)]
     category = next((each["category"] for each in known if isinstance(each.get("category"), str) and each["category"].strip()), kind)
     rating = next((each[name] for each in known for name in _RATINGS if each.get(name) is not None), None)
-    return Record(place, row, raw, category, _consent(known), rating)
+    return Record(place, row, raw, category, consent_of(known), rating)
 
 
 def _row(value: Json, request: Any, response: Any) -> Json:
@@ -151,7 +153,7 @@ def _refuse_unfinished(reason: Any) -> None:
 
 
 def _events(text: str) -> Iterator[Json]:
-    for line in text.splitlines():
+    for line in _LINE_END.split(text):
         found = _loaded(line.removeprefix("data:").strip())
         if line.startswith("data:") and isinstance(found, dict):
             yield found
@@ -206,7 +208,7 @@ def _messages(asked: Json) -> list[Any]:
     return [{"role": "system", "content": system}, *turns] if isinstance(system, str) and system.strip() else turns
 
 
-def _consent(known: list[Json]) -> bool | None:
+def consent_of(known: list[Json]) -> bool | None:
     """Return the consent of the people concerned, None where none is recorded; a no anywhere is a no."""
     said = [each[name] for each in known for name in _CONSENTS if name in each]
     refused = [each[name] for each in known for name in _REFUSALS if name in each]

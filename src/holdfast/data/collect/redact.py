@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from holdfast.data.judge.turns import loaded
 from holdfast.privacy.scrub import ADDRESS_FORM
 from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PASSWORD_WORDS, PLACED_FORMS
 
@@ -89,13 +90,19 @@ _KINDS = (
 )
 
 
+_PLACEHOLDER_OR_TEXT = re.compile(rf'"(?:[^"\\]|\\.)*"|\[(?:{"|".join(sorted({kind.name for kind in _KINDS}))})\]')
+
+
 def redact(text: str, level: Level, found: Counter[str]) -> str:
-    """Replace personal data in the text by [EMAIL] and the like; `found` counts it by kind. Idempotent."""
+    """Replace personal data in the text by [EMAIL] and the like; `found` counts it by kind. Idempotent; JSON stays JSON."""
     if level == "none":
         return text
+    before = text
     for kind in _KINDS:
         if kind.secret or level == "all":
             text = _replaced(text, kind, found)
+    if text != before and loaded(before) is not None and loaded(text) is None:  # what stood there was a number
+        return _PLACEHOLDER_OR_TEXT.sub(lambda match: match[0] if match[0][0] == '"' else f'"{match[0]}"', text)
     return text
 
 

@@ -16,8 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.base.errors import BLOCKED, GAVE_UP, USAGE, Stop
+from holdfast.base.files import Json
 from holdfast.base.versions import install
-from holdfast.data.collect.pairs import record_of
+from holdfast.data.collect.pairs import consent_of, record_of
 from holdfast.data.collect.record import Record, Unusable, WriteBatch
 
 KIND = "redis"
@@ -157,12 +158,9 @@ class StreamReader:
 
     def _record(self, name: str, fields: dict[bytes, bytes]) -> Record | Unusable:
         place = f"{self._source.stream}/{name}"
-        value: Any = {_text(key): _value(item) for key, item in fields.items()}
+        value = {_text(key): _value(item) for key, item in fields.items()}
         raw = json.dumps(value, ensure_ascii=False)
-        inner = next((value[key] for key in ONE_FIELD if isinstance(value.get(key), dict)), None)
-        if inner is not None:  # the rating and the consent may stand beside it
-            value = {key: item for key, item in value.items() if item is not inner} | inner
-        return record_of(value, place, raw, KIND)
+        return record_of(unpacked(value), place, raw, KIND)
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
         """Return the result of the call, repeated for as long as the server is away. Raises Stop."""
@@ -189,6 +187,17 @@ class StreamReader:
                 raise Stop(
                     BLOCKED, f"{self._source.shown}, stream {self._source.stream}: {error}", "Redis 6.2 or newer is needed"
                 ) from None
+
+
+def unpacked(entry: Json) -> Json:
+    """Return the record in one field of an entry, with the rating and the consent that stand beside it; a no on either side is a no."""
+    inner = next((entry[key] for key in ONE_FIELD if isinstance(entry.get(key), dict)), None)
+    if inner is None:
+        return entry
+    beside = {key: item for key, item in entry.items() if item is not inner}
+    known = [each for each in (beside, beside.get("metadata")) if isinstance(each, dict)]
+    found: Json = beside | inner | ({"consent": False} if consent_of(known) is False else {})
+    return found
 
 
 def _text(value: Any) -> str:

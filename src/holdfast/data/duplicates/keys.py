@@ -15,7 +15,7 @@ from holdfast.data.duplicates.seen import Keys, Mask
 from holdfast.data.duplicates.similar import BINS, Signatures, compared_texts, key_of, normal, signatures
 from holdfast.data.files.raw_row import Reject, Source
 from holdfast.data.files.read import line_of, parse, read_unparsed
-from holdfast.data.judge.judge import beside_answer, view_of
+from holdfast.data.judge.judge import beside_answer, view_of, with_calls
 from holdfast.data.judge.layouts import Wanted, parse_example
 from holdfast.data.judge.turns import BadRow
 
@@ -100,8 +100,9 @@ def _texts(line: RowLine) -> tuple[str, str]:
         except BadRow:
             continue
         view = view_of(example)
-        prompt = normal(view.prompt)
-        return prompt, compared_texts(prompt, view.answer, *beside_answer(example, wanted == "marks"))[0]
+        prompt, answer = with_calls(example, view.prompt, view.answer)
+        prompt = normal(prompt)
+        return prompt, compared_texts(prompt, answer, *beside_answer(example, wanted == "marks"))[0]
     return "", normal(line.text.decode("utf-8", "replace"))
 
 

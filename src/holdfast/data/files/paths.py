@@ -35,7 +35,7 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
             inside = sorted(str(file) for file in place.rglob("*") if _is_row_file(file, place))
             if not inside:
                 raise Stop(USAGE, f"{path} is a folder without row files", f"looked for {', '.join(sorted(_OF_ROWS))}, also compressed")
-            found += _of_split(path, inside, place, use)
+            found += _tell_of_copies(path, _of_split(path, inside, place, use))
         elif place.exists() and not place.is_file():
             raise Stop(USAGE, f"{path} is a pipe or a device; rows are read more than once", "write them to a file first")
         elif place.exists():
@@ -50,10 +50,23 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
                 raise Stop(USAGE, f"{path} is a link to {place.readlink()}, which leads to no file", f"look at it with: ls -l {path}")
             if not matching:
                 raise Stop(USAGE, f"{path}: no such file", _near(place))
-            found += _of_split(path, matching, _above(matching), use)
+            found += _tell_of_copies(path, _of_split(path, matching, _above(matching), use))
     for file in found:
         refuse_unwritable_name(Path(file))
     return list(dict.fromkeys(found))
+
+
+def _tell_of_copies(asked: str, files: list[str]) -> list[str]:
+    """Return the files; print which of them have one name in several forms, as an export and its packed copy."""
+    named: dict[str, list[str]] = {}
+    for file in files:
+        name = Path(file).name
+        named.setdefault(str(Path(file).with_name(name[: name.lower().rfind(bare_suffix(name))] or name)), []).append(name)
+    for name, forms in named.items():
+        if len(forms) > 1:
+            told = f"{asked}: {Path(name).name} is there as {' and '.join(forms)}; where these hold the same rows,"
+            to_stderr(f"{told} each row is read {len(forms)} times: name one of them")
+    return files
 
 
 def _of_split(asked: str, files: list[str], folder: Path, use: Use) -> list[str]:

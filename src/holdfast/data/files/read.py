@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
+from holdfast.data.files.code_pages import told
 from holdfast.data.files.columns import read_columns
 from holdfast.data.files.form import FileForm, form_of, records_begin
 from holdfast.data.files.json_stream import JsonStream
@@ -171,7 +172,8 @@ def _second_look(source: Source, raw: bytes, text: bytes, error: orjson.JSONDeco
     try:
         decoded = text.decode()
     except UnicodeDecodeError as damage:
-        return Reject(source, "bad_encoding", f"not UTF-8: byte 0x{text[damage.start]:02x} at offset {damage.start}", raw)
+        place = f"not UTF-8: byte 0x{text[damage.start]:02x} at offset {damage.start}"
+        return Reject(source, "bad_encoding", place + told(text), raw)
     too_large = "parsed as double" in error.msg
     if too_large or "NaN" in decoded or "Infinity" in decoded:
         try:

@@ -19,6 +19,7 @@ import zstandard
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.file_errors import at_place, of_the_file
 from holdfast.base.safe_open import open_regular
+from holdfast.data.files.code_pages import UTF8_SEQUENCE, page_of
 
 HEAD = 1 << 16  # bytes a file is judged by
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
@@ -29,7 +30,6 @@ _BOMS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
-_UTF8_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _LATIN_IN_WORD = re.compile(rb"(?<=[A-Za-z ])[\xc0-\xd6\xd8-\xf6\xf8-\xff](?=[A-Za-z ,.])")
 _LATIN_ENOUGH = 3  # letters that speak for Latin-1, with nothing against it
 _CHUNK = 1 << 18
@@ -192,9 +192,9 @@ def _encoding(raw: bytes) -> str:
         return "utf-16-le"
     if len(sample) >= 4 and not sample[::2].strip(b"\0") and b"\0" not in sample[1::2]:
         return "utf-16-be"
-    if raw.isascii() or _UTF8_SEQUENCE.search(raw):
+    if raw.isascii() or UTF8_SEQUENCE.search(raw):
         return ""
-    return "latin-1" if len(_LATIN_IN_WORD.findall(raw)) >= _LATIN_ENOUGH else ""
+    return "latin-1" if len(_LATIN_IN_WORD.findall(raw)) >= _LATIN_ENOUGH and page_of(raw) == "cp1252" else ""
 
 
 def from_latin_1(raw: bytes) -> bytes:

@@ -110,13 +110,49 @@ def read_csv(handle: BinaryIO, head: bytes) -> Iterator[UnparsedRow]:
         if header is not None and _is_open(lines.taken, separator, len(fields) > len(header)):
             yield _unclosed(lines, first)
             continue
+        taken = lines.taken
         raw = lines.record().rstrip(b"\r\n")
         if not any(field.strip() for field in fields) or (told and lines.number <= 1):
             continue
         if header is None:
             header = [field.strip() or f"column {place}" for place, field in enumerate(fields, 1)]
+        elif found := _as_written(taken, fields, separator, len(header)) if b'"' in raw else fields:
+            yield _record(first, raw, header, found)
         else:
-            yield _record(first, raw, header, fields)
+            wrong = 'a quote stands inside of a quoted field, where it has to be written twice: ""'
+            yield UnparsedRow(first, raw, ("parse_error", f"no CSV record: {wrong}"))
+
+
+def _as_written(lines: list[bytes], fields: list[str], separator: str, count: int) -> list[str]:
+    """Return the fields of a record with quotes in it as its writer meant them; empty where that cannot be told.
+
+    fields: as the csv module reads them, which drops quotes from the middle of a text without a word. count: fields of the header.
+    """
+    text = _text(b"".join(lines)).rstrip("\r\n")
+    exact = _strictly(text, separator)
+    if exact is not None and f'{separator} "' not in text:
+        return fields
+    if exact is not None:  # "a", "b, c"
+        spaced = _strictly(text, separator, spaced=True) or []
+        if len(exact) == len(spaced):
+            return [new if old.startswith(' "') else old for old, new in zip(exact, spaced, strict=True)]
+        return spaced if len(spaced) == count else exact
+    closed = re.sub(rf'((?<!")(?:"")*") +(?={re.escape(separator)}|$)', r"\1", text)  # "a, b" , c
+    if apart := _strictly(closed, separator, spaced=True):
+        return apart
+    cells = text.split(separator)  # as programs write tables that know no quoting
+    quoted = any(len(cell) > 1 and cell.startswith('"') and cell.endswith('"') for cell in cells)
+    return cells if len(cells) == count and not quoted else []
+
+
+def _strictly(text: str, separator: str, spaced: bool = False) -> list[str] | None:
+    """Parse a record by the rules of quoting; None where it breaks them. spaced: spaces before a field are none of it."""
+    lines = filter(None, re.split(r"(?<=\n)", text))
+    try:
+        found = [*csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=spaced)]
+    except csv.Error:
+        return None
+    return found[0] if len(found) == 1 else None
 
 
 def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> UnparsedRow:

@@ -20,7 +20,7 @@ from holdfast.data.files.read import exact_value, parse
 from holdfast.data.judge.layouts import CONVERSATIONS, WITHOUT_TURNS, example_of, parse_example, prompt_and_answer
 from holdfast.data.judge.row_weight import weight_of
 from holdfast.data.judge.rules import Rules, checks
-from holdfast.data.judge.turns import BadRow, Example
+from holdfast.data.judge.turns import BadRow, Example, Message
 
 _DEEPEST = 100
 
@@ -209,8 +209,22 @@ def _texts(example: Example) -> tuple[str, str, str]:
 
 def beside_answer(example: Example, marked: bool) -> tuple[str, str]:
     """Return (the worse answer of a pair, the mark of a marked answer), "" where there is none."""
-    worse = "\n".join([turn.said for turn in example.worse if turn.role == "assistant"])
+    worse = "\n".join([_said_and_called(turn) for turn in example.worse if turn.role == "assistant"])
     return worse, ("good" if example.good else "bad") if marked and not worse else ""
+
+
+def with_calls(example: Example, prompt: str, answer: str) -> tuple[str, str]:
+    """Return the prompt with the tools of a row and the answer with its calls, which tell rows apart as their texts do."""
+    if example.tools:
+        prompt = f"{prompt}\n{json.dumps(example.tools, sort_keys=True, ensure_ascii=False)}"
+    if any(turn.calls for turn in example.messages):
+        answer = "\n".join([_said_and_called(turn) for turn in example.messages if turn.role == "assistant"])
+    return prompt, answer
+
+
+def _said_and_called(turn: Message) -> str:
+    calls = [json.dumps(call["function"], sort_keys=True, ensure_ascii=False) for call in turn.calls]  # without the id, which is drawn
+    return "\n".join([turn.said, *calls])
 
 
 def _turns(example: Example) -> tuple[Turn, ...]:

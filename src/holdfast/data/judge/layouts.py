@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from holdfast.data.judge.names import (
     PAIRS,
     PREFERENCE,
     REJECTED,
+    TALKS,
     TWO_ANSWERS,
     Pair,
     answer_beside,
@@ -24,6 +25,7 @@ from holdfast.data.judge.names import (
     pair_of,
     two_answers,
     under_our_names,
+    with_extra,
 )
 from holdfast.data.judge.preferences import parse_marked, parse_pair
 from holdfast.data.judge.turns import (
@@ -143,12 +145,12 @@ def _layout_of(value: dict[str, Any]) -> tuple[str, Pair | None] | None:
         return "chat", None
     for pair in PAIRS[:3]:
         if pair.question in value and pair.answer in value:
-            return pair.layout, pair
+            return pair.layout, with_extra(pair, value)
     if talk_field(value):
         return "chat", None
     for pair in PAIRS[3:]:
         if pair.question in value and pair.answer in value:
-            return pair.layout, pair
+            return pair.layout, with_extra(pair, value)
     if "text" in value:
         return "text", None
     if isinstance(value.get("content"), str) and "role" not in value:
@@ -156,12 +158,29 @@ def _layout_of(value: dict[str, Any]) -> tuple[str, Pair | None] | None:
     return None
 
 
+def _reads(found: tuple[str, Pair | None], mapped: Set[str]) -> bool:
+    """Return whether a row of this layout is read from a field that was mapped."""
+    layout, pair = found
+    return not mapped.isdisjoint(pair[1:] if pair else TALKS if layout == "chat" else (layout,))
+
+
+def _mapped(value: dict[str, Any], mapped: Set[str]) -> tuple[str, Pair | None] | None:
+    """Return the layout of the fields that were mapped, where the row has another one besides: they were asked for."""
+    for pair in PAIRS:
+        if pair.question in value and pair.answer in value and not mapped.isdisjoint((pair.question, pair.answer)):
+            return pair.layout, with_extra(pair, value)
+    if talk_field(value) in mapped:
+        return "chat", None
+    return ("text", None) if "text" in mapped and "text" in value else None
+
+
 def _recognise(value: dict[str, Any], as_it_stands: dict[str, Any], fields: Mapping[str, str]) -> tuple[str, Pair | None]:
     """Return what `_layout_of` does. Raises BadRow for no known layout, with the names as they stand in the file."""
     if form := known_form(as_it_stands):
         raise BadRow("not_rows", form)
     if found := _layout_of(value):
-        return found
+        there = {ours for ours, theirs in fields.items() if in_our_case(theirs) in map(in_our_case, as_it_stands)}
+        return found if not there or _reads(found, there) else _mapped(value, there) or found
     if form := form_within(value):
         raise BadRow("not_rows", form)
     if talk := next(((name, field) for name, inside in value.items() if isinstance(inside, dict) and (field := _whole_talk(inside))), None):

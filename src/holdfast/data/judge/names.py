@@ -106,7 +106,7 @@ def fields_read(value: Mapping[str, Any], layout: str, fields: Mapping[str, str]
         read = {*KNOWN_NAMES} - ({"history"} if any(name in named for name in ("messages", "conversations")) else set())
     else:
         turns = next((name for name in TALKS if name in named), "")
-        one = next((pair for pair in PAIRS if pair.question in named and pair.answer in named), None)
+        one = next((with_extra(pair, named) for pair in PAIRS if pair.question in named and pair.answer in named), None)
         talk = next((name for name, ours in ours_of.items() if turns in ours), "")
         read = {turns, "tools", "functions", answer_beside(value, talk), *BESIDE_PAIRS, *ROW_MASKS}
         read |= set() if turns or one is None else set(one[1:])
@@ -132,7 +132,18 @@ def in_our_case(name: Any) -> str:
 
 def pair_of(value: Mapping[str, Any], layout: str) -> Pair | None:
     mine = [pair for pair in PAIRS if pair.layout == layout]
-    return next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
+    found = next((pair for pair in mine if pair.question in value and pair.answer in value), mine[0] if mine else None)
+    return found and with_extra(found, value)
+
+
+def with_extra(pair: Pair, value: Mapping[str, Any]) -> Pair:
+    """Return the pair with the field that the row has behind its question: of an instruction either, whatever its answer is called."""
+    if pair.question != "instruction" or pair.extra in value:
+        return pair
+    return pair._replace(extra=next((name for name in _BEHIND_INSTRUCTION if name in value), pair.extra))
+
+
+_BEHIND_INSTRUCTION = ("input", "context")
 
 
 def name_them(

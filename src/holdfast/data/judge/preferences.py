@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.book.checks_data.spreadsheet_error import error_in
 from holdfast.config.objectives import either, objectives_of
-from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers
+from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers, with_extra
 from holdfast.data.judge.turns import BadRow, Example, Message, before_question, kind_of, system_of, tools_of, turn_of
 
 _BESIDE = ("rejected_response", "rejected_messages")  # the worse answer beside a row of another layout
@@ -93,7 +93,8 @@ def _given(value: dict[str, Any]) -> tuple[Message, ...]:
     for pair in PAIRS:
         question = value.get(pair.question)
         if isinstance(question, str) and question.strip():
-            extra = value.get(pair.extra) if pair.extra else None
+            behind = with_extra(pair, value).extra
+            extra = value.get(behind) if behind else None
             text = f"{question}\n{extra}" if isinstance(extra, str) and extra.strip() else question
             return _transcript(text) or (*before_question(value), Message("user", text))
     return before

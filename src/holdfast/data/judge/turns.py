@@ -189,9 +189,9 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     calls = _calls(turn.get("tool_calls") or turn.get("function_call"), number)
     thinking = next((text for name in THINKING if isinstance(text := turn.get(name), str) and text.strip()), "")
     if isinstance(content, list):
-        thoughts = [part["thinking"] for part in content if isinstance(part, dict) and isinstance(part.get("thinking"), str)]
-        thinking = thinking or "\n".join(thoughts)
-        content = _joined([part for part in content if not isinstance(part, dict) or "thinking" not in part], number)
+        thoughts = [thought for part in content if (thought := _thought_in(part)) is not None]
+        thinking = thinking or "\n".join(filter(None, thoughts))
+        content = _joined([part for part in content if _thought_in(part) is None], number)
     if content is None and calls:
         content = ""
     if not isinstance(role, str) or not isinstance(content, str):
@@ -223,11 +223,21 @@ def _said(turn: dict[str, Any], share: bool) -> tuple[Any, Any]:
     return turn.get("role", turn.get("author", turn.get("speaker"))), content
 
 
+def _thought_in(part: Any) -> str | None:
+    """Return the reasoning that a part of a turn is, as Anthropic, Gemini and others mark it; None where it is something else.
+
+    In columns each part has the fields of all parts, and null in those that are not its own.
+    """
+    if not isinstance(part, dict) or (part.get("thinking") is None and part.get("type") != "reasoning" and part.get("thought") is not True):
+        return None
+    return next((text for name in ("thinking", "reasoning", "text") if isinstance(text := part.get(name), str)), "")
+
+
 def _joined(parts: list[Any], number: int) -> str:
     """Join the text of a turn that is written as a list of parts."""
     texts = []
     for part in parts:
-        text = next((part[key] for key in _PART_TEXTS if key in part), None) if isinstance(part, dict) else part
+        text = next((part[key] for key in _PART_TEXTS if part.get(key) is not None), None) if isinstance(part, dict) else part
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, dict) else kind_of(part)
             raise BadRow("wrong_type", f"turn {number} has a part that is not text ({kind}); only text is trained on")

@@ -17,7 +17,7 @@ from holdfast.base.files import Json
 from holdfast.data.duplicates.similar import BINS, compared_texts, hashes, normal, signatures
 from holdfast.data.files.raw_row import Reject, json_line, raw_json
 from holdfast.data.files.read import json_of, line_of
-from holdfast.data.judge.judge import JudgedRow, beside_answer
+from holdfast.data.judge.judge import JudgedRow, beside_answer, with_calls
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
@@ -101,9 +101,10 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
     firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
     notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
-    prompts = [normal(row.prompt) for row in rows]
+    called = [with_calls(row.example, row.prompt, row.answer) for row in rows]
+    prompts = [normal(prompt) for prompt, _ in called]
     beside = [beside_answer(row.example, rules.wanted == "marks") for row in rows]
-    both = [compared_texts(prompt, row.answer, *each) for prompt, row, each in zip(prompts, rows, beside, strict=True)]
+    both = [compared_texts(prompt, answer, *each) for prompt, (_, answer), each in zip(prompts, called, beside, strict=True)]
     texts = [text for text, _ in both]
     compared, comparable = signatures(texts)
     return Survey(

@@ -17,6 +17,8 @@ from jinja2 import nodes
 
 Piece = tuple[str, bool | float]  # a text, and whether it is learned: a share between 0 and 1 where it counts less than whole
 BESIDE = 1.0  # of a piece that is learned and is no answer
+# Part of a mark's text, which a filter that makes plain text of it (tojson, escape, title) changes, so that the mark is missed.
+_CHANGED_BY_FILTERS = "\"\\&'<aB  b"
 _OPAQUE = (nodes.Concat, nodes.AssignBlock, nodes.Macro, nodes.CallBlock, nodes.FilterBlock)  # these make plain text of a mark
 
 
@@ -134,7 +136,8 @@ def followable(environment: jinja2.Environment, source: str) -> bool:
 def make_skeleton(pieces: Callable[[list[str]], list[Piece]], count: int) -> Skeleton | None:
     """Derive the skeleton from the pieces that `pieces` makes of `count` contents; None when it cannot be known."""
     asked = _TemplateQuestions()
-    marks = [_Mark(f"\ue000{number}\ue001") for number in range(count)]
+    names = [f"\ue000{number}{_CHANGED_BY_FILTERS}\ue001" for number in range(count)]
+    marks = [*map(_Mark, names)]
     for mark in marks:
         mark.asked = asked
     try:
@@ -144,8 +147,8 @@ def make_skeleton(pieces: Callable[[list[str]], list[Piece]], count: int) -> Ske
     parts, number = [], 0
     for text, learned in found:
         constants = []
-        while number < count and (name := f"\ue000{number}\ue001") in text:
-            constant, _, text = text.partition(name)
+        while number < count and names[number] in text:
+            constant, _, text = text.partition(names[number])
             constants.append(constant)
             number += 1
         parts.append(((*constants, text), learned))

@@ -6,6 +6,7 @@ transformers tokenizer imports torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -93,6 +94,13 @@ class ChatTemplate:
             self.known["opens"] = self._opens()
         return bool(self.known["opens"])
 
+    @property
+    def adds_arguments(self) -> bool:
+        """Whether it adds the arguments of a call to a text, and so takes them as text alone."""
+        if "adds_arguments" not in self.known:
+            self.known["adds_arguments"] = self._adds()
+        return bool(self.known["adds_arguments"])
+
     def _find_end(self) -> str:
         behind = self._behind_an_answer()
         if behind is None:
@@ -109,6 +117,18 @@ class ChatTemplate:
         except BadRow:
             return None
 
+    def _adds(self) -> bool:
+        if self.compiled is None or "tool_calls" not in (self.source or ""):
+            return False
+        try:
+            _rendered(self, _turns(_CALLING, self, False), (), False)
+        except TypeError:
+            with contextlib.suppress(TypeError, BadRow):
+                return bool(_rendered(self, _turns(_CALLING, self, True), (), False))
+        except BadRow:
+            pass
+        return False
+
     def _opens(self) -> bool:
         behind = self._behind_an_answer()
         if self.compiled is None or not behind or not self.end or not behind.partition(self.end)[2].strip():
@@ -120,6 +140,8 @@ class ChatTemplate:
 
 
 _EXCHANGE = (Message("user", "Is it so?"), Message("assistant", "quite so"))
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": {"at": "it"}}}
+_CALLING = (Message("user", "Is it so?"), Message("assistant", "", (_CALL,)))
 
 
 def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
@@ -146,20 +168,41 @@ def render(template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[A
     Raises BadRow where it refuses the turns. A template that adds up texts gets the arguments of calls as text.
     """
     try:
-        text = _rendered(template, turns_of(messages, template), tools, open_end)
+        text = _rendered(template, _turns(messages, template, template.adds_arguments), tools, open_end)
     except TypeError as error:
-        if template.known.get("text_arguments") or not any(message.calls for message in messages):
-            raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
-        template.known["text_arguments"] = True
-        return render(template, messages, tools, open_end, marks)
+        text = _with_text_arguments(template, messages, tools, open_end, error)
     if marks or not template.marked:
         return text
     return text.replace(MARK_BEGIN, "").replace(MARK_END, "")
 
 
-def turns_of(messages: tuple[Message, ...], template: ChatTemplate) -> list[Json]:
+def _with_text_arguments(
+    template: ChatTemplate, messages: tuple[Message, ...], tools: tuple[Any, ...], open_end: bool, error: TypeError
+) -> str:
+    """Render turns that the template refused with `error` with the arguments of calls as text. Raises BadRow where it refuses those, too.
+
+    Nothing is remembered: what is wrong with one row says nothing of how the next one is written.
+    """
+    if any(message.calls for message in messages) and not template.adds_arguments:
+        with contextlib.suppress(TypeError, BadRow):
+            return _rendered(template, _turns(messages, template, True), tools, open_end)
+    raise BadRow("template_refuses", f"the chat template refuses these turns: {_short(error)}") from error
+
+
+def turns_of(messages: tuple[Message, ...], template: ChatTemplate, tools: tuple[Any, ...] = ()) -> list[Json]:
     """Return the turns as they are handed to a template."""
-    as_text = bool(template.known.get("text_arguments"))
+    as_text = template.adds_arguments
+    if not as_text and template.compiled and any(message.calls for message in messages):
+        try:
+            _rendered(template, _turns(messages, template, False), tools, False)
+        except TypeError:
+            as_text = True
+        except BadRow:
+            pass
+    return _turns(messages, template, as_text)
+
+
+def _turns(messages: tuple[Message, ...], template: ChatTemplate, as_text: bool) -> list[Json]:
     return [_turn(message, template, as_text) for message in messages]
 
 

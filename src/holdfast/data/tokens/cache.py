@@ -65,6 +65,7 @@ def cache_key(codec: Codec, rules: Rules) -> str:
     """Hash all that rows are tokenised with: tokenizer and its package, chat template and special tokens, rules and data checks."""
     template = codec.template
     settings = [tokenizers.__version__, version("ftfy"), template.source, template.bos, template.eos, codec.bos, codec.specials]
+    settings.append(sorted(template.names))  # the texts of further special tokens, which a template may write
     settings.append(str(codec.tokenizer.pre_tokenizer))  # not the file's, where transformers has rules of its own
     if rules.languages:
         settings.append(version("py3langid"))

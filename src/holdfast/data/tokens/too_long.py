@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from holdfast.base.units import counted
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import write
@@ -87,8 +88,11 @@ def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
     """Split a row into parts; return them and the tokens of the whole row."""
     whole = sum(len(tokens.ids) for _, tokens in _whole(example, codec))
     found: list[Tokens] = []
-    lost, refused, missed = 0, None, 0
+    lost, refused, missed, skipped = 0, None, 0, 0
     for part in _by_turns(example, codec, rules):
+        if part.messages and not any(message.role == "assistant" and message.learn for message in part.messages):
+            skipped += 1  # its answers are marked as not to be learned
+            continue
         for pieces, tokens in _whole(part, codec):
             try:
                 fitting = _by_sentences(tokens, codec, pieces, rules)
@@ -101,8 +105,8 @@ def _split(example: Example, codec: Codec, rules: Rules) -> tuple[Parts, int]:
     if refused and not found:
         raise refused
     changes: list[tuple[str, str]] = []
-    if len(found) > 1:
-        changes.append(("row_split", f"{whole:,} tokens are trained on as {len(found)} rows; the row stays whole"))
+    if len(found) > 1 or skipped:
+        changes.append(("row_split", f"{whole:,} tokens are trained on as {counted(len(found), 'row')}; the row stays whole"))
     torn = sum(tokens.torn for tokens in found)
     return Parts(tuple(found), (*changes, *_cut(lost, whole)), missed + sum(tokens.lost for tokens in found), torn, whole), whole
 
@@ -124,12 +128,17 @@ def _by_turns(example: Example, codec: Codec, rules: Rules) -> Iterator[Example]
     head = messages[:1] if messages and messages[0].role == "system" else ()
     stretch: tuple[Message, ...] = ()
     for exchange in _exchanges(messages[len(head) :]):
-        longer = dataclasses.replace(example, messages=(*head, *stretch, *exchange))
+        longer = dataclasses.replace(example, messages=tuple(map(_taught, (*head, *stretch, *exchange))))
         if stretch and any(len(tokens.ids) > rules.max_tokens for _, tokens in _whole(longer, codec)):
             yield dataclasses.replace(example, messages=(*head, *stretch))
             stretch = ()
         stretch += exchange
     yield dataclasses.replace(example, messages=(*head, *stretch)) if messages else example
+
+
+def _taught(message: Message) -> Message:
+    """Return the turn as if it were learned: as long, whatever its row says of it."""
+    return message._replace(learn=True)
 
 
 def _exchanges(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:

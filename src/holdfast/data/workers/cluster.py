@@ -37,7 +37,7 @@ from holdfast.data.tokens.shard import Block, blocks
 from holdfast.data.workers.interrupts import Interrupts
 from holdfast.data.workers.workers import Make
 
-_CODEC_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "chat_template.jinja")
+_CODEC_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "chat_template.jinja", "config.json")
 _TRIES_AGAIN = 3  # of a block whose worker was killed; Ray counts those that ran out of memory apart
 _READERS = 4  # files that are read at the same time
 _BLOCKS_READ_AHEAD = 8  # of each file

@@ -63,7 +63,7 @@ def difference(written: RenderedRow, example: Example, template: ChatTemplate, s
     An answer with a thought behind a prompt that opens one, or one that stands in the whole text behind other turns, is right if its prompt
     is transformers' own.
     """
-    turns = turns_of(example.messages, template)
+    turns = turns_of(example.messages, template, example.tools)
     answers = [at for at, turn in enumerate(turns) if turn["role"] == "assistant"]
 
     def theirs(until: int, open_end: bool) -> str:
