@@ -45,6 +45,7 @@ pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 TRAIN = {"steps": 6, "effective_batch": 12, "reduction_parts": 4, "micro_batch_tokens": 80}
 RX7900 = {"vendor": "amd", "arch": "gfx1100", "memory_bytes": 20 << 30, "name": "RX 7900 XT"}
+RX7600 = {"vendor": "amd", "arch": "gfx1102", "memory_bytes": 16 << 30, "name": "RX 7600 XT"}
 IGPU = {"vendor": "amd", "arch": "gfx1036", "memory_bytes": 1 << 30, "name": "iGPU", "integrated": True}
 
 
@@ -370,6 +371,9 @@ def test_what_cannot_be_is_refused_with_a_sentence(config_of: Callable[..., Path
         ({"ranks": 4, "reduction_parts": "off"}, [RX7900] * 4, [0, 2, 3], (0, 2, 3)),
         ({"ranks": 4, "ranks_min": 4}, [RX7900] * 4, [0, 2, 3], (0, 1, 2, 3)),
         ({"ranks": 2}, [RX7900] * 2, [1], (1,)),
+        ({"ranks": "auto"}, [RX7900, RX7600, RX7900], None, (0, 2)),
+        ({"ranks": 2, "reduction_parts": "off"}, [RX7900, RX7600, RX7900], [2], (2,)),
+        ({"ranks": 4}, [RX7900, RX7600, RX7900], None, "train.ranks is 4, and this machine has 2 GPUs of one kind"),
         ({"ranks": 4}, [RX7900, RX7900], None, "train.ranks is 4, and this machine has 2 GPUs of one kind"),
     ],
 )

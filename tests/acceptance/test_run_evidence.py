@@ -19,7 +19,7 @@ from conftest import holdfast, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.processes.attempt import Attempt
-from holdfast.report.seen_progress import begin_of, believed, each_step_told, useful_seconds
+from holdfast.report.seen_progress import begin_of, believed, computed_twice, each_step_told, useful_seconds
 from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.report.words import short
 from holdfast.run.command import Command
@@ -733,3 +733,22 @@ def test_a_command_into_which_no_callback_can_be_put_is_told_so(name: str, more:
     assert summary["told"].count(says) == 1 and "going on from" not in summary["told"]
     assert summary["steps_computed_twice"] == 1 and summary["nothing_saved"] is None
     assert "attempt 2: started again; out/step-2 is there, and the command takes no option to go on from it\n" in summary["told"]
+
+
+def test_steps_that_the_attempt_after_the_next_computes_again_are_no_useful_time() -> None:
+    """The newest checkpoint is damaged: the second attempt ends while it loads it, the third goes on from the one before."""
+
+    def seen(attempt: int, first: int, last: int, at: float) -> list[Json]:
+        return [
+            {"time": at + step, "attempt": attempt, "step": step, "total": 20, "source": "callback", "first": first}
+            for step in range(first, last + 1)
+        ]
+
+    first, third = seen(1, 1, 10, 0.0), seen(3, 6, 20, 100.0)
+    launches: dict[int, Json] = {
+        1: {"started": 0.0},
+        2: {"started": 50.0, "resumed_from": "out/checkpoint-10", "resumed_step": 10},
+        3: {"started": 100.0, "resumed_from": "out/checkpoint-5", "resumed_step": 5},
+    }
+    assert computed_twice([*first, *third], launches) == 5
+    assert useful_seconds([*first, *third], launches) == 4.0 + 14.0, "from step 1 to 5, and from 6 to 20"

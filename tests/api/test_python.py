@@ -99,10 +99,13 @@ def test_a_wrong_config_is_one_error_of_one_frame(changes: dict[str, Any], told:
 def test_settings_are_sections_or_keys(tmp_path: Path) -> None:
     from holdfast.api.command import as_settings
 
+    weights = {"a.jsonl": 3.0, "at/b c.jsonl": 1.0}
     given = {"train": {"lr": 1e-5, "steps": None}, "data.files": ["a b.jsonl", Path("c")], "model": "tiny", "evaluate": {"keep_best": True}}
+    given["data"] = {"weights": weights, "seed": 3}
     found = dict(setting.split("=", 1) for setting in as_settings(given))
     assert {key: yaml.safe_load(value) for key, value in found.items()} == {
         "train.lr": 1e-5, "train.steps": None, "data.files": ["a b.jsonl", "c"], "model": "tiny", "evaluate.keep_best": True,
+        "data.weights": weights, "data.seed": 3,
     }  # fmt: skip
 
 

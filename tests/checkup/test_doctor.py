@@ -19,18 +19,22 @@ from rich.console import Console
 
 from conftest import holdfast, make_rows, settings_with, write_rows
 from holdfast.base.files import Json
-from holdfast.base_model.folder import EMBEDDED, read_model
+from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.base_model.types import causal_types
+from holdfast.book.kinds.check import Case
 from holdfast.book.knowledge import has_fused_attention
 from holdfast.checkup.checkup import DoctorView
 from holdfast.checkup.contrast import contrast
 from holdfast.checkup.environment import as_file, confirmed, profile
 from holdfast.checkup.examine import examine, verdict
 from holdfast.cli.commands.doctor import judge
+from holdfast.config.config import Config
 from holdfast.config.load import load_config
-from holdfast.machine.machine_file import training_devices
+from holdfast.machine.machine_file import read, training_devices
 from holdfast.planning.plan import make_plan, quick_plan
 from holdfast.planning.planning import planner
+from holdfast.planning.precision import choose_precision
+from holdfast.planning.ranks import devices_for
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Params
 from holdfast.run.timeline import Entry, add_entry
@@ -247,6 +251,70 @@ def test_bitsandbytes_without_kernels_is_told_with_a_version_that_has_them(torch
     assert way_out in finding.fix, finding
 
 
+def of_run(facts: Json, check: str, **train: Any) -> Finding:
+    """What a check tells of a run on the machine."""
+    config = Config.model_validate({"model": "m", "data": {"files": ["f"]}, "train": train})
+    (found,) = (finding for finding in examine(facts, config) if finding.id == check)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arch", "train", "fix"),
+    [
+        ("sm_75", {}, "train.precision=auto takes fp16"),
+        ("sm_70", {"precision": "bf16"}, "train.precision=auto, which takes fp16"),
+        ("gfx1030", {}, "train.precision=auto takes fp16"),
+        ("sm_75", {"fsdp": True, "ranks": 2}, "train.precision=auto takes fp32"),
+        ("sm_61", {}, "train.precision=auto takes fp32"),
+        ("sm_61", {"precision": "bf16"}, "train.precision=fp32"),
+    ],
+)
+def test_what_a_card_without_bf16_is_trained_in_is_what_the_plan_takes(arch: str, train: dict[str, Any], fix: str) -> None:
+    facts = {"gpus": [{"arch": arch, "memory_bytes": 16 << 30}]}
+    assert fix in of_run(facts, "bf16-hardware", **train).fix
+    if train.get("precision", "auto") == "auto":
+        config = Config.model_validate({"model": "m", "data": {"files": ["f"]}, "train": train})
+        model = ModelFacts(Path("-"), {}, {"layers.0.q_proj.weight": (4096, 4096)}, 0, "BF16")
+        assert choose_precision(config, model, facts)[0] in fix
+
+
+@pytest.mark.parametrize(
+    ("train", "cards", "told_of"),
+    [
+        ({}, "AA", "one of 2; a run uses one GPU, the others stay idle"),
+        ({"ranks": "auto"}, "AA", "2 of 2 (train.ranks: auto)"),
+        ({"ranks": "auto"}, "ABA", "2 of 3 (train.ranks: auto); the others stay idle"),
+        ({"ranks": "auto"}, "AAA", "2 of 3 (train.ranks: auto); the others stay idle"),
+        ({"ranks": "auto", "reduction_parts": "off"}, "AAA", "3 of 3 (train.ranks: auto)"),
+        ({"ranks": 2}, "AAAA", "2 of 4 (train.ranks: 2); the others stay idle"),
+    ],
+)
+def test_the_cards_that_a_run_uses_are_those_it_is_started_on(train: dict[str, Any], cards: str, told_of: str) -> None:
+    kinds = {"A": {"arch": "sm_86", "memory_bytes": 24 << 30}, "B": {"arch": "sm_86", "memory_bytes": 12 << 30}}
+    gpus = [kinds[kind] for kind in cards]
+    facts = {"gpus": gpus, "torch": {"version": "2.9.1+cu128", "devices": gpus}}
+    assert of_run(facts, "device", **train).message.endswith(f", {told_of}")
+    used = len(devices_for(Config.model_validate({"model": "m", "data": {"files": ["f"]}, "train": train}).train, facts))
+    assert told_of.startswith(f"{used} of" if train else "one of")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seen"),
+    [
+        ("0,1", 2),
+        ("1", 1),
+        ("0,-1,1", 1),  # CUDA: only the devices before the invalid index are visible
+        ("0,7,1", 1),
+        ("-1", 0),
+        ("", 0),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 2),  # whose this is nobody knows here
+    ],
+)
+def test_the_cards_that_a_variable_leaves_are_those_before_a_wrong_number(chosen: str, seen: int) -> None:
+    case = Case(read({"torch": {"version": "2.9.1+cu128"}, "gpus": [{"arch": "sm_90"}] * 2, "env": {"CUDA_VISIBLE_DEVICES": chosen}}))
+    assert len(case.visible) == seen
+
+
 def test_a_node_of_its_own_override_counts_as_one() -> None:
     """What the doctor advises where GPUs of several kinds are in one machine must not be told as missing code afterwards."""
     facts = machine("2.9.1+rocm6.4", "gfx1031", env={"HSA_OVERRIDE_GFX_VERSION_1": "10.3.0"})
@@ -356,6 +424,24 @@ def test_no_remedy_is_cut_at_any_width_of_a_terminal(width: int) -> None:
     voice.findings([Finding("one", "warn", "a fact", fix, source), Finding("two", "block", "another", f"{fix} [train]", source)])
     told = voice.console.file.getvalue()  # type: ignore[attr-defined]
     assert told.count(f"       -> {fix}") == 2 and told.count(f"       {source}") == 2 and "[train]" in told
+
+
+@pytest.mark.parametrize(
+    ("env", "told_of"),
+    [
+        ({}, "set by `holdfast train` itself"),
+        ({"TORCHDYNAMO_DISABLE": "1"}, "set already"),
+        ({"TORCHDYNAMO_DISABLE": "0"}, "yours is '0' and stays: unset TORCHDYNAMO_DISABLE"),
+    ],
+)
+def test_a_variable_of_the_users_own_is_not_told_as_set_by_a_run(env: dict[str, str], told_of: str) -> None:
+    facts = machine("2.9.1+rocm6.3", "gfx906", env=env)
+    advised = [advice for advice in profile(facts) if advice.name == "TORCHDYNAMO_DISABLE"]
+    voice = DoctorView(to_stderr=False)
+    voice.console = Console(file=io.StringIO(), width=300, color_system=None)
+    voice.environment(advised, facts.get("env", {}))
+    assert told_of in voice.console.file.getvalue()  # type: ignore[attr-defined]
+    assert bool(confirmed(facts)) == ("holdfast train" in told_of)
 
 
 def test_a_trainer_gets_the_confirmed_part_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

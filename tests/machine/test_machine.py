@@ -90,6 +90,13 @@ def test_no_devices_is_an_answer_for_now_alone_where_the_build_could_have_some(
     monkeypatch.setattr(torchbuild, "device_nodes", lambda _folder: one)
     read_machine()
     assert len(asked) == 5, "another card, another question"
+    parts = tmp_path / "capabilities"
+    write(parts, {"gpu0/mig/gi1/access": "", "gpu0/mig/gi1/ci0/access": "", "gpu0/mig/gi2/ci0/access": "", "mig/config": ""})
+    found = torchbuild.mig_slices(parts)
+    assert found == ["gpu0/mig/gi1/ci0", "gpu0/mig/gi2/ci0"] and torchbuild.mig_slices(tmp_path / "none") == []
+    monkeypatch.setattr(torchbuild, "mig_slices", lambda: found)
+    read_machine()
+    assert len(asked) == 6, "a card that was divided since (MIG) has less memory, and the same node"
 
 
 def test_the_real_torch_answers_from_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

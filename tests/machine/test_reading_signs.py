@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.base.files import read_sound_lines
+from conftest import wait_until
+from holdfast.base.files import Json, read_sound_lines
 from holdfast.machine.place import Place
+from holdfast.machine.readings import keep, now
+from holdfast.machine.readings.card import card_of
 from holdfast.machine.readings.keep import Keeper, kept, newest, with_owners
-from holdfast.machine.readings.now import read_now
+from holdfast.machine.readings.now import MachineReader, Sampler, read_now
 from holdfast.machine.readings.nvidia import nvidia_card
 from holdfast.machine.readings.signs import signs
 from holdfast.machine.readings.words import figures, seen_signs, summed, told
+from holdfast.watch.metrics import metrics
 
 GIB = 2**30
 HEAT, POWER, BRAKE = 1 << 36, 1 << 0, 1 << 22  # bits of indep_throttle_status: hot spot, package power, a current of the card
@@ -160,6 +165,93 @@ def test_processes_of_another_container_are_no_strangers(tmp_path: Path) -> None
     place = amd(tmp_path, *AMD["Instinct MI210, shared"][0], shared=True)
     (tmp_path / f"proc/{THEIRS}/stat").unlink()
     assert with_owners(read_now(place, None, None), place, {400})["gpus"][0]["others"] is None
+
+
+def _reading(step: int, *cards: tuple[float, bool | None]) -> Json:
+    """A reading of cards that are so busy, and told or not told to be the run's."""
+    named = [card_of(f"card {at}", busy=busy) | {"others": None, "ours": ours} for at, (busy, ours) in enumerate(cards)]
+    return {"step": step, "gpus": named}
+
+
+@pytest.mark.parametrize(
+    ("cards", "starved"),
+    [
+        ([(0.98, True), (0.0, None)], []),  # a second card, idle: the run does not use it
+        ([(0.97, True), (0.03, False)], []),  # one with somebody else's desktop
+        ([(0.2, True), (0.0, None)], [0]),
+        ([(0.2, True), (0.3, True)], [0, 1]),
+        ([(0.0, None), (0.95, None)], []),  # in a container nobody is seen: the busiest is the run's
+        ([(0.0, None), (0.3, None)], [1]),
+        ([(0.3, None)], [0]),
+        ([(0.03, False)], []),  # a run on the CPU of a machine that has a card
+    ],
+)
+def test_a_card_that_the_run_does_not_use_is_not_starved(cards: list[tuple[float, bool | None]], starved: list[int]) -> None:
+    told = signs([_reading(step, *cards) for step in range(10)])
+    assert [(one["sign"], one["gpu"]) for one in told] == [("starved", number) for number in starved]
+
+
+@pytest.mark.parametrize(("on_cpu", "signs_told"), [(False, ["starved"]), (True, [])])
+def test_a_card_is_the_runs_where_a_process_of_it_holds_memory_there(on_cpu: bool, signs_told: list[str], tmp_path: Path) -> None:
+    place = amd(tmp_path, *AMD["Radeon PRO W7900, starved"][0], bits=0)
+    if on_cpu:  # the driver for computing knows no holder
+        (tmp_path / f"sys/class/kfd/kfd/proc/{OURS}/vram_4711").unlink()
+    readings = [with_owners(read_now(place, None, None), place, {400}, on_cpu) | {"step": step} for step in range(10)]
+    assert readings[0]["gpus"][0]["ours"] is (not on_cpu)
+    assert [one["sign"] for one in signs(readings)] == signs_told
+
+
+def test_a_stranger_on_a_card_that_the_run_does_not_use_shares_nothing(tmp_path: Path) -> None:
+    place = amd(tmp_path, *AMD["Instinct MI210, shared"][0], shared=True)
+    (tmp_path / f"sys/class/kfd/kfd/proc/{OURS}/vram_4711").unlink()
+    readings = [with_owners(read_now(place, None, None), place, {400}) | {"step": step} for step in range(10)]
+    assert readings[0]["gpus"][0]["ours"] is False and list(readings[0]["gpus"][0]["others"]) == [str(THEIRS)]
+    assert signs(readings) == []
+
+
+@pytest.mark.parametrize(
+    ("card", "gone"),
+    [
+        ({"watts": 318.0, "watts_cap": 320.0, "watts_usual": 450.0}, {"watts_cap": None}),
+        ({"fan": 1.0, "celsius": 70.0}, {"fan": None}),
+        ({"fan": 0.0, "celsius": 90.0}, {"celsius": None}),
+        ({"celsius": 91.0, "celsius_limit": 90.0}, {"celsius": None, "celsius_limit": None}),
+    ],
+)
+def test_a_driver_that_once_told_nothing_takes_no_sign_away(card: Json, gone: Json) -> None:
+    seen = card_of("card", **card) | {"others": None}
+    whole = [{"step": step, "time": step, "gpus": [seen]} for step in range(10)]
+    told = signs(whole)
+    assert told and signs([*whole[:9], whole[9] | {"gpus": [seen | gone]}]) == told, "the last reading lacks what is told of it"
+
+
+def test_the_sampler_knows_a_run_on_the_cpu_by_its_orders(tmp_path: Path) -> None:
+    (tmp_path / "attempts/002").mkdir(parents=True)
+    (tmp_path / "attempts/002/launch.json").write_text('{"settings": {"device": "cpu"}}')
+    newest_one = keep._newest_attempt(tmp_path)
+    assert newest_one == tmp_path / "attempts/002" and keep._on_cpu(tmp_path, newest_one)
+    (tmp_path / "command.json").write_text("{}")
+    assert not keep._on_cpu(tmp_path, newest_one), "what a command of others trains on is not known"
+    assert not keep._on_cpu(tmp_path / "none", None)
+
+
+def test_of_a_driver_that_hangs_no_old_reading_is_told_as_new(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Prometheus took a card's last temperature for its present one for as long as the page was up."""
+    hang, answers = threading.Event(), iter([{"gpus": []}])
+
+    def read(_reader: MachineReader) -> Json:
+        found = next(answers, None)
+        return found if found is not None else {"gone": hang.wait(60)}
+
+    monkeypatch.setattr(MachineReader, "read", read)
+    monkeypatch.setattr(now, "EVERY_S", 0.01)
+    sampler = Sampler(Place(tmp_path))
+    sampler.start()
+    wait_until(lambda: sampler.latest == {"gpus": []})
+    monkeypatch.setattr(now, "STALE_S", 0.0)
+    assert sampler.latest == {} and not metrics({}, sampler.latest).count("holdfast_machine")
+    sampler.end()
+    hang.set()
 
 
 def test_what_is_kept_stays_small_and_covers_the_whole_run(tmp_path: Path) -> None:

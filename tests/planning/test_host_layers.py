@@ -13,10 +13,12 @@ import torch
 import transformers
 
 from holdfast.base.errors import Stop
+from holdfast.base.files import Json
 from holdfast.book.checks import memory_plan
 from holdfast.book.kinds.check import Case
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
+from holdfast.machine.machine_file import read
 from holdfast.planning.memory.demand import Demand, away_bytes, kept_away
 from holdfast.planning.memory.fit import LAYERS_AWAY, Choice, Room, Shape, Sweep, alternatives
 from holdfast.planning.plan import PROCESS_BYTES, make_plan
@@ -125,6 +127,38 @@ def test_the_closed_form_counts_two_layers_and_what_main_memory_holds() -> None:
 def test_a_run_that_does_not_fit_is_told_what_takes_weights_off_the_card(weights: int, gpus: list[int], helps: str) -> None:
     plan = make_plan(Config.model_validate({"model": "m", "data": {"files": "f"}}), MODEL, {}, {"max": 1, "mean": 1, "rows": 1, "step": 1})
     full = {"fits": False, "peak_bytes": 9 << 30, "capacity_bytes": 8 << 30, "bytes": Bytes(weights=weights << 30)}
-    case = Case(SimpleNamespace(gpus=gpus), plan=plan.model_copy(update=full))  # type: ignore[arg-type]
+    case = Case(SimpleNamespace(gpus=gpus, torch=None), plan=plan.model_copy(update=full))  # type: ignore[arg-type]
     (found,) = memory_plan.look(case)
     assert helps in (found.fix or "") and ("offload" in (found.fix or "")) == (weights == 7 and bool(gpus))
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "changes", "helps", "not_told"),
+    [
+        (
+            "2.9.1+cpu",
+            {"bytes": Bytes(weights=7 << 30)},
+            {},
+            "train.frozen=nf4",
+            "offload",
+        ),  # the card is idle: its layers are there already
+        ("2.9.1+cu128", {"bytes": Bytes(weights=7 << 30)}, {}, "train.offload=layers", "precision"),
+        ("2.9.1+cu128", {"bytes": Bytes(weights=7 << 30)}, {"train": {"frozen": "nf4"}}, "lower train.max_tokens", "nf4"),
+        ("2.9.1+cu128", {"bytes": Bytes(weights=1 << 30), "precision": "bf16"}, {}, "lower train.max_tokens", "precision"),
+        ("2.9.1+cu128", {"bytes": Bytes(weights=1 << 30), "precision": "fp32"}, {}, "train.precision=bf16", "nf4"),
+        (
+            "2.9.1+cu128",
+            {"bytes": Bytes(adapter=2 << 30, gradients=2 << 30, optimizer=4 << 30)},
+            {"adapter": {"type": "full"}},
+            "takes 8.0 GiB",
+            "max_tokens",
+        ),
+    ],
+)
+def test_nothing_is_advised_that_the_run_does_already(version: str, change: Json, changes: Json, helps: str, not_told: str) -> None:
+    config = Config.model_validate({"model": "m", "data": {"files": "f"}} | changes)
+    plan = make_plan(Config.model_validate({"model": "m", "data": {"files": "f"}}), MODEL, {}, {"max": 1, "mean": 1, "rows": 1, "step": 1})
+    full = {"fits": False, "peak_bytes": 9 << 30, "capacity_bytes": 8 << 30} | change
+    machine = read({"torch": {"version": version}, "gpus": [{"vendor": "nvidia", "arch": "sm_80", "memory_bytes": 8 << 30}]})
+    (found,) = memory_plan.look(Case(machine, config, plan.model_copy(update=full)))
+    assert helps in found.fix and not_told not in found.fix

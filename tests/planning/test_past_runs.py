@@ -17,13 +17,13 @@ from holdfast.base.files import Json, read_lines
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.planning import past_runs, tracing
-from holdfast.planning.duration import Ahead, PastRun, duration, remaining
-from holdfast.planning.past_runs import correct_from_history, remember, with_duration
+from holdfast.planning.duration import Ahead, PastRun, duration, idle_parameters, remaining
+from holdfast.planning.past_runs import correct_from_history, remember, with_duration, work_in
 from holdfast.planning.planning import PlanResult
-from holdfast.planning.workload import checked_tokens, workload
+from holdfast.planning.workload import Workload, checked_tokens, workload
 from holdfast.report.words import between, costs
 from holdfast.run.folder import RunFolder
-from holdfast.run.plan import Plan, RunPlan, Seconds, write_plan
+from holdfast.run.plan import Params, Plan, RunPlan, Seconds, write_plan
 from holdfast.supervision.preparation import run_plan
 from holdfast.terminal.run_view import Terminal
 
@@ -31,8 +31,11 @@ HOUR = 3600.0
 AHEAD = Ahead(tokens=360_000, checked=0, work=1e9, precision="fp32")  # at 100 tokens a second, an hour
 
 
-def _past(alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: float = 0.0, precision: str = "fp32") -> PastRun:
-    return PastRun(alike, precision, work, (rate, 0.8 * rate, 1.1 * rate), begin=10, end=20, beside=0.0, wall=HOUR, lost=lost)
+def _past(
+    alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: float = 0.0, precision: str = "fp32", cards: int | None = 1
+) -> PastRun:
+    rates = (rate, 0.8 * rate, 1.1 * rate)
+    return PastRun(alike, precision, work, rates, begin=10, end=20, beside=0.0, wall=HOUR, lost=lost, cards=cards)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,93 @@ def test_wall_time_rests_on_what_was_measured(runs: list[PastRun], probed: float
     seconds, basis = duration(AHEAD, runs, probed)
     assert says in basis
     assert (seconds and (seconds.low, seconds.likely, seconds.high)) == (expected and pytest.approx(expected, abs=0.1))
+
+
+@pytest.mark.parametrize(
+    ("runs", "probed", "cards", "times", "says"),
+    [
+        ([], 3e11, 4, 4.0, "a tenth of it on each of 4 cards"),
+        ([_past(alike=False, cards=1)], None, 4, 4.0, "4 cards taken for 4 times that run's"),
+        ([_past(alike=False, cards=8)], None, 4, 0.5, "4 cards taken for 0.5 times that run's"),
+        ([_past(alike=False, rate=1e6, work=2e9, cards=1), _past(alike=False, cards=4)], None, 4, 1.0, "twice this one's"),
+        ([_past(alike=False, cards=None)], None, 4, 1.0, "twice this one's"),  # kept by an earlier version
+        ([_past(cards=4)], None, 4, 1.0, "as a run of this shape took here"),
+    ],
+)
+def test_cards_that_compute_together_are_counted(runs: list[PastRun], probed: float | None, cards: int, times: float, says: str) -> None:
+    one, _ = duration(AHEAD, [dataclasses.replace(run, cards=None) for run in runs[-1:]], probed)
+    several, basis = duration(dataclasses.replace(AHEAD, cards=cards), runs, probed)
+    assert one and several and says in basis
+    assert (one.likely - 30) / (several.likely - 30) == pytest.approx(times, rel=0.01), "30 s of loading are nobody's steps"
+
+
+def test_the_ranks_of_a_config_share_the_work_where_each_has_a_card(cache: Path) -> None:
+    gpus = [{"vendor": "nvidia", "arch": "sm_90", "memory_bytes": 80 << 30}] * 4
+    machine: Json = {
+        "gpus": gpus,
+        "torch": {"version": "2.13.0+cu128", "devices": gpus},
+        "probes": {"speed": {"flops_per_second": {"float32": 3e11}}},
+    }
+    took = {}
+    for name, ranks, there in (("one", 1, machine), ("all", "auto", machine), ("cores", 4, machine | {"gpus": [], "torch": None})):
+        config = Config.model_validate({"model": "m", "data": {"files": "f"}, "train": {"ranks": ranks}})
+        seconds = with_duration(config, there, PLAN, tokens=1e12, checked=0).seconds
+        assert seconds
+        took[name] = seconds.likely - 30
+    assert took["one"] == pytest.approx(4 * took["all"], rel=1e-3)
+    assert took["one"] == pytest.approx(took["cores"], rel=1e-3), "ranks on a CPU share its cores"
+
+
+QWEN3_30B = {"num_experts": 128, "num_experts_per_tok": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "idle"),
+    [
+        (QWEN3_30B, 27_000_000_000),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2}, 21_600_000_000),
+        ({"n_routed_experts": 256, "num_experts_per_tok": 8}, 27_900_000_000),
+        ({"num_experts": 128}, 0),
+        ({"num_experts": 1, "num_experts_per_tok": 1}, 0),
+        ({"num_experts": "many", "num_experts_per_tok": 2}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_token_goes_through_the_experts_it_is_sent_to(text: Json, idle: int) -> None:
+    assert idle_parameters(text, {"experts": 28_800_000_000, "attention": 1_000_000_000}) == idle
+    assert idle_parameters(text, {"attention": 1_000_000_000}) == 0, "of a dense model"
+
+
+def test_a_run_on_experts_is_expected_to_take_what_its_tokens_go_through(cache: Path) -> None:
+    params = Params(total=30_500_000_000, trainable=0)
+    plan = PLAN.model_copy(update={"params": params, "weights_by_part": {"experts": 28_800_000_000}})
+    machine = MACHINE | {"probes": {"speed": {"flops_per_second": {"float32": 1e14}}}}
+    took = [with_duration(CONFIG, machine, plan, 1e9, 0, text).seconds for text in (QWEN3_30B, {})]
+    assert took[0] and took[1] and (took[1].likely - 30) / (took[0].likely - 30) == pytest.approx(30.5 / 3.5, rel=1e-3)
+    dense = Params(total=3_500_000_000, trainable=0)
+    of_dense = with_duration(CONFIG, machine, PLAN.model_copy(update={"params": dense}), 1e9, 0).seconds
+    assert of_dense == took[0], "as a dense model of what is active"
+
+
+def test_what_a_run_is_kept_with_counts_the_experts_that_a_token_is_sent_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    params, parts = Params(total=30_500_000_000, trainable=0), {"experts": 28_800_000_000}
+    plan = PLAN.model_copy(update={"params": params, "weights_by_part": parts})
+    monkeypatch.setattr(past_runs, "read_model", lambda name: ModelFacts(Path(name), {"text_config": QWEN3_30B}, {}, 0))
+    assert work_in(CONFIG, plan) == 4 * 3.5e9 and work_in(CONFIG, PLAN) == 4 * 100 + 2 * 10
+
+    def gone(name: str) -> ModelFacts:
+        raise Stop(BLOCKED, f"{name} is not here", "")
+
+    monkeypatch.setattr(past_runs, "read_model", gone)
+    assert work_in(CONFIG, plan) == 4 * 30.5e9
+
+
+def test_a_run_that_was_kept_with_idle_experts_is_held_against_the_same(cache: Path) -> None:
+    """Rows of an earlier version count all experts, and so does what they are held against."""
+    ahead = dataclasses.replace(AHEAD, work=1e9, idle=9e9)
+    for work, cards in ((10e9, None), (1e9, 1)):
+        seconds, _ = duration(ahead, [_past(alike=False, work=work, cards=cards)], None)
+        assert seconds and seconds.likely == pytest.approx(30 + HOUR)
 
 
 def test_failures_are_expected_as_often_as_they_came_where_enough_was_seen_to_tell() -> None:
@@ -78,7 +168,17 @@ def test_a_run_whose_first_starts_failed_took_no_longer_to_load(cache: Path, tmp
     events += [{"event": "attempt_started", "time": float(time)} for time in (801, 900, 995)]
     _ended(tmp_path / "a", 6000, events, lost=500.0)
     (row,) = read_lines(cache / past_runs._FILE)
-    assert (row["begin"], row["lost"]) == (7.0, 49.0), "no more was lost than the run took"
+    assert (row["begin"], row["lost"]) == (7.0, 49.0 - 38.0 - 7.0), "no more was lost than the run took beside loading and its steps"
+
+
+def test_a_night_until_a_run_is_started_again_is_no_time_that_failures_take(cache: Path, tmp_path: Path) -> None:
+    """Killed in the evening and started again in the morning, three times: the next plan counted on failures all of its time."""
+    for name in ("a", "b", "c"):
+        events = [{"event": "attempt_started", "time": 995.0}, {"event": "attempt_started", "time": 1020.0 + 10 * HOUR}]
+        _ended(tmp_path / name, 6000, events, lost=10 * HOUR, pause=10 * HOUR)
+    assert [row["lost"] for row in read_lines(cache / past_runs._FILE)] == [5.0] * 3, "49 s in all, 6 until the first step, 38 in steps"
+    plan = with_duration(CONFIG, MACHINE, PLAN, tokens=4000, checked=0)
+    assert "failures took 10% of the time" in plan.reasons[-1] and plan.seconds and plan.seconds.likely < 110
 
 
 @pytest.mark.parametrize(
@@ -315,6 +415,33 @@ def test_the_work_ahead_is_judged_by_the_first_rows(tmp_path: Path) -> None:
     assert not isinstance(longer, str) and longer.samples == pytest.approx(150_000, rel=0.01), "by the file's size"
     lost = workload(Config.model_validate(tree | {"data": {"files": "nowhere.jsonl"}}), read_model("tiny"), 512)
     assert isinstance(lost, str) and "its rows cannot be counted yet" in lost
+
+
+def test_the_tokens_ahead_are_those_of_the_rows_that_are_drawn_and_judged(tmp_path: Path) -> None:
+    """A file that is drawn three times as often counts three times; rows held out in a file of their own have their own length."""
+
+    def rows(name: str, words: int, count: int) -> str:
+        row = json.dumps({"prompt": "Say it", "completion": "word " * words}) + "\n"
+        (tmp_path / name).write_text(row * count)
+        return str(tmp_path / name)
+
+    short, long, judged = rows("short.jsonl", 5, 100), rows("long.jsonl", 60, 50), rows("judged.jsonl", 30, 20)
+
+    def ahead(**data: Any) -> Workload:
+        found = workload(Config.model_validate({"model": "tiny", "data": data}), read_model("tiny"), 512)
+        assert not isinstance(found, str)
+        return found
+
+    of_short, of_long = ahead(files=short).row, ahead(files=long).row
+    both: Json = {"files": [short, long]}
+    assert ahead(**both).row == pytest.approx((2 * of_short + of_long) / 3)
+    often = ahead(**both, weights={long: 4.0})
+    assert often.row == pytest.approx((2 * of_short + 4 * of_long) / 6), "half as many rows, each drawn four times as often"
+    assert often.judged_row == pytest.approx((2 * of_short + of_long) / 3), "what is held out is drawn by no weight"
+    apart = ahead(**both, held_out_files=[judged])
+    assert of_short < apart.judged_row < of_long and apart.judged_row == pytest.approx(ahead(files=judged).row)
+    config = Config.model_validate({"model": "tiny", "data": both | {"held_out_files": [judged]}})
+    assert apart.checked(config) == 2 * 20 * apart.judged_row
 
 
 def test_what_is_kept_free_is_said_as_a_person_would() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.train import Train
 from holdfast.machine.read import read_machine
+from holdfast.planning.memory.arithmetic import trained_bytes
 from holdfast.planning.memory.demand import Demand, between, with_some_again
 from holdfast.planning.memory.fit import Room, Shape, Sweep, alternatives, choose
-from holdfast.planning.plan import make_plan
+from holdfast.planning.plan import PROCESS_BYTES, make_plan
 from holdfast.planning.planning import Planner, plan_run, with_card
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.run.plan import Params
@@ -141,6 +143,10 @@ def test_a_size_that_is_left_out_is_not_made_up(bare: Path) -> None:
         ("a100-80gb", "sm_80", 80),
         ("RX 9070 XT", "gfx1201", 16),
         ("AMD Instinct MI300X", "gfx942", 192),
+        ("A10G", "sm_86", 24),  # its letter is no unit
+        ("NVIDIA A10G", "sm_86", 24),
+        ("A10G 24GB", "sm_86", 24),
+        ("A10", "sm_86", 24),
     ],
 )
 def test_a_card_is_known_by_its_name(name: str, arch: str, gib: int) -> None:
@@ -286,6 +292,33 @@ def test_another_place_can_have_the_peak_of_a_deeper_model() -> None:
     assert (between(low, high, 1).peak, between(low, high, 1).phase) == (120, "backward")
     deep = between(low, high, 9)
     assert (deep.peak, deep.phase, deep.allocator()) == (300, "forward", 7)
+
+
+@pytest.mark.parametrize(
+    ("train", "cards", "batches", "processes"),
+    [
+        ({}, 1, 1, 2),
+        ({"ranks": 1}, 4, 1, 2),
+        ({"ranks": "auto"}, 4, 8, 5),  # 8 parts of 2 rows each
+        ({"ranks": 2}, 2, 8, 3),
+        ({"ranks": 2, "reduction_parts": 4}, 2, 4, 3),
+        ({"ranks": 2, "reduction_parts": "off"}, 2, 1, 3),
+        ({"micro_batch_tokens": 256}, 1, 4, 2),
+    ],
+)
+def test_a_step_that_is_cut_has_a_micro_batch_for_each_part_and_each_rank_a_process(
+    train: dict[str, Any], cards: int, batches: int, processes: int
+) -> None:
+    gpus = [{"vendor": "nvidia", "arch": "sm_80", "memory_bytes": 80 << 30}] * cards
+    machine = {"gpus": gpus, "torch": {"version": "2.13.0+cu128", "cuda": "12.8", "hip": None, "devices": gpus}, "memory_bytes": 64 << 30}
+    given = {"max_tokens": 64, "effective_batch": 16, "precision": "fp32"} | train
+    config = Config.model_validate({"model": "m", "data": {"files": "rows"}, "train": given})
+    model = ModelFacts(Path("m"), {"num_hidden_layers": 10, "hidden_size": 64}, {"layers.0.q_proj.weight": (64, 64)}, 0)
+    child = SimpleNamespace(demand=lambda *asked: _asked(Shape(max(asked[3]), len(asked[3]), "fp32", layers=asked[5]["layers"])))
+    planned = Planner(config, machine, model, child)  # type: ignore[arg-type]
+    plan = planned.chosen().plan
+    assert plan.accumulation == batches
+    assert plan.host_bytes == processes * PROCESS_BYTES + trained_bytes(config, 1, True).snapshots
 
 
 # -- real configs, where they are at hand

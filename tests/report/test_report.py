@@ -24,6 +24,7 @@ from holdfast.report import drill_page
 from holdfast.report.check_page import check_page
 from holdfast.report.run import report_training
 from holdfast.report.run.report import render
+from holdfast.report.run.report_parts import machine_rows, notices
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.table_page import table_page
@@ -203,9 +204,43 @@ def test_a_spike_survives_thinning_and_nan_leaves_a_gap() -> None:
     heights = [float(y) for y in re.findall(r"[ML]\S+ ([\d.]+)", line_chart(range(5000), values, "loss"))]
     assert len(heights) <= 1100
     assert min(heights) < max(heights) - 50
-    gap = line_chart([1, 2, 3], [1.0, math.nan, 2.0], "loss")
+    gap = line_chart([1, 2, 3, 4, 5], [1.0, 1.0, math.nan, 2.0, 2.0], "loss")
     assert gap.count("M") == 2
     assert "no data" in line_chart([], [], "loss")
+
+
+def test_a_value_between_two_gaps_is_a_dot_in_its_place() -> None:
+    whole = line_chart([1, 2, 3], [2.0, 1.5, 1.0], "loss")
+    places = dict(zip((1, 2, 3), re.findall(r"[ML](\S+) [\d.]+", whole), strict=True))
+    for losses, seen in (([math.nan, 2.0, math.nan], [2]), ([2.0, math.nan, 1.5], [1, 3]), ([math.nan, math.nan, 1.0], [3])):
+        chart = line_chart([1, 2, 3], losses, "loss")
+        assert re.findall(r'<circle class="dot" cx="([\d.]+)" cy="[\d.]+"', chart) == [places[step] for step in seen], losses
+        assert "nan" not in chart.replace("not finite", "")
+
+
+def test_a_value_that_is_not_finite_hides_none_of_the_steps_beside_it() -> None:
+    values = [1.0] * 5000
+    values[2400] = math.nan  # the first of what is drawn as one stretch
+    values[2405] = 1.5
+    heights = [float(y) for y in re.findall(r"[ML]\S+ ([\d.]+)", line_chart(range(5000), values, "loss"))]
+    assert min(heights) < max(heights) - 50
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([23_000.0, 23_600.0, 24_100.0], ["2.3e4", "2.35e4", "2.4e4"]),  # tokens a second of a card
+        ([98_000.0, 98_900.0, 99_600.0], ["9.8e4", "9.85e4", "9.9e4", "9.95e4"]),
+        ([1000.2, 1001.1, 1001.8], ["1000.5", "1001", "1001.5"]),
+        ([0.00011, 0.00015, 0.0002], ["1.5e-4", "2e-4"]),
+    ],
+)
+def test_a_line_of_the_grid_is_labelled_with_its_own_number(values: list[float], ticks: list[str]) -> None:
+    labels = re.findall(r'text-anchor="end">([^<]+)</text>', line_chart([1, 2, 3], values, ""))
+    found = [label for label in labels if label not in ("1", "2", "3")]
+    assert set(ticks) <= set(found) and len(set(found)) == len(found), found
+    cells = re.findall('<td class="n">([^<]*)</td>', line_chart([1, 2, 3], [23_456.0, 23_499.0, 23_501.0], ""))
+    assert [float(cell) for cell in cells[1::2]] == [23_456.0, 23_499.0, 23_501.0], "what is copied from the table is what was measured"
 
 
 def test_a_histogram_draws_every_count() -> None:
@@ -290,6 +325,27 @@ def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tm
     assert token not in text and "script" not in page.tags and page.links == ["data:,"]
     assert "Ended well: 8 steps through 1 incident, 0 steps computed twice." in text and "rows 3 of its data set" in text
     assert page.tags.count("svg") == 2, "steps over time, and the loss"
+
+
+def test_of_a_machine_file_that_lacks_facts_nothing_is_made_up(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.machine_file.write_text('{"os": {"kernel": "6.8"}, "cpu": {"threads": 8}, "memory_bytes": 1073741824}')
+    told = dict(machine_rows(run))
+    assert told["system"] == "kernel 6.8" and told["processor"] == "8 threads" and told["torch"] == told["Python"] == "unknown"
+    run.machine_file.write_text('{"os": {"distro": "Debian 13"}, "torch": null}')
+    assert dict(machine_rows(run)) == {"system": "Debian 13", "GPUs": "none"} | dict.fromkeys(
+        ("processor", "memory", "Python", "torch"), "unknown"
+    )
+
+
+def test_of_many_events_the_newest_are_told_and_how_many_came_before(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for step in range(1, 61):
+        run.event("checkpoint_failed", step=step)
+    assert [one["text"] for one in notices(run)][:2] == ["in events.jsonl of the run", "step: 11"]
+    assert notices(run)[0]["title"] == "10 before these" and notices(run)[-1]["text"] == "step: 60" and len(notices(run)) == 51
+    run.events_file.write_text("".join(run.events_file.read_text().splitlines(keepends=True)[:50]))
+    assert notices(run)[0] == {"title": "A checkpoint could not be saved; training continues", "text": "step: 1"}
 
 
 def test_a_run_that_held_out_no_row_says_that_nothing_is_judged(tmp_path: Path, assets: SimpleNamespace) -> None:

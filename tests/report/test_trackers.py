@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,6 +231,30 @@ def test_wandb_takes_the_steps_that_are_trained_anew(tmp_path: Path) -> None:
     rows = [row for file in files for row in wandb_history(file) if "train/loss" in row]
     assert [(row["train/step"], row["train/loss"]) for row in rows] == [(1, 1), (2, 2), (3, 8), (4, 9), (3, 3), (4, 4), (5, 5)]
     assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7], "it takes nothing of a step that is past"
+
+
+def test_mlflow_goes_on_with_the_run_that_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that followed a run began another one there, and its curves lay in pieces."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "flow").as_uri())
+    (tmp_path / "run").mkdir()
+    three_processes(tmp_path / "run", "mlflow")
+    (metric,) = (tmp_path / "flow").glob("*/*/metrics/train/loss")
+    assert [int(line.split()[2]) for line in metric.read_text().splitlines()] == [1, 2, 3, 4, 3, 4, 5]
+
+
+def test_trackio_goes_on_with_the_run_that_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for place in ("a", "b"):  # two runs whose folders have one name are not one run
+        (tmp_path / place / "run").mkdir(parents=True)
+        three_processes(tmp_path / place / "run", "trackio")
+    (file,) = (tmp_path / "kept").rglob("*holdfast*.db")
+    with contextlib.closing(sqlite3.connect(file)) as kept:
+        rows = kept.execute("SELECT run_id, step FROM metrics ORDER BY id").fetchall()
+    first, second = dict.fromkeys(run_id for run_id, _ in rows)
+    assert [[step for run_id, step in rows if run_id == one] for one in (first, second)] == [[1, 2, 3, 4, 3, 4, 5]] * 2
 
 
 def test_a_trackers_own_variables_say_where_a_run_belongs(run: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 from conftest import holdfast, lines, wait_until
 from holdfast.config.notify import Notify
+from holdfast.machine import clock
 from holdfast.report.notify import send as sending
 from holdfast.report.notify.follow import Teller, follow
 from holdfast.report.notify.send import Word, send, word_of
@@ -193,6 +195,49 @@ def test_so_many_words_an_hour_and_one_kept_for_the_end(tmp_path: Path) -> None:
     for event in die(1010.0):
         again.see(event)
     assert told[-1].event == "recovered" and len(told) == 4
+
+
+def _teller(place: Path, told: list[str]) -> Teller:
+    def deliver(word: Word) -> list[dict[str, Any]]:
+        told.append(word.text.partition("step: ")[2][:2])
+        return []
+
+    return Teller(RunFolder(place), Notify(command="true", per_hour=99), deliver, lambda: 1000.0)
+
+
+def test_what_two_processes_journal_at_a_time_is_told_in_any_order_and_once(tmp_path: Path) -> None:
+    """A trainer took the time of its event before the supervisor did, and wrote it down after it."""
+    told: list[str] = []
+    first, late, same = (
+        {"event": "checkpoint_failed", "time": at, "step": step} for at, step in ((1001.005, 11), (1001.003, 12), (1001.005, 13))
+    )
+    one = _teller(tmp_path, told)
+    for event in (first, late, same):
+        one.see(event)
+    assert told == ["11", "12", "13"]
+    again = _teller(tmp_path, told)  # after the death of the process
+    one.begin_again()  # the journal was replaced by another of the same lines
+    for teller in (one, again):
+        for event in (first, late, same):
+            teller.see(event)
+    again.see({"event": "checkpoint_failed", "time": 1002.0, "step": 14})
+    assert told == ["11", "12", "13", "14"]
+
+
+def test_events_are_held_against_the_runs_clock_and_not_the_calendars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calendar was set an hour forward since the run began; its follower begins after that."""
+    run, heard = RunFolder(tmp_path / "run"), tmp_path / "heard.jsonl"
+    run.path.mkdir()
+    monkeypatch.setenv(clock.CLOCK, f"{clock._boot()} {time.time() - 3600 - clock._counted():.6f}")
+    asked = iter([True, False])
+
+    def alive() -> bool:
+        time.sleep(0.01)  # an event's time is rounded to a millisecond
+        run.event("checkpoint_failed", step=5)
+        return next(asked)
+
+    follow(run, Notify(command=f"cat >> {heard}"), alive)
+    assert [word["event"] for word in lines(heard)][:1] == ["needs_person"] and "step: 5" in lines(heard)[0]["text"]
 
 
 def test_a_run_whose_supervisor_was_killed_needs_a_person(tmp_path: Path) -> None:

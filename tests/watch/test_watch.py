@@ -19,8 +19,10 @@ import pytest
 
 from conftest import holdfast, start, wait_until
 from holdfast.base.identity import myself
+from holdfast.machine import clock
 from holdfast.run.folder import RunFolder
 from holdfast.watch import detail
+from holdfast.watch.board import Board
 from holdfast.watch.curve import Curves
 from holdfast.watch.link import qr_code
 from holdfast.watch.metrics import metrics
@@ -102,6 +104,23 @@ def test_held_out_losses_and_readings_are_drawn_beside_the_steps(site: SimpleNam
     (busy,) = charts["Processors busy"]["lines"]
     assert len(busy["points"]) <= 500 and busy["points"][-1] == [1999, 99.95]
     assert charts["GPU 0: temperature"]["lines"][0]["points"][-1] == [1999, 70] and "GPU 0: power" not in charts
+
+
+def test_what_is_tried_is_told_where_the_calendar_was_put_back_since_the_run_began(tmp_path: Path) -> None:
+    """Times of files are the calendar's, the attempt's start is the run's own clock's."""
+    run = RunFolder(make_run(tmp_path))
+    attempt = run.attempt(max(run.attempts()))
+    ahead = time.time() + 3600
+    told = {"started": ahead, "clock": f"{clock._boot()} {ahead - clock._counted():.6f}"}
+    (attempt / "launch.json").write_text(json.dumps(json.loads((attempt / "launch.json").read_text()) | told))
+    (run.trials / "001").mkdir(parents=True)
+    (run.trials / "001/request.json").write_text(json.dumps({"step": 8}))
+    board = Board([run.path], must_be_runs=True)
+    board.rows()
+    since = board._known[run.path.name].newest_start
+    assert since == pytest.approx(time.time(), abs=30) and detail.trials(run, since - 60)[0]["tries"] == "step 8"
+    (attempt / "launch.json").write_text(json.dumps({"started": 5.0}))
+    assert board._known[run.path.name].newest_start == 5.0, "a folder without a clock of its own"
 
 
 def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:

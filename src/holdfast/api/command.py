@@ -152,10 +152,13 @@ def _absolute(value: Any) -> Any:
 
 
 def as_settings(overrides: Mapping[str, Any], above: str = "") -> list[str]:
-    """Return `key.path=value` for each: train={"lr": 1e-4} is train.lr=0.0001, and so is {"train.lr": 1e-4}."""
+    """Return `key.path=value` for each: train={"lr": 1e-4} is train.lr=0.0001, and so is {"train.lr": 1e-4}.
+
+    A mapping whose keys have dots of their own, as weights of files have, is one value.
+    """
     settings: list[str] = []
     for name, value in overrides.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not any("." in str(key) for key in value):
             settings += as_settings(value, f"{above}{name}.")
         else:
             settings.append(f"{above}{name}={_as_yaml(value)}")

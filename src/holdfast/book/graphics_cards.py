@@ -15,7 +15,7 @@ _MAKERS = re.compile(r"\b(nvidia|amd|geforce|radeon|instinct|tesla|quadro|graphi
 
 def named_card(text: str) -> Json:
     """Return a card as a machine file has it, by "RTX 4090", "a100-80gb", "NVIDIA H100". Raises Stop(2) if unknown, or of two sizes."""
-    size = _MEMORY.search(text)
+    size = None if _plain(text) in {_plain(card["name"]) for card in _cards()} else _MEMORY.search(text)  # A10G is no A of 10 GB
     name = text[: size.start()] if size else text
     cards = [card for card in _cards() if _plain(card["name"]) == _plain(name)]
     if not cards:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -44,9 +46,12 @@ class DoctorView:
         if findings:
             self.console.print()
 
-    def environment(self, advised: list[VariableAdvice]) -> None:
+    def environment(self, advised: list[VariableAdvice], taken: Mapping[str, str]) -> None:
+        """Print what is advised. taken: the user's own variables, which nothing changes."""
         for advice in advised:
             told = "set by `holdfast train` itself" if advice.standing == "confirmed" else "not set by itself: try it"
+            if (own := taken.get(advice.name)) is not None:
+                told = "set already" if own == advice.value else f"yours is {own!r} and stays: unset {advice.name}"
             self._line("env   ", f"{advice.name}={advice.value}  ({advice.standing}, {told}): {advice.reason}", "cyan")
         if advised:
             self.console.print()

@@ -21,7 +21,8 @@ from holdfast.base.files import Json
 from holdfast.base.identity import boot_id
 
 _DEADLINE_S = 120
-_NODES = ("nvidia[0-9]*", "nvidiactl", "kfd", "dri/renderD*", "dxg")
+_NODES = ("nvidia[0-9]*", "nvidiactl", "nvidia-caps/*", "kfd", "dri/renderD*", "dxg")
+_CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
 
 def read_torch(ask: bool) -> Json:
@@ -81,7 +82,7 @@ def _blas_archs(folder: Path) -> list[str] | None:
 
 def _kept_answer(version: str) -> Path | None:
     devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_"))}
-    key = repr((5, sys.executable, version, boot_id(), sorted(devices.items()), device_nodes(Path("/dev")), _limits()))
+    key = repr((5, sys.executable, version, boot_id(), sorted(devices.items()), device_nodes(Path("/dev")), mig_slices(), _limits()))
     folder = cache_folder(os.environ)
     return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if folder else None
 
@@ -95,6 +96,11 @@ def device_nodes(folder: Path) -> list[tuple[str, int]]:
     """Name and inode of each node a GPU is reached by: another card, or the same one after its driver was loaded anew, has others."""
     nodes = sorted(node for pattern in _NODES for node in folder.glob(pattern))
     return [(str(node), node.stat().st_ino) for node in nodes if node.exists()]
+
+
+def mig_slices(folder: Path = _CAPABILITIES) -> list[str]:
+    """List the parts that NVIDIA cards are divided into (MIG), which come and go without a reboot and leave the cards' own nodes alone."""
+    return sorted(str(part.relative_to(folder)) for part in folder.glob("gpu*/mig/gi*/ci*"))
 
 
 def _ask_now() -> Json:

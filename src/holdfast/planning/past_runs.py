@@ -15,12 +15,15 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from holdfast.base.cache import cache_folder
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json, append_line, read_json, read_sound_lines
 from holdfast.base.units import gib, span
+from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
-from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, work_of
+from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, idle_parameters, work_of
 from holdfast.planning.plan import usable
+from holdfast.planning.ranks import ranks_of
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
@@ -34,6 +37,8 @@ _ON_A_CARD = ("weights", "adapter", "gradients", "optimizer", "activations", "lo
 _USUAL = (("ranks", 1), ("fsdp", False), ("attention", "sdpa"), ("packing", True), ("parts_at_once", "auto"), ("threads", None))
 
 _NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "bfloat16"}  # of the rate that stands for it: both halves multiply at one
+
+_AS_PAST = ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost", "check", "cards")
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Span = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -55,9 +60,10 @@ class _Row(BaseModel, frozen=True, extra="ignore"):
     wall: Positive
     lost: Span
     check: Span | None = None
+    cards: int | None = Field(None, gt=0)
 
     def as_past(self, shape: str) -> PastRun:
-        told = {name: getattr(self, name) for name in ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost", "check")}
+        told = {name: getattr(self, name) for name in _AS_PAST}
         return PastRun(alike=self.shape == shape, **told)
 
 
@@ -78,7 +84,8 @@ def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str],
     folder, took = cache_folder(os.environ), _took(run, config, plan, summary)
     if folder and took:
         about = {"machine": _machine(machine), "shape": _shape(config, plan), "time": round(time.time())}
-        found = {"planned": planned, "measured": measured, "precision": plan.precision, "work": work_of(plan.params)}
+        cards = orders.ranks if orders and training_devices(machine) else 1
+        found = {"planned": planned, "measured": measured, "precision": plan.precision, "work": work_in(config, plan), "cards": cards}
         with contextlib.suppress(OSError):  # no home, or a full one: the run itself has the event
             folder.mkdir(parents=True, exist_ok=True)
             append_line(folder / _FILE, about | found | took)
@@ -94,12 +101,15 @@ def _took(run: RunFolder, config: Config, plan: RunPlan, summary: Json) -> Json 
     tenths = statistics.quantiles([row["tokens"] / row["seconds"] for row in rows], n=10)
     rate = tokens / seconds
     between = _in_attempts(rows)
-    lost = min(sum(one["seconds_to_recover"] or 0 for one in summary["incidents"]), wall)  # several may be recovered from at once
+    recovering = sum(one["seconds_to_recover"] or 0 for one in summary["incidents"])
     end = next((event["seconds"] for event in run.events() if event["event"] == "final_evaluation_ended"), 0.0)
     created = next((event["seconds"] for event in run.events() if event["event"] == "run_created"), 0.0)
     starts = [event["time"] for event in run.events() if event["event"] == "attempt_started" and event["time"] <= rows[0]["time"]]
     # of the process that did the first step alone: what others lost before it is no loading
-    begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else wall - lost - between - end
+    begin = rows[0]["time"] - rows[0]["seconds"] - starts[-1] + created if starts else None
+    # several may be recovered from at once, and a night until somebody started it again is no part of the wall time
+    lost = min(recovering, max(0.0, wall - between - end - (begin or 0.0)))
+    begin = wall - lost - between - end if begin is None else begin
     evaluated = read_evaluations(run)
     on_the_way = sum(row["seconds"] for row in evaluated if row["step"] < rows[-1]["step"])
     samples = sum(len(row.get("samples") or ()) for row in rows)
@@ -146,9 +156,21 @@ def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
     return plan.model_copy(update={"reasons": (*plan.reasons, told)})
 
 
-def with_duration(config: Config, machine: Json, plan: Plan, tokens: float, checked: float) -> Plan:
-    """Return the plan with its wall time, and what that rests on. tokens, checked: as in Ahead."""
-    ahead = Ahead(tokens, checked, work_of(plan.params), plan.precision)
+def work_in(config: Config, plan: Plan) -> float:
+    """Return the operations a token takes in a run, by its plan and its model's config.json; of all experts where that cannot be read."""
+    try:
+        text = read_model(config.model).text if plan.weights_by_part.get("experts") else {}
+    except (OSError, Stop):
+        text = {}
+    return work_of(plan.params, idle_parameters(text, plan.weights_by_part))
+
+
+def with_duration(config: Config, machine: Json, plan: Plan, tokens: float, checked: float, text: Json | None = None) -> Plan:
+    """Return the plan with its wall time, and what that rests on. tokens, checked: as in Ahead; text: as in `idle_parameters`."""
+    cards = ranks_of(config.train, machine) if training_devices(machine) else 1  # ranks on a CPU share its cores
+    idle = idle_parameters(text or {}, plan.weights_by_part)
+    work = work_of(plan.params, idle)
+    ahead = Ahead(tokens, checked, work, plan.precision, cards, work_of(plan.params) - work)
     runs = [row.as_past(_shape(config, plan)) for row in _kept(machine)]
     probed = _probed(machine, plan.precision)
     if config.train.offload == "layers" and training_devices(machine):  # the bus's speed, which products tell nothing of

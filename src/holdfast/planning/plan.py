@@ -219,8 +219,9 @@ def about_layers_away(config: Config, machine: Json, away: int) -> list[str]:
         return ["train.offload: layers does nothing here: there is no card, and the layers are in main memory anyway"]
     told = f"train.offload: layers: {_gib(away)} of frozen layers in main memory, two of them on the card"
     has, told = machine.get("memory_bytes"), f"{told}; each micro-batch brings all of them twice, and what that takes is unknown"
-    if has and (needed := away + 2 * PROCESS_BYTES) > has:
-        return [told, f"this machine has {_gib(has)} of main memory, and the layers and two processes take {_gib(needed)} of it"]
+    processes = 1 + ranks_of(config.train, machine)
+    if has and (needed := away + processes * PROCESS_BYTES) > has:
+        return [told, f"this machine has {_gib(has)} of main memory, and the layers and {processes} processes take {_gib(needed)} of it"]
     return [told]
 
 

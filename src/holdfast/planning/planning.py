@@ -53,7 +53,7 @@ from holdfast.planning.plan import (
     wanted_tokens,
 )
 from holdfast.planning.precision import choose_precision
-from holdfast.planning.ranks import PARTS, branches_of, ranks_of
+from holdfast.planning.ranks import PARTS, branches_of, parts_per_step, ranks_of
 from holdfast.planning.siblings import largest_sibling
 from holdfast.planning.side_by_side import StepSize, parts_ahead
 from holdfast.planning.tracing import Tracer, tracer
@@ -95,7 +95,8 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
         size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
         plan = plan.model_copy(update={"reasons": (*plan.reasons, *([parts] if parts else []))})
-        plan = with_duration(config, machine | {"probes": probes or machine.get("probes")}, plan, ahead.tokens, ahead.checked(config))
+        here = machine | {"probes": probes or machine.get("probes")}
+        plan = with_duration(config, here, plan, ahead.tokens, ahead.checked(config), planned.model.text)
     return replace(planned, plan=plan)
 
 
@@ -316,7 +317,11 @@ class Planner:
         budget = self.config.train.micro_batch_tokens or self._budget(shape)
         batch, save = self.config.train.effective_batch, self.config.save
         away = self._away(choice)
-        host = kinds.total() if self.gpu is None else 2 * PROCESS_BYTES + own.snapshots + own.away + away
+        ranks = ranks_of(self.config.train, self.machine)
+        host = (
+            kinds.total() if self.gpu is None else (1 + ranks) * PROCESS_BYTES + own.snapshots + own.away + away
+        )  # the supervisor's is one
+        at_once = shape.rows if parts_per_step(self.config.train, ranks) > 1 else max(1, budget // self.rows.longest)
         return Plan(
             fits=None if room.capacity is None else room.fits(demand),
             peak_bytes=kinds.total(),
@@ -327,7 +332,7 @@ class Planner:
             learns=learning(demand.learns, demand.weights_by_part, demand.reached_by_part),
             weights_by_part=demand.weights_by_part,
             micro_batch_tokens=budget,
-            accumulation=max(1, -(-batch // max(1, budget // self.rows.longest))),
+            accumulation=max(1, -(-batch // at_once)),
             checkpointed_layers=shape.again,
             precision=shape.dtype,
             frozen=self._frozen(shape.dtype),

@@ -25,13 +25,13 @@ def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None)
     known: those that are not gone; where they are fewer than train.ranks_min, all are tried. Raises Stop(1) where there are fewer devices
     than ranks asked for.
     """
-    alike = devices_alike(machine)
-    wanted = ranks_of(train, machine)
+    numbers = _alike(machine)
+    alike, wanted = len(numbers), ranks_of(train, machine)
     if alike and wanted > alike:
         kinds = ", ".join(gpu.get("name") or gpu.get("arch") or "an unknown GPU" for gpu in training_devices(machine))
         text = f"train.ranks is {wanted}, and this machine has {alike} GPU{'s' if alike > 1 else ''} of one kind ({kinds})"
         raise Stop(BLOCKED, text, f"train.ranks={alike}, or train.ranks=auto")
-    there = list(range(max(alike, wanted)))
+    there = numbers or list(range(wanted))
     if known is not None and len(known) >= train.ranks_min:
         there = list(known)
     left = min(wanted, len(there))
@@ -40,9 +40,13 @@ def devices_for(train: Train, machine: Json, known: Sequence[int] | None = None)
 
 def devices_alike(machine: Json) -> int:
     """Count the GPUs of the first one's kind; 0 where the run goes on the CPU."""
-    gpus = training_devices(machine)
-    kinds = [(gpu.get("arch"), gpu.get("memory_bytes")) for gpu in gpus]
-    return sum(kind == kinds[0] for kind in kinds)
+    return len(_alike(machine))
+
+
+def _alike(machine: Json) -> list[int]:
+    """Return the numbers of the GPUs of the first one's kind: one of another kind may lie between them."""
+    kinds = [(gpu.get("arch"), gpu.get("memory_bytes")) for gpu in training_devices(machine)]
+    return [number for number, kind in enumerate(kinds) if kind == kinds[0]]
 
 
 def ranks_of(train: Train, machine: Json) -> int:

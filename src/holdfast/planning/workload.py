@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,12 +23,13 @@ _BY_SIZE = (".jsonl", ".ndjson")  # of which the rows beyond are judged by the f
 
 @dataclass(frozen=True)
 class Workload:
-    """steps, samples: of the run; row: mean tokens of a row; held_out: rows."""
+    """steps, samples: of the run; row: mean tokens of the rows it draws; held_out: rows; judged_row: mean tokens of those."""
 
     steps: int
     samples: int
     row: float
     held_out: float
+    judged_row: float
 
     @property
     def tokens(self) -> float:
@@ -36,7 +37,7 @@ class Workload:
 
     def checked(self, config: Config) -> float:
         """Return the tokens of evaluations: those on the way, and of base and tuned model at the end."""
-        return checked_tokens(config, self.steps, self.held_out, self.row)
+        return checked_tokens(config, self.steps, self.held_out, self.judged_row)
 
 
 def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> float:
@@ -55,14 +56,22 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
     except (OSError, Stop) as error:
         told = error if isinstance(error, Stop) else file_error(error)
         return f"its rows cannot be counted yet: {told.message if told else error}"
-    rows, tokens = sum(count for count, _ in found), sum(total for _, total in found)
+    rows = sum(count for count, _ in found)
     if rows < 1:
         return "none of the first rows can be trained on"
     held_out = sum(count for count, _ in apart) if apart else rows * config.data.held_out
+    often = [config.data.weights.get(name, 1.0) for name in config.data.files]  # relative to a file's rows
+    drawn = [(often_of * count, often_of * total) for often_of, (count, total) in zip(often, found, strict=True)]
     training = rows if apart else rows - held_out
     train = config.train
     steps, samples = run_length(config.data.rows_per_epoch or max(1, round(training)), train.effective_batch, train.epochs, train.steps)
-    return Workload(steps, samples, tokens / rows, held_out)
+    return Workload(steps, samples, _mean(drawn) or _mean(found), held_out, _mean(apart or found))
+
+
+def _mean(files: Sequence[tuple[float, float]]) -> float:
+    """Return the mean tokens of a row of (rows, tokens) of several files."""
+    rows = sum(count for count, _ in files)
+    return sum(total for _, total in files) / rows if rows else 0.0
 
 
 def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float]:

@@ -162,7 +162,10 @@ def each_step_told(progress: list[Json], launches: dict[int, Json]) -> bool | No
 
 
 def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | None:
-    """Return the seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do."""
+    """Return the seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do.
+
+    Steps may be computed again by a later attempt than the next: one that could not load the newest checkpoint ends before it trains.
+    """
     seen, seconds, told = _by_attempt(progress), 0.0, False
     numbers = sorted(launches)
     for at, number in enumerate(numbers):
@@ -170,10 +173,9 @@ def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | N
         if len(rows) < 2 or rows[-1]["step"] <= rows[0]["step"]:
             continue
         told = True
-        kept = rows[-1]["step"]
-        if at + 1 < len(numbers):
-            following = numbers[at + 1]
-            kept = min(kept, began_at(seen.get(following, []), launches[following], _of_first(progress, launches)))
+        later = [other for other in numbers[at + 1 :] if other == numbers[at + 1] or other in seen]
+        began = [began_at(seen.get(other, []), launches[other], _of_first(progress, launches)) for other in later]
+        kept = min([rows[-1]["step"], *began])
         share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])
         seconds += max(0.0, share) * max(0.0, rows[-1]["time"] - rows[0]["time"])
     return seconds if told else None

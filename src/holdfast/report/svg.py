@@ -141,27 +141,27 @@ def _marker(marker: Marker, x_scale: _Scale) -> str:
 
 
 def _path(xs: Sequence[float], ys: Sequence[float], x_scale: _Scale, y_scale: _Scale, kind: str) -> str:
-    drawn, pen_down = [], False
+    pieces: list[list[tuple[float, float]]] = [[]]  # between gaps
     for x, y in _thinned(xs, ys):
-        if not math.isfinite(y):
-            pen_down = False
-            continue
-        height = min(max(y_scale(y), _TOP), HEIGHT - _BOTTOM)
-        drawn.append(f"{'L' if pen_down else 'M'}{x_scale(x):.1f} {height:.1f}")
-        pen_down = True
-    if len(drawn) == 1:
-        return f'<circle class="dot" cx="{x_scale(xs[0]):.1f}" cy="{y_scale(ys[0]):.1f}" r="3"/>'
-    return f'<path class="{kind}" d="{"".join(drawn)}"/>'
+        if math.isfinite(y):
+            pieces[-1].append((x_scale(x), min(max(y_scale(y), _TOP), HEIGHT - _BOTTOM)))
+        elif pieces[-1]:
+            pieces.append([])
+    lines = "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in piece) for piece in pieces if len(piece) > 1)
+    alone = [piece[0] for piece in pieces if len(piece) == 1]  # a path of one point draws nothing
+    dots = "".join(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in alone)
+    return (f'<path class="{kind}" d="{lines}"/>' if lines else "") + dots
 
 
 def _thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
-    """Reduce to about `_POINTS` points, of each stretch its lowest and its highest, so that no spike is lost."""
+    """Reduce to about `_POINTS` points, of each stretch its lowest and its highest, so no spike is lost; a gap where none is finite."""
     if len(xs) <= _POINTS:
         return list(zip(xs, ys, strict=True))
     size = math.ceil(2 * len(xs) / _POINTS)
     kept: list[tuple[float, float]] = []
     for start in range(0, len(xs), size):
-        stretch = list(zip(xs[start : start + size], ys[start : start + size], strict=True))
+        whole = list(zip(xs[start : start + size], ys[start : start + size], strict=True))
+        stretch = [point for point in whole if math.isfinite(point[1])] or whole[:1]
         chosen = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
         kept += sorted(chosen)
     return kept
@@ -194,6 +194,6 @@ def _number(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "not finite"
     if abs(value) >= 10_000 or abs(value) < 0.001:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    return f"{value:.4g}"
+        mantissa, exponent = f"{value:.5e}".split("e")
+        return f"{mantissa.rstrip('0').removesuffix('.')}e{int(exponent)}"
+    return f"{value:.6g}"

@@ -23,6 +23,7 @@ from holdfast.run.folder import RunFolder
 
 POLL_S = 0.5
 _OF_ALL = "tracked.json"  # of runs whose trackers had one process together
+_RUN_TAG = "holdfast_run"  # of a run in MLflow, with the id of ours
 _LONGEST_TAG = 5000  # characters that MLflow takes
 _NUMBERS = ("loss", "grad_norm", "lr", "token_accuracy", "peak_bytes")
 Log = Callable[[dict[str, float], int], None]
@@ -51,6 +52,11 @@ def numbers(row: Json) -> dict[str, float]:
     """Return what is tracked of a step, as numbers by name."""
     found = {f"train/{name}": float(row[name]) for name in _NUMBERS if row.get(name) is not None}
     return found | {"train/tokens_per_second": row["tokens"] / row["seconds"]} if row["seconds"] else found
+
+
+def _memory_of(tracker: str) -> str:
+    """Return the name of the file in which a tracker's process remembers how far it came."""
+    return f"tracked-{tracker}.json"
 
 
 def named(variable: str) -> str:
@@ -112,13 +118,17 @@ def wandb(run: RunFolder, config: Json) -> Tracker:
 
 
 def mlflow(run: RunFolder, config: Json) -> Tracker:
-    """Log to MLflow, at MLFLOW_TRACKING_URI, by default in the run folder."""
+    """Log to MLflow, at MLFLOW_TRACKING_URI, by default in the run folder; a run that was begun there is gone on with."""
     package = importlib.import_module("mlflow")
     package.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{run.path / 'mlflow.db'}"))
     if not os.environ.get("MLFLOW_EXPERIMENT_ID"):
         package.set_experiment(named("MLFLOW_EXPERIMENT_NAME"))
-    package.start_run(run_name=run.path.name)
-    package.log_params({name: str(value)[:250] for name, value in config["train"].items()})
+    begun = package.search_runs(filter_string=f"tags.{_RUN_TAG} = '{run.id()}'", max_results=1, output_format="list")
+    if begun:
+        package.start_run(run_id=begun[0].info.run_id)
+    else:
+        package.start_run(run_name=run.path.name, tags={_RUN_TAG: run.id()})
+        package.log_params({name: str(value)[:250] for name, value in config["train"].items()})  # which MLflow lets nobody change
     return Tracker(
         lambda values, step: package.log_metrics(values, step=step),
         lambda text, step: package.set_tag(f"incident at step {step}", text[:_LONGEST_TAG]),
@@ -127,9 +137,10 @@ def mlflow(run: RunFolder, config: Json) -> Tracker:
 
 
 def trackio(run: RunFolder, config: Json) -> Tracker:
-    """Log to trackio, on this machine."""
+    """Log to trackio, on this machine; a run that was begun there is gone on with. It knows runs by name alone: another's may be alike."""
     package = importlib.import_module("trackio")
-    package.init(project=named("TRACKIO_PROJECT"), name=run.path.name, config=config)
+    begun = any((run.path / memory).exists() for memory in (_OF_ALL, _memory_of("trackio")))
+    package.init(project=named("TRACKIO_PROJECT"), name=run.path.name, config=config, resume="allow" if begun else "never")
     return Tracker(
         lambda values, step: package.log(values, step=step),
         lambda text, step: package.alert(title="incident", text=f"step {step}: {text}", level=package.AlertLevel.WARN),
@@ -223,7 +234,7 @@ def _final_losses(run: RunFolder, trackers: list[Tracker], known: Json) -> Json:
 def main(argv: list[str]) -> int:
     run = RunFolder(Path(argv[0]))
     parent = os.getppid()
-    follow(run, [argv[1]], lambda: os.getppid() == parent, f"tracked-{argv[1]}.json")
+    follow(run, [argv[1]], lambda: os.getppid() == parent, _memory_of(argv[1]))
     return 0
 
 

@@ -13,6 +13,7 @@ from holdfast.base.errors import WRONG_VALUES, Stop, error_message, wrong_value
 from holdfast.base.files import Json, last_line
 from holdfast.base.locks import taken
 from holdfast.experiments.compare import compared
+from holdfast.machine import clock
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.summarise import incidents
 from holdfast.report.words import unhealthy
@@ -45,10 +46,10 @@ class _Known:
 
     @property
     def newest_start(self) -> float:
-        """When the newest attempt was started; 0 where nobody knows."""
+        """When the newest attempt was started, by the calendar as times of files are; 0 where nobody knows."""
         newest = self.folder.newest_attempt()
         spec = read_launch_spec(newest) if newest else None
-        return (spec.started or 0.0) if spec else 0.0
+        return clock.in_calendar(spec.started, spec.facts.get("clock") or "") if spec and spec.started else 0.0
 
 
 class Board:

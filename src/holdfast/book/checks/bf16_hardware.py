@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.book.kinds.check import Case, Check, info, warn
-from holdfast.machine.facts import has_bf16
+from holdfast.machine.facts import Gpu, has_bf16, has_fast_fp16
 from holdfast.run.types import Finding
 
 
@@ -12,13 +12,23 @@ def look(case: Case) -> Iterator[Finding]:
     for gpu in case.one_of_each:
         lacks = has_bf16(gpu.arch) is False
         if lacks and wanted:
-            yield warn(f"{gpu.words()} computes bf16 in software", "train.precision=fp32")
+            yield warn(
+                f"{gpu.words()} computes bf16 in software",
+                "train.precision=auto, which takes fp16" if _in_fp16(case, gpu) else "train.precision=fp32",
+            )
         elif lacks:
             message = (
                 f"{gpu.words()} has no bf16 arithmetic, whatever torch.cuda.is_bf16_supported() says (it counts emulation, "
                 "and is always true on ROCm)"
             )
-            yield info(message, "nothing to do: train.precision=auto takes fp32")
+            taken = "fp16 with a scaled loss, and fp32 for tiny models" if _in_fp16(case, gpu) else "fp32"
+            yield info(message, f"nothing to do: train.precision=auto takes {taken}")
+
+
+def _in_fp16(case: Case, gpu: Gpu) -> bool:
+    """Return whether a run's precision is fp16 on such a card where the config leaves it open (planning/precision.py)."""
+    train = case.config.train if case.config else None
+    return has_fast_fp16(gpu.arch) and not (train and (train.weights == "bf16" or train.fsdp))
 
 
 CARD = Check(

@@ -1,9 +1,10 @@
 """What the run trains on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.base.units import counted
 from holdfast.book.kinds.check import Case, Check, info
+from holdfast.machine.facts import Gpu
 from holdfast.run.types import Finding
 
 
@@ -15,8 +16,20 @@ def look(case: Case) -> Iterator[Finding]:
     cards = [gpu for gpu in seen if not gpu.integrated] or seen
     used = (case.config.train.threads if case.config else None) or case.machine.threads
     threads = f", {counted(used, 'thread')}" if used else ""
-    others = f", one of {len(cards)}; a run uses one GPU, the others stay idle" if len(cards) > 1 else ""
-    yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}{others}")
+    yield info(f"torch {torch.version} trains on {cards[0].words() if cards else f'the CPU{threads}'}{_others(case, cards)}")
+
+
+def _others(case: Case, cards: Sequence[Gpu]) -> str:
+    """Say what becomes of the other cards, as planning/ranks.py chooses them; empty where there are none."""
+    if len(cards) < 2:
+        return ""
+    train = case.config.train if case.config else None
+    if train is None or train.ranks == 1:
+        return f", one of {len(cards)}; a run uses one GPU, the others stay idle"
+    alike = sum((gpu.arch, gpu.memory_bytes) == (cards[0].arch, cards[0].memory_bytes) for gpu in cards)
+    used = alike if train.ranks == "auto" else min(train.ranks, alike)
+    used = used if train.reduction_parts == "off" else 1 << used.bit_length() - 1
+    return f", {used} of {len(cards)} (train.ranks: {train.ranks})" + ("; the others stay idle" if used < len(cards) else "")
 
 
 CARD = Check(

@@ -13,16 +13,20 @@ _GROUPS = 'sudo usermod -aG render,video "$USER", then log out and in again'
 
 def look(case: Case) -> Iterator[Finding]:
     machine = case.machine
-    amd = bool(machine.of("amd")) and (machine.torch is None or machine.torch.vendor != "nvidia")
+    torch, cards = machine.torch, machine.of("amd")
+    if torch is not None and torch.backend == "cpu":  # it leaves cards idle, which torch-build tells of those that are worth it
+        cards = tuple(gpu for gpu in cards if not gpu.integrated)
+    amd = bool(cards) and (torch is None or torch.vendor != "nvidia")
     if amd and not machine.wsl:
         yield from _amd(case, machine.devices.get("/dev/kfd", Node()))
     nvidia = {name: node for name, node in machine.devices.items() if name.startswith("/dev/nvidia")}
     missing = nvidia.get("/dev/nvidiactl", Node()).exists is False and not any(node.exists for node in nvidia.values())
-    if missing and machine.of("nvidia") and not machine.wsl and (machine.torch is None or machine.torch.vendor == "nvidia"):
+    wanted = bool(machine.of("nvidia")) and (torch is None or torch.vendor == "nvidia")  # any other torch trains without them
+    if missing and wanted and not machine.wsl:
         fix = "start the container with: --gpus all" if machine.container else "sudo modprobe nvidia nvidia-uvm; then: nvidia-smi"
         yield block("/dev/nvidiactl is not there, so no CUDA program can use the GPU", fix, _NVIDIA)
     shut = [name for name, node in nvidia.items() if node.exists and node.readable is False]
-    if shut and machine.of("nvidia"):
+    if shut and wanted:
         yield block(f"{', '.join(shut)} may not be opened by this user", "ls -l /dev/nvidia*; in a container: --gpus all", _NVIDIA)
 
 
@@ -64,11 +68,22 @@ CARD = Check(
         },
         {"gpus": [{"arch": "sm_90"}], "devices": {"/dev/nvidiactl": {"exists": False, "readable": False}}, "os": {"container": True}},
         {"gpus": [{"arch": "sm_90"}], "devices": {"/dev/nvidia0": {"exists": True, "readable": False}}},
+        {
+            "torch": {"version": "2.9.1+cpu"},
+            "gpus": [{"arch": "gfx1100"}],
+            "devices": {"/dev/kfd": {"exists": True, "readable": False}},
+        },
     ],
     misses=[
         {"gpus": [{"arch": "gfx1100"}], "devices": {"/dev/kfd": {"exists": True, "readable": True}}},
         {"gpus": [{"arch": "sm_90"}], "devices": {"/dev/kfd": {"exists": False, "readable": False}}},
         {"gpus": [{"arch": "gfx1100"}], "os": {"wsl": True}, "devices": {"/dev/kfd": {"exists": False}}},
+        {
+            "torch": {"version": "2.9.1+cpu"},
+            "gpus": [{"arch": "gfx1103", "integrated": True}],
+            "devices": {"/dev/kfd": {"exists": True, "readable": False}, "/dev/dri/renderD128": {"exists": True, "readable": False}},
+        },
+        {"torch": {"version": "2.9.1+cpu"}, "gpus": [{"arch": "sm_90"}], "devices": {"/dev/nvidia0": {"exists": True, "readable": False}}},
     ],
     look=look,
 )

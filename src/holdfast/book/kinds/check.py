@@ -53,7 +53,8 @@ class Case:
             value = self.machine.env.get(name)
             if value is not None and all(part.strip().lstrip("-").isdecimal() for part in value.split(",") if part.strip()):
                 wanted = [int(part) for part in value.split(",") if part.strip()]
-                cards = [cards[index] for index in wanted if 0 <= index < len(cards)]
+                wrong = next((at for at, index in enumerate(wanted) if not 0 <= index < len(cards)), None)
+                cards = [cards[index] for index in wanted[:wrong]]  # what follows a number that is none is hidden, too
         return cards
 
     @cached_property

@@ -19,7 +19,7 @@ from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench, Item
 from holdfast.experiments.check.everything import ITEMS, announced, items
 from holdfast.experiments.compare import OF_NO_SPEED
-from holdfast.planning.duration import work_of
+from holdfast.planning.past_runs import work_in
 from holdfast.report.check_page import check_page
 from holdfast.report.pages import write_page
 from holdfast.run.folder import RunFolder
@@ -86,7 +86,7 @@ def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: l
             return nothing_known()
         with laboratory_of(folder, config, terminal) as lab:
             bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), read_json(folder.data_report_file) or {})
-            bench.work = work_of(bench.plan.params)
+            bench.work = work_in(folder.config(), bench.plan)
             bench.last_run = _last_run(config, arguments.config)
             for item in items(bench, only):
                 found.append(item)

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not arguments.json:
         checkup.machine(facts)
         checkup.findings(findings)
-        checkup.environment(advised)
+        checkup.environment(advised, read(facts).env)
         checkup.verdict(judged)
     if arguments.save_env:
         text = as_file(advised, f"environment for {_named(facts)}, by holdfast doctor")

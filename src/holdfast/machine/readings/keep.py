@@ -58,17 +58,21 @@ def newest(file: Path) -> list[Json]:
     return [one for one in found if isinstance(one.get("time"), int | float) and isinstance(one.get("gpus"), list)][-READINGS:]
 
 
-def with_owners(reading: Json, place: Place, ours: set[int]) -> Json:
-    """Return the reading with `others` of each card instead of its holders: {pid: {bytes, command}}; None where that cannot be known."""
+def with_owners(reading: Json, place: Place, ours: set[int], on_cpu: bool = False) -> Json:
+    """Return the reading with `others` of each card instead of its holders: {pid: {bytes, command}}; None where that cannot be known.
+
+    ours of a card: whether a process of the run's is among its holders, never where the run trains on the CPU; None where none is seen.
+    """
     cards = []
     for card in reading["gpus"]:
         holders: dict[str, int] | None = card.pop("holders")
         unseen = holders is None or any(_parent(place, int(pid)) is None for pid in holders)  # those of other containers have other pids
-        others = None
+        others, held = None, False if on_cpu else None
         if holders is not None and not unseen:
             strangers = {pid: size for pid, size in holders.items() if not _is_below(place, int(pid), ours)}
             others = {pid: {"bytes": size, "command": command_of(int(pid)) if place.real else ""} for pid, size in strangers.items()}
-        cards.append(card | {"others": others})
+            held = len(strangers) < len(holders) if holders and not on_cpu else held
+        cards.append(card | {"others": others, "ours": held})
     return reading | {"gpus": cards}
 
 
@@ -88,11 +92,20 @@ def _parent(place: Place, pid: int) -> int | None:
     return int(fields[1]) if len(fields) > 1 else None
 
 
-def _ours(run: Path) -> set[int]:
+def _newest_attempt(run: Path) -> Path | None:
+    return max(run.glob("attempts/[0-9]*"), key=lambda one: int(one.name) if one.name.isdecimal() else 0, default=None)
+
+
+def _ours(attempt: Path | None) -> set[int]:
     """Return the pids of the supervisor and of what watches over the newest attempt, which may be older than it."""
-    attempts = sorted(run.glob("attempts/[0-9]*"), key=lambda one: int(one.name) if one.name.isdecimal() else 0)
-    shim = read_json(attempts[-1] / "nurse.json") if attempts else None
+    shim = read_json(attempt / "nurse.json") if attempt else None
     return {os.getppid(), *([shim["pid"]] if shim else [])}
+
+
+def _on_cpu(run: Path, attempt: Path | None) -> bool:
+    """Return whether the attempt was started to train on the CPU; what a command of others trains on is not known."""
+    orders = read_json(attempt / "launch.json") if attempt and not (run / "command.json").exists() else None
+    return ((orders or {}).get("settings") or {}).get("device") == "cpu"
 
 
 def keep(run: Path, journal: str, wait: Callable[[float], bool]) -> None:
@@ -103,7 +116,8 @@ def keep(run: Path, journal: str, wait: Callable[[float], bool]) -> None:
     while not wait(every_s):
         every_s = keeper.every_s
         with contextlib.suppress(OSError, Stop, *WRONG_VALUES):  # the supervisor meets the same, and tells of it
-            found = with_owners(reader.read(), place, _ours(run))
+            attempt = _newest_attempt(run)
+            found = with_owners(reader.read(), place, _ours(attempt), _on_cpu(run, attempt))
             found["disk_free_bytes"] = os.statvfs(run).f_bavail * os.statvfs(run).f_frsize
             keeper.add(found | {"step": (last_line(run / journal) or {}).get("step")})
 

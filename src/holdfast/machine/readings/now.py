@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 from holdfast.base.files import Json
 from holdfast.machine import clock
@@ -13,7 +14,7 @@ from holdfast.machine.readings.amd import amd_cards
 from holdfast.machine.readings.nvidia import nvml_reader
 from holdfast.machine.system import LIMITS, group_folders, memory_limit
 
-EVERY_S = 2.0
+EVERY_S, STALE_S = 2.0, 20.0
 _HELD = ("memory.current", "memory.usage_in_bytes")  # control groups, of both versions
 
 
@@ -34,12 +35,18 @@ class MachineReader:
 
 
 class Sampler:
-    """Reads again and again in a thread of its own, so that a driver that hangs keeps nobody waiting; `latest` is what it read last."""
+    """Reads again and again in a thread of its own, so that a driver that hangs keeps nobody waiting."""
 
     def __init__(self, place: Place | None = None) -> None:
-        self.latest: Json = {}
+        self._read: tuple[float, Json] = (0.0, {})
         self._place = place or Place()
         self._ended = threading.Event()
+
+    @property
+    def latest(self) -> Json:
+        """What it read last; empty where that is no longer how the machine is, as the driver does not answer."""
+        at, found = self._read
+        return found if time.monotonic() - at < STALE_S else {}
 
     def start(self) -> None:
         threading.Thread(target=self._sample, daemon=True).start()
@@ -50,7 +57,8 @@ class Sampler:
     def _sample(self) -> None:
         reader = MachineReader(self._place)
         while not self._ended.wait(EVERY_S):
-            self.latest = reader.read()
+            found = reader.read()
+            self._read = time.monotonic(), found
 
 
 def read_now(place: Place, before: tuple[int, int] | None, now: tuple[int, int] | None) -> Json:

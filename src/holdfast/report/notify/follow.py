@@ -18,6 +18,7 @@ from holdfast.base.files import Json, Tail, read_json, write_json
 from holdfast.base.safe_open import read_small
 from holdfast.base.units import counted
 from holdfast.config.notify import Notify
+from holdfast.machine import clock
 from holdfast.report.notices import notice
 from holdfast.report.notify.send import NO_ANSWER, Word, send, word_of
 from holdfast.report.words import change_of_loss, unhealthy
@@ -42,14 +43,20 @@ class Teller:
         self._sent: list[float] = known.get("sent", [])
         self._left_out: int = known.get("left_out", 0)
         self._died: Json | None = known.get("died")
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Take what comes for a journal that is read from its beginning: what was told up to now is told no more."""
+        self._told = self._until, self._then
 
     def see(self, event: Json) -> None:
-        """Tell of an event that was not told of."""
+        """Tell of an event that was not told of. Those of two processes may come a little out of the order of their times."""
         at, kind = event.get("time"), event["event"]
-        if not isinstance(at, int | float) or at < self._until or (at == self._until and kind in self._then):
+        if not isinstance(at, int | float) or at < self._told[0] or (at == self._told[0] and kind in self._told[1]):
             return
-        self._then = [*self._then, kind] if at == self._until else [kind]  # several may have come in one millisecond
-        self._until = at
+        if at >= self._until:
+            self._then = [*self._then, kind] if at == self._until else [kind]  # several may have come in one millisecond
+            self._until = at
         if kind == "attempt_ended" and "decision" in event:
             self._died = event
         elif kind == "restored" and self._died is not None:
@@ -112,11 +119,14 @@ def follow(run: RunFolder, notify: Notify, alive: Callable[[], bool]) -> None:
         late.update(one["receiver"] for one in found if one["why"] == NO_ANSWER)
         return found
 
-    teller = Teller(run, notify, deliver, time.time)
+    teller = Teller(run, notify, deliver, clock.now)  # as events have it: the calendar may have been set since the run began
     journal = Tail(run.events_file, key="event")
     while True:
         over = run.summary_file.exists() or not alive()
-        for event in journal.new()[0]:
+        events, from_its_beginning = journal.new()
+        if from_its_beginning:
+            teller.begin_again()
+        for event in events:
             teller.see(event)
         if over:
             break

@@ -42,7 +42,7 @@ def of_command(run: RunFolder, summary: Json, status: str) -> Json:
         "post_mortem": _post_mortem(run) if status == "gave_up" else "",
         "command": shlex.join(command.argv),
         "settings": _settings(command),
-        "machine": [(label, value) for label, value in machine_rows(run) if value not in ("None", "unknown")],
+        "machine": [(label, value) for label, value in machine_rows(run) if value != "unknown"],
     }
 
 

@@ -44,9 +44,11 @@ def rendered(template: str, shown: Json, scrubber: Scrubber) -> str:
 
 
 def notices(run: RunFolder) -> list[Json]:
-    """Return the events worth telling: {title, text}."""
+    """Return the newest events worth telling, and how many there were before: {title, text}."""
     told = [found for event in run.events() if (found := notice(event))]
-    return [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[:_NOTICES_SHOWN]]
+    before = len(told) - _NOTICES_SHOWN
+    left_out = [{"title": f"{before:,} before these", "text": f"in {run.events_file.name} of the run"}] if before > 0 else []
+    return left_out + [{"title": words[0].upper() + words[1:], "text": facts} for words, facts in told[-_NOTICES_SHOWN:]]
 
 
 def shown_incident(incident: Json, then: str, rows: str = "") -> Json:
@@ -64,20 +66,25 @@ def shown_incident(incident: Json, then: str, rows: str = "") -> Json:
 def machine_rows(run: RunFolder) -> list[tuple[str, str]]:
     """Return what is known of the machine, with a label each."""
     machine = read_json(run.machine_file) or {}
-    system, torch = machine.get("os") or {}, machine.get("torch") or {}
+    system, cpu, torch = (machine.get(name) or {} for name in ("os", "cpu", "torch"))
     devices = ", ".join(gpu.get("name") or "a GPU" for gpu in training_devices(machine)) or "none"
     memory = machine.get("memory_bytes")
     facts = [
-        ("system", f"{system.get('distro')}, kernel {system.get('kernel')}"),
-        ("processor", f"{(machine.get('cpu') or {}).get('name')}, {(machine.get('cpu') or {}).get('threads')} threads"),
+        ("system", _known(system.get("distro"), "kernel {}", system.get("kernel"))),
+        ("processor", _known(cpu.get("name"), "{} threads", cpu.get("threads"))),
         ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
         ("GPUs", devices),
-        ("Python", str(machine.get("python"))),
-        ("torch", str(torch.get("version"))),
+        ("Python", str(machine.get("python") or "unknown")),
+        ("torch", str(torch.get("version") or "unknown")),
     ]
     place = (read_json(run.summary_file) or {}).get("second_place")
     facts += [("second place", place_in_words(place))] if place else []
     return facts + [(name, version) for name, version in (machine.get("packages") or {}).items() if version and name != "torch"]
+
+
+def _known(name: object, words: str, beside: object) -> str:
+    """Join what is known of a name and a fact in words; a machine file of another version may lack either."""
+    return ", ".join(part for part in (str(name or ""), words.format(beside) if beside else "") if part) or "unknown"
 
 
 def readings(run: RunFolder) -> Json:

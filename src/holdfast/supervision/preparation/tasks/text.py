@@ -39,14 +39,16 @@ def plan_text(run: RunFolder, config: Config, asked: Future[Json], audience: Aud
     machine = asked.result()
     lengths = np.diff(tokens.starts)
     training, held_out, per_epoch = divide(run, config, tokens)
-    _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths)
+    table = step_table(tokens, training, config.data, config.train)
+    _, largest = table.largest_step(lengths)
     spread = {"max": int(lengths.max()), "mean": float(lengths[training].mean()), "rows": len(training), "step": largest}
     steps, samples = run_length(per_epoch, config.train.effective_batch, config.train.epochs, config.train.steps)
     planned = plan_rows(held, model, machine, spread, audience)
-    checked = checked_tokens(config, steps, len(held_out), spread["mean"])
+    drawn, judged = (float(lengths[rows].mean()) if len(rows) else 0.0 for rows in (table.order(0), held_out))  # any epoch has the same mix
+    checked = checked_tokens(config, steps, len(held_out), judged)
     speed = machine | {"probes": kept_probes(machine, run.path)}
     plan = RunPlan(
-        **dict(with_duration(config, speed, planned, samples * spread["mean"], checked)),
+        **dict(with_duration(config, speed, planned, samples * drawn, checked, model.text)),
         steps=steps,
         samples=samples,
         rows=RowCounts(train=len(training), held_out=len(held_out), per_epoch=per_epoch),
