@@ -11,6 +11,7 @@ import shutil
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import orjson
 import tokenizers
@@ -64,7 +65,7 @@ class TokenCache:
 def cache_key(codec: Codec, rules: Rules) -> str:
     """Hash all that rows are tokenised with: tokenizer and its package, chat template and special tokens, rules and data checks."""
     template = codec.template
-    settings = [tokenizers.__version__, version("ftfy"), template.source, template.bos, template.eos, codec.bos, codec.specials]
+    settings: list[Any] = [tokenizers.__version__, version("ftfy"), template.source, template.bos, template.eos, codec.bos, codec.specials]
     settings.append(sorted(template.names))  # the texts of further special tokens, which a template may write
     settings.append(str(codec.tokenizer.pre_tokenizer))  # not the file's, where transformers has rules of its own
     if rules.languages:
