@@ -155,7 +155,7 @@ def cut(texts: dict[str, str], length: int) -> dict[str, str]:
 
 def test_the_slow_are_seen() -> None:
     slow = [("slow", re.compile(r"\w+Error\b")), ("worse", re.compile(r"^[^\w\n]*(?:[\w.]+\.)?_?\w*(?<!OutOf)MemoryError\b"))]
-    assert len(too_slow(slow, {"a": "a" * 4 * LONGEST, ".": "." * LONGEST}, BUDGET)) == 2
+    assert len(too_slow(slow, {"a": "a" * 12 * LONGEST, ".": "." * 3 * LONGEST}, BUDGET)) == 2
 
 
 def taken() -> dict[str, str]:

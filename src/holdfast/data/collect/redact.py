@@ -90,7 +90,7 @@ _KINDS = (
 )
 
 
-_PLACEHOLDER_OR_TEXT = re.compile(rf'"(?:[^"\\]|\\.)*"|\[(?:{"|".join(sorted({kind.name for kind in _KINDS}))})\]')
+_PLACEHOLDER_OR_TEXT = re.compile(rf'"(?:[^"\\]|\\.)*"?|\[(?:{"|".join(sorted({kind.name for kind in _KINDS}))})\]')
 
 
 def redact(text: str, level: Level, found: Counter[str]) -> str:
