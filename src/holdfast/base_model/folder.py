@@ -15,7 +15,7 @@ from holdfast.base.files import Json, read_json
 from holdfast.base.hub import refusal
 from holdfast.base.safe_open import open_regular
 from holdfast.base.versions import install
-from holdfast.base_model.forms import names_in_index, refuse_odd_config
+from holdfast.base_model.forms import names_in_index, read_config, refuse_odd_config
 from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 from holdfast.base_model.tensor_header import NoTensors, TensorEntry, read_header
@@ -94,7 +94,7 @@ def folder_of(model: str) -> Path:
 def read_description(model: str) -> ModelFacts:
     """Read the facts of a model whose weights may be missing: then no shapes, `stored` of config.json. Raises Stop as read_model does."""
     folder = folder_of(model)
-    config = read_json(folder / "config.json") if folder.is_dir() else None
+    config = read_config(folder / "config.json") if folder.is_dir() else None
     if config is None or any(folder.glob("*.safetensors*")):
         return read_model(model)
     refuse_odd_config(folder / "config.json", config)
@@ -109,7 +109,7 @@ def read_model(model: str) -> ModelFacts:
     folder = folder_of(model)
     if not is_folder(folder):
         folder = _from_hub(model)
-    config = read_json(folder / "config.json")
+    config = read_config(folder / "config.json")
     if config is None:
         _refuse_adapter(folder)
         missing = not (folder / "config.json").exists()

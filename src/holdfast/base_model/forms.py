@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json
+from holdfast.base.files import Json, read_json, read_python_json, write_bytes, write_json
 
 _MOST_ENTRIES = 50_000  # of a config.json, whatever stands in what; names of labels make some 20,000
 _MOST_LAYERS = 1000
@@ -23,6 +26,41 @@ _EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"
 _BOUNDS = {name: bounds for names, bounds in SIZES.items() for name in names} | MAY_BE_LEFT_OUT | _EXPERTS
 _LARGEST = 1 << 53
 _HINT = "take it from the model's own download"
+_FLOAT = "__float__"  # how transformers 5 writes infinity; 4 wrote it bare, as Nemotron 3 Nano and Codestral Mamba have it
+_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+
+def read_config(file: Path) -> Json | None:
+    """Read a config.json; None where there is none, or it is no JSON object. Infinity and NaN are {"__float__": name} in it."""
+    config = read_json(file)
+    if config is None:
+        with contextlib.suppress(ValueError):  # a number of too many digits
+            return _tagged(read_python_json(file))
+    return config
+
+
+def with_floats(value: Any) -> Any:
+    """Return a value of `read_config` with its infinities as numbers, as the classes of transformers' configs take them."""
+    if isinstance(value, dict):
+        name = value.get(_FLOAT) if len(value) == 1 else None
+        return _FLOATS[name] if isinstance(name, str) and name in _FLOATS else {key: with_floats(one) for key, one in value.items()}
+    return [with_floats(one) for one in value] if isinstance(value, list) else value
+
+
+def write_config(file: Path, config: Json, source: Path) -> None:
+    """Write a config.json with its infinities as `source`, another one, has them, because what reads that one reads this one as well."""
+    if read_json(source) is None:
+        write_bytes(file, json.dumps(with_floats(config), indent=2, ensure_ascii=False).encode() + b"\n")
+    else:
+        write_json(file, config)
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_FLOAT: "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    if isinstance(value, dict):
+        return {key: _tagged(one) for key, one in value.items()}
+    return [_tagged(one) for one in value] if isinstance(value, list) else value
 
 
 def refuse_odd_config(file: Path, config: Json) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.base.errors import WRONG_VALUES
 from holdfast.base.files import Json, read_json
 from holdfast.base_model.folder import EMBEDDED
+from holdfast.base_model.forms import read_config
 from holdfast.config.yaml_tree import value_of
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Diagnosis
@@ -24,7 +25,7 @@ def at_hand(run: RunFolder, found: Diagnosis, summary: Json) -> Json:
     if model is None:
         return {}
     first = (summary.get("loss") or {}).get("first")
-    vocabulary = (read_json(model / "config.json") or {}).get("vocab_size")
+    vocabulary = (read_config(model / "config.json") or {}).get("vocab_size")
     says = found.words()[0] if found.clues else ""
     if isinstance(first, float) and isinstance(vocabulary, int) and vocabulary > 1 and first >= _CHANCE * math.log(vocabulary):
         chance = math.log(vocabulary)

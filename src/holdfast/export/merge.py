@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import write_json
 from holdfast.base_model.folder import COUNTS
+from holdfast.base_model.forms import write_config
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.child import ask
 from holdfast.export.delta import HEAD, Delta, UnplacedPart, WeightChange, read_delta
@@ -107,7 +107,7 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
     if wide:
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": "float32"}
     config |= {"eos_token_id": one_or_all(end_tokens(codec, subject.facts)), "pad_token_id": pad_token(codec, subject.facts)}
-    write_json(folder / "config.json", config)
+    write_config(folder / "config.json", config, subject.model.folder / "config.json")
     write_companions(codec, subject.facts, folder)
     return written
 

@@ -63,7 +63,7 @@ def fingerprint(machine: Json) -> dict[str, str]:
 def shape_of(config: Config) -> str:
     """Return a key that is equal for runs a proof holds for: of model, adapter, lengths, what is trained and how."""
     try:
-        facts: Any = read_json(read_model(config.model).folder / "config.json") if config.model else None
+        facts: Any = read_model(config.model).config if config.model else None
     except Exception:  # noqa: BLE001  (a model that cannot be read is told of elsewhere)
         facts = None
     train = config.train.model_dump(mode="json", include={"max_tokens", "frozen", "precision", "optimizer", "objective", "weights"})

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models,
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.file_errors import of_the_file
 from holdfast.base.files import Json, read_json
+from holdfast.base_model.forms import read_config
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.templates.chat_template import ChatTemplate, load_template
@@ -259,7 +260,7 @@ def _as_transformers_reads(tokenizer: Tokenizer, folder: Path, settings: Json) -
 
     There a space stands before a text alone and not behind each special token, too. Rows are compared with AutoTokenizer before step one.
     """
-    of_llama = (read_json(folder / "config.json") or {}).get("model_type") == "llama"
+    of_llama = (read_config(folder / "config.json") or {}).get("model_type") == "llama"
     named = settings.get("tokenizer_class") in ("LlamaTokenizer", "LlamaTokenizerFast")
     if not (of_llama and named and begins_with_space(tokenizer) and _transformers_major() >= 5):
         return tokenizer

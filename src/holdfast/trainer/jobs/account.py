@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.forms import with_floats
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.trainer.common.refuse import Refusal
@@ -50,7 +51,7 @@ def account() -> int:
 def _shapes(model: ModelFacts) -> Json:
     try:
         with torch.device("meta"):
-            made = loader(model).from_config(transformers.AutoConfig.for_model(**model.config))
+            made = loader(model).from_config(transformers.AutoConfig.for_model(**with_floats(model.config)))
     except _OTHERS as error:
         return _failed(error)
     return {"shapes": {name: list(parameter.shape) for name, parameter in made.named_parameters()}}

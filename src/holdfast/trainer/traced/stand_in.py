@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from holdfast.base.files import Json
 from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.forms import with_floats
 from holdfast.base_model.packed import PackedWeights
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
 from holdfast.trainer.common.libraries import module_if_there
@@ -74,7 +75,7 @@ class _UnfilledModel:
         self.config, self.auto, self.log = config, auto, log
 
     def __call__(self, _folder: Path, dtype: torch.dtype, attn_implementation: str, **loaded: Any) -> Any:
-        about = transformers.AutoConfig.for_model(**self.config)
+        about = transformers.AutoConfig.for_model(**with_floats(self.config))
         model = self.auto.from_config(about, dtype=dtype, attn_implementation=attn_implementation)
         if self.log is not None:
             for _, module, own in list(quantised.matrices_of(model)):
