@@ -286,9 +286,14 @@ def test_a_config_of_texts_given_to_the_row_check_is_answered_with_the_command_t
     pairs = BASE | {"data": {"files": "my rows.jsonl", "format": "chat", "fields": {"messages": "talk"}}, "train": {"objective": "dpo"}}
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(pairs))
     (tmp_path / "my rows.jsonl").write_text("")
-    assert main(["data", "check", "--config", "a.yaml"]) == 2
-    wanted = "holdfast data check 'my rows.jsonl' --objective dpo --format chat --field messages=talk --max-tokens 512"
-    assert wanted in capsys.readouterr().err
+    wanted = "--objective dpo --format chat --field messages=talk --max-tokens 512"
+    for given in (["--config", "a.yaml"], ["a.yaml"]):
+        assert main(["data", "check", *given]) == 2
+        assert f"holdfast data check 'my rows.jsonl' {wanted}" in capsys.readouterr().err
+    (tmp_path / "own").mkdir()
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(pairs | {"model": "own"}))  # whose template and tokens decide
+    assert main(["data", "check", "a.yaml"]) == 2
+    assert f"holdfast data check 'my rows.jsonl' --tokenizer own {wanted}" in capsys.readouterr().err
 
 
 def test_an_empty_value_is_told_as_yaml_writes_it(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def read_config(file: Path) -> Json | None:
     config = read_json(file)
     if config is None:
         with contextlib.suppress(ValueError):  # a number of too many digits
-            return _tagged(read_python_json(file))
+            config = read_python_json(file)
+            return {name: _tagged(value) for name, value in config.items()} if config else None
     return config
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.base.tasks import kind_of
+from holdfast.base_model.folder import EMBEDDED, is_folder
 from holdfast.config.config import Config
 from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
@@ -33,7 +34,8 @@ def check_command(config: Config) -> str:
     if not kind_of(config).text_rows:
         return "holdfast data check --config CONFIG"
     data, objective = config.data, config.train.objective
-    said = [] if objective == "sft" else ["--objective", objective]
+    said = [] if config.model in EMBEDDED or not is_folder(Path(config.model)) else ["--tokenizer", config.model]
+    said += [] if objective == "sft" else ["--objective", objective]
     said += [] if data.format == "auto" else ["--format", data.format]
     said += [word for ours, theirs in data.fields.items() for word in ("--field", f"{ours}={theirs}")]
     files = " ".join(shown(Path(file)) for file in data.files)

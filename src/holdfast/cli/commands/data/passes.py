@@ -27,7 +27,7 @@ REPEATED = ("duplicate", "near_duplicate", "conflicting_answer", "in_held_out")
 def add_shared_arguments(check: argparse.ArgumentParser) -> None:
     """Add the arguments that `data clean` takes, too."""
     check.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, or patterns in quotes")
-    check.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: the embedded one's)")
+    check.add_argument("--tokenizer", "--model", type=Path, metavar="DIR", help="folder of the model or its tokenizer (default: tiny's)")
     check.add_argument("--max-tokens", type=int, metavar="N", help="longest row in tokens (default: no limit)")
     check.add_argument("--too-long", choices=("cut", "reject", "split"), default="cut", help="what happens to longer rows (default: cut)")
     layouts = ("auto", "alpaca", "prompt-completion", "chat", "question-answer", "text")
