@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import transformers
 
 from holdfast.base.errors import Stop
 from holdfast.base_model.folder import read_model
 from holdfast.base_model.forms import with_floats, write_config
-from holdfast.config.config import Config
-from holdfast.planning.planning import plan_run
+from holdfast.trainer.jobs.account import _shapes
+from holdfast.trainer.traced.stand_in import _UnfilledModel
 
 INFINITY = float("inf")
 
@@ -34,11 +35,13 @@ def mamba2(assets: SimpleNamespace, tmp_path: Path, request: pytest.FixtureReque
     return folder
 
 
-def test_a_model_with_infinity_in_its_config_is_planned(mamba2: Path, assets: SimpleNamespace) -> None:
+def test_a_model_with_infinity_in_its_config_is_built(mamba2: Path) -> None:
+    """Of shapes alone, as a plan does it: first its weights' shapes, then the model whose step is traced."""
     facts = read_model(str(mamba2))
     assert with_floats(facts.config)["time_step_limit"] == [0.0, INFINITY]
-    tree = {"model": str(mamba2), "data": {"files": [str(assets.rows)]}, "adapter": {"r": 4}, "train": {"steps": 2, "max_tokens": 32}}
-    assert plan_run(Config.model_validate(tree), {"memory_bytes": 8 << 30}).plan.fits
+    assert _shapes(facts)["shapes"]["backbone.layers.0.mixer.A_log"] == [4]
+    made, _ = _UnfilledModel(facts.config, transformers.AutoModelForCausalLM, None)(mamba2, torch.float32, "eager")
+    assert list(made.config.time_step_limit) == [0.0, INFINITY]
 
 
 def test_what_is_written_has_it_as_the_model_had(mamba2: Path) -> None:

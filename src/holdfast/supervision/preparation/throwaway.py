@@ -34,9 +34,9 @@ def check_command(config: Config) -> str:
     if not kind_of(config).text_rows:
         return "holdfast data check --config CONFIG"
     data, objective = config.data, config.train.objective
-    said = [] if config.model in EMBEDDED or not is_folder(Path(config.model)) else ["--tokenizer", config.model]
-    said += [] if objective == "sft" else ["--objective", objective]
+    said = [] if objective == "sft" else ["--objective", objective]
     said += [] if data.format == "auto" else ["--format", data.format]
     said += [word for ours, theirs in data.fields.items() for word in ("--field", f"{ours}={theirs}")]
     files = " ".join(shown(Path(file)) for file in data.files)
-    return f"holdfast data check {files} {shlex.join([*said, '--max-tokens', str(config.train.max_tokens)])}"
+    own = "" if config.model in EMBEDDED or not is_folder(Path(config.model)) else f"--tokenizer {shown(Path(config.model))} "
+    return f"holdfast data check {files} {own}{shlex.join([*said, '--max-tokens', str(config.train.max_tokens)])}"
