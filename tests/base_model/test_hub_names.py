@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import Stop
-from holdfast.base_model.folder import read_model
+from holdfast.base_model.folder import read_description, read_model
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 
@@ -100,3 +101,37 @@ def test_what_cannot_be_a_name_is_told_as_what_it_is(
     with pytest.raises(Stop) as stop:
         read_model(name)
     assert stop.value.code == 2 and message.replace("HERE", str(tmp_path)) in stop.value.message and hint in stop.value.hint
+
+
+@pytest.fixture
+def published(assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A model of the hub with its weights in three copies, as Mistral's and gpt-oss have them; the files that were fetched."""
+    from huggingface_hub.utils import filter_repo_objects
+
+    there, fetched = tmp_path / "there", []
+    for place in ("model.safetensors", "consolidated.safetensors", "original/model.safetensors"):
+        (there / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(assets.model / "model.safetensors", there / place)
+    for file in assets.model.glob("*.json*"):
+        shutil.copy(file, there / file.name)
+
+    def download(_name: str, *, allow_patterns: list[str], ignore_patterns: list[str], **_: Any) -> str:
+        every = [file.relative_to(there).as_posix() for file in there.rglob("*") if file.is_file()]
+        for name in filter_repo_objects(every, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
+            fetched.append(name)
+            (tmp_path / "cache").mkdir(exist_ok=True)
+            shutil.copy(there / name, tmp_path / "cache" / name)
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return fetched
+
+
+def test_a_plan_fetches_no_weights_and_a_run_fetches_them_once(published: list[str], assets: SimpleNamespace) -> None:
+    told = read_description("me/model")
+    assert told.shapes == {} and told.stored == read_model(str(assets.model)).stored
+    assert "config.json" in published and not [name for name in published if name.endswith(".safetensors")]
+    published.clear()
+    assert read_model("me/model").shapes == read_model(str(assets.model)).shapes
+    assert [name for name in published if name.endswith(".safetensors")] == ["model.safetensors"]
+    assert read_description("me/model").shapes == read_model("me/model").shapes  # they are there now

@@ -26,6 +26,7 @@ _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 COUNTS = "I64"  # the type of tables of whole numbers, as DeepSeek V4's of experts by token: no weights, in few bits or many
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
+_NOT_OF_A_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the weights once more, for others' code: gpt-oss, Llama, Mistral
 _ALIKE = 0.75  # of the letters of two names
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
@@ -92,13 +93,26 @@ def folder_of(model: str) -> Path:
 
 
 def read_description(model: str) -> ModelFacts:
-    """Read the facts of a model whose weights may be missing: then no shapes, `stored` of config.json. Raises Stop as read_model does."""
+    """Read the facts of a model whose weights may be missing: then no shapes, `stored` of config.json. Raises Stop as read_model does.
+
+    Of the hub's models the weights are used where they were fetched before; for this alone none are.
+    """
     folder = folder_of(model)
-    config = read_config(folder / "config.json") if folder.is_dir() else None
-    if config is None or any(folder.glob("*.safetensors*")):
-        return read_model(model)
+    elsewhere = not is_folder(folder)
+    if elsewhere:
+        folder = _from_hub(model, weights=False)
+    config = read_config(folder / "config.json")
+    if config is None or (_has_weights(folder) if elsewhere else any(folder.glob("*.safetensors*"))):
+        return read_model(str(folder))
     refuse_odd_config(folder / "config.json", config)
     return ModelFacts(folder, config, {}, 0, _STORED.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")))
+
+
+def _has_weights(folder: Path) -> bool:
+    try:
+        return bool(weight_files(folder))
+    except Stop:
+        return False
 
 
 def read_model(model: str) -> ModelFacts:
@@ -167,7 +181,8 @@ def base_of_adapter(config: Json) -> str:
     return f"{name}@{revision}" if isinstance(revision, str) and revision and "@" not in name and not is_folder(Path(name)) else name
 
 
-def _from_hub(model: str) -> Path:
+def _from_hub(model: str, weights: bool = True) -> Path:
+    """Fetch a model of the hub, or what describes it alone: what lies at the top, and not Mistral's own copy of the weights."""
     name, revision = hub_name(model)
     near = [] if "/" in name else difflib.get_close_matches(name.lower(), EMBEDDED, 1, _ALIKE)
     if near:
@@ -179,9 +194,9 @@ def _from_hub(model: str) -> Path:
         raise Stop(BLOCKED, f"{name} is not a folder, and huggingface_hub is not installed", install("train")) from None
     if not sys.stderr.isatty():
         disable_progress_bars()
-    wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md"]
+    wanted = ["*.json", "*.jinja", "*.model", "*.txt", "README.md", *(["*.safetensors"] if weights else [])]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_NOT_OF_A_MODEL))
     except Exception as error:  # noqa: BLE001  (each way to fail is an error of its own, of two libraries)
         raise refusal(error, model, "model", "a folder") from None
 

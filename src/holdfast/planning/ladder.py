@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from holdfast.base.cache import cache_folder
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.tasks import kind_of
-from holdfast.base_model.folder import read_model
+from holdfast.base_model.folder import read_description
 from holdfast.config.config import Config
 from holdfast.config.settings import PartialSettings, Settings, checked
 from holdfast.machine.machine_file import training_devices
@@ -63,7 +63,7 @@ def fingerprint(machine: Json) -> dict[str, str]:
 def shape_of(config: Config) -> str:
     """Return a key that is equal for runs a proof holds for: of model, adapter, lengths, what is trained and how."""
     try:
-        facts: Any = read_model(config.model).config if config.model else None
+        facts: Any = read_description(config.model).config if config.model else None
     except Exception:  # noqa: BLE001  (a model that cannot be read is told of elsewhere)
         facts = None
     train = config.train.model_dump(mode="json", include={"max_tokens", "frozen", "precision", "optimizer", "objective", "weights"})

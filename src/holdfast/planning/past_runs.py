@@ -18,7 +18,7 @@ from holdfast.base.cache import cache_folder
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json, append_line, read_json, read_sound_lines
 from holdfast.base.units import gib, span
-from holdfast.base_model.folder import read_model
+from holdfast.base_model.folder import read_description
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, idle_parameters, work_of
@@ -159,7 +159,7 @@ def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
 def work_in(config: Config, plan: Plan) -> float:
     """Return the operations a token takes in a run, by its plan and its model's config.json; of all experts where that cannot be read."""
     try:
-        text = read_model(config.model).text if plan.weights_by_part.get("experts") else {}
+        text = read_description(config.model).text if plan.weights_by_part.get("experts") else {}
     except (OSError, Stop):
         text = {}
     return work_of(plan.params, idle_parameters(text, plan.weights_by_part))
