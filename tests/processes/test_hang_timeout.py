@@ -125,6 +125,20 @@ def test_a_pulse_that_was_written_by_another_clock_is_as_fresh_as_its_coming(run
     assert timeout.overdue({"phase": "step", "time": -5.0}) is not None
 
 
+def test_a_clock_that_was_set_back_while_a_trainer_started_shortens_no_patience(run: RunFolder) -> None:
+    """Its start seemed to have taken minus an hour, and the next one was ended after `hang_s`."""
+    clock = Clock()
+    timeout = TrainerHangTimeout(run, 2, 60.0, clock)
+    timeout.starts, timeout.first_steps = [-3590.0], [-3600.0]
+    clock.seconds = 800.0
+    assert timeout.overdue(None) is None
+    pulse = {"phase": "step", "time": 1.0}
+    timeout.number = 3  # whose first step is to come
+    assert timeout.overdue(pulse) is None
+    clock.seconds = 1600.0
+    assert timeout.overdue(pulse) is None
+
+
 @pytest.mark.long
 def test_a_run_that_was_stopped_as_a_whole_goes_on_when_it_is_woken(config_of: Callable[..., Path], tmp_path: Path) -> None:
     """As docker pause, scontrol suspend and a closed lid do."""

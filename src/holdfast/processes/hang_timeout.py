@@ -144,7 +144,7 @@ class TrainerHangTimeout:
 
     def _limit(self, seen: list[float]) -> float:
         most = max(self.floor_s, FIRST_S)  # clocks that were set make any number of seconds
-        return allowed_s([min(took, most) for took in seen], self.floor_s)
+        return allowed_s([min(took, most) for took in seen if took > 0], self.floor_s)
 
     def _evaluations(self) -> list[float]:
         """Return the seconds of whole evaluations: no less than any of their parts, so that nothing longer than at first is allowed."""
