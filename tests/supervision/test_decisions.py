@@ -20,7 +20,7 @@ from holdfast.config.config import Config
 from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.diagnosis.divergence import FROM_THE_START
 from holdfast.planning.plan import make_plan, settings_of
-from holdfast.report.summarise import Journals, of_steps, summarise, wall_seconds
+from holdfast.report.summarise import Journals, incidents, of_steps, summarise, wall_seconds
 from holdfast.run.plan import Params
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import Diagnosis, Ending, FailureReport
@@ -296,6 +296,31 @@ def test_a_healthy_machine_has_nothing_to_block() -> None:
 def test_versions_compare_as_numbers() -> None:
     assert version("2.13.0+cpu") == (2, 13, 0) > version("2.6.0a0+git") == (2, 6, 0)
     assert version("unknown") == ()
+
+
+def lost_by(*ends: tuple[int, int, int | None, str], restored: dict[int, int]) -> list[int]:
+    """The steps lost by each end (committed before, committed after, step in flight, remedy), where attempts restored these steps."""
+    decided = {"diagnosis": {"cause": "unknown", "clues": []}}
+    reports = [
+        failure_report(attempt=number, committed_before=before, committed_after=after, step=step).as_json()
+        | decided
+        | {"decision": {"remedy": remedy}}
+        for number, (before, after, step, remedy) in enumerate(ends, 1)
+    ]
+    events: list[Json] = [
+        {"event": "restored", "attempt": number, "step": step, "state": f"the checkpoint of step {step}"}
+        for number, step in restored.items()
+    ]
+    return [one["lost_steps"] for one in incidents([], events, reports)]
+
+
+def test_each_step_that_is_computed_again_is_counted_once() -> None:
+    """By hand: 1 to 50, then 41 to 45, then from 45 on. Each start that came to nothing counted them all: 26 for 11."""
+    died, came_to_nothing, died_behind = (0, 50, 51, "resume"), (50, 50, None, "resume"), (50, 50, 46, "resume")
+    assert lost_by(died, came_to_nothing, died_behind, restored={1: 0, 3: 40, 4: 44}) == [10, 0, 1]
+    assert lost_by(died, died_behind, (50, 53, 54, "resume"), restored={1: 0, 2: 40, 3: 45, 4: 53}) == [10, 0, 0]
+    assert lost_by((0, 5, 6, "resume"), (5, 5, 5, "rollback"), restored={1: 0, 3: 3}) == [0, 2], "the rollback took them, not the kill"
+    assert lost_by((0, 180, 181, "rollback"), restored={1: 0, 2: 100}) == [80]
 
 
 def test_wall_time_leaves_out_hours_nobody_was_in_charge() -> None:
