@@ -21,7 +21,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.supervision.companions.watched import Helper, looking
 from holdfast.supervision.remote.lease import free_lease
-from holdfast.supervision.remote.state import fetch, read_run_id, states_at
+from holdfast.supervision.remote.state import fetch, read_run_id, sent_at, states_at
 from holdfast.supervision.remote.targets import Target, target_of
 
 _AT_ONCE_S, _LAST_WORD_S = 2, 900  # for the last state, at the end of a run: without a word, and at all
@@ -143,12 +143,16 @@ def judged(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
 
 
 def _is_behind(here: RunFolder, target: Target, step: int, reached: int) -> bool:
-    """True if the state over there is a later one of the same run. Raises Stop(1) where another run's is there."""
+    """True if the state over there is a later one of the same run, and was not taken back here since.
+
+    Raises Stop(1) where another run's is there.
+    """
     other, own = read_run_id(target), (read_json(here.path / "run.json") or {}).get("id")
     if own is not None and other != own:
         text = f"{target.address} holds another run than {here.path} ({listed([str(other)[:12], str(own)[:12]])})"
         raise Stop(BLOCKED, text, "give each run a place of its own: another save.to or --to, or another --run")
-    return step > reached
+    rolled_back = [event["time"] for event in here.events() if event["event"] == "rolled_back" and event["to"] < step]
+    return step > reached and not (rolled_back and sent_at(target, step) < rolled_back[-1])
 
 
 def _moved_aside(here: RunFolder, step: int, tell: Tell) -> Path:

@@ -176,14 +176,19 @@ class Sender:
         self.there.add(digest)
         return digest, size, fresh
 
+    def counts(self, step: int, newest: int) -> bool:
+        """Return whether a state there is of a step that the run still has: a rollback took the others back. newest: the one just sent."""
+        return step <= max(newest, self.run.committed())
+
     def _prune(self, keep: int, newest: Json) -> None:
-        """Remove states but the newest `keep`, and blobs that none of those names."""
+        """Remove states but the newest `keep` of those that count, and blobs that none of these names."""
         steps = states_at(self.target)
+        kept = [step for step in steps if self.counts(step, newest["step"])][-keep:]
         named = {facts["sha256"] for facts in newest["files"].values()}
-        for step in steps[-keep:]:
+        for step in kept:
             if step != newest["step"] and (manifest := _manifest(self.target, step)):
                 named |= {facts["sha256"] for facts in manifest["files"].values()}
-        for step in steps[:-keep]:
+        for step in sorted({*steps} - {*kept}):
             self.target.remove(f"states/{checkpoint_name(step)}.json")
         for name in self.target.names("blobs"):
             if name not in named and _HASH.fullmatch(name):
@@ -205,6 +210,11 @@ def read_run_id(target: Target) -> str | None:
 def states_at(target: Target) -> list[int]:
     """Return the steps of the states at a place, oldest first, whether or not they are whole."""
     return sorted(int(found[1]) for name in target.names("states") if (found := _STATE.fullmatch(name)))
+
+
+def sent_at(target: Target, step: int) -> float:
+    """Return when a state was sent, in seconds since the epoch; 0 where that cannot be read."""
+    return float((_manifest(target, step) or {}).get("time") or 0.0)
 
 
 def fetch(target: Target, path: Path) -> tuple[int, list[Json]]:
