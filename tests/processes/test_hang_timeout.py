@@ -16,13 +16,16 @@ import pytest
 
 from conftest import events, holdfast, processes_of, start, wait_until
 from holdfast.base.errors import Stop
-from holdfast.base.files import append_line
+from holdfast.base.files import append_line, write_json
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout, Overdue, TrainerHangTimeout
-from holdfast.processes.tree import bytes_read
+from holdfast.processes.process import start_shim, watch
+from holdfast.processes.tree import below, bytes_read
 from holdfast.run.folder import RunFolder
 from holdfast.supervision import finish
 from holdfast.terminal.run_view import Terminal
+from support.world import new_run
 
 HANGS = """
 import os, signal, sys, time
@@ -137,6 +140,32 @@ def test_a_clock_that_was_set_back_while_a_trainer_started_shortens_no_patience(
     assert timeout.overdue(pulse) is None
     clock.seconds = 1600.0
     assert timeout.overdue(pulse) is None
+
+
+def test_a_trainer_that_hangs_before_it_has_told_its_name_is_ended(tmp_path: Path) -> None:
+    """Python itself waits for a disk that does not answer, or a standby was stopped: it was waited for without end."""
+    run = new_run(tmp_path / "run", hang_s=0.2)
+    told = {"env": {}, "settings": {}, "trainer_lock": str(run.trainer_lock), "writer_argv": ["true"]}
+    for number in (1, 2):
+        run.attempt(number).mkdir(parents=True)
+        write_json(run.attempt(number) / "launch.json", told | {"argv": ["sleep", "1000"], "started": 1000.0})
+    write_json(ready := run.attempt(1) / "ready.json", {})
+    os.utime(ready, (1000.01, 1000.01))  # a start that took no time
+    shim, looks = start_shim(run.attempt(2)), 0
+
+    def tick(_: Attempt) -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 300, "it is still there after a minute"
+        return False
+
+    try:
+        ending = watch(Attempt(2, run.attempt(2), shim), run, tick)
+        assert (ending.kind, ending.facts["section"]) == ("hang", "start")
+    finally:
+        for pid in below(shim.pid):
+            os.kill(pid, signal.SIGKILL)
+        shim.wait()
 
 
 @pytest.mark.long
