@@ -17,12 +17,14 @@ import pytest
 from conftest import events, holdfast, processes_of, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.base.files import append_line, write_json
+from holdfast.machine import clock
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout, Overdue, TrainerHangTimeout
 from holdfast.processes.process import start_shim, watch
 from holdfast.processes.tree import below, bytes_read
 from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.supervision import finish
 from holdfast.terminal.run_view import Terminal
 from support.world import new_run
@@ -140,6 +142,22 @@ def test_a_clock_that_was_set_back_while_a_trainer_started_shortens_no_patience(
     assert timeout.overdue(pulse) is None
     clock.seconds = 1600.0
     assert timeout.overdue(pulse) is None
+
+
+def test_a_wait_for_a_writer_on_a_slow_disk_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best state waits up to five minutes for the checkpoint before it; where steps and evaluations are short, a minute was a hang."""
+    from holdfast.trainer.state.snapshot import Snapshots
+
+    memory = MemoryFile.create(tmp_path / "memory", tmp_path, 8, 8)
+    memory.beat({"attempt": 1, "step": 5, "phase": "evaluate", "time": clock.now() - 100})
+    memory.begin(0)
+    memory.seal(0, 4, 1, {}, pin=True)
+    waiting: Any = SimpleNamespace(memory=memory, _save_without_writer=lambda: None)
+    waiting._await_writer = lambda: Snapshots._await_writer(waiting)
+    monkeypatch.setattr(time, "sleep", lambda _: memory.unpin(0))  # the writer has it now
+    assert Snapshots._turn(waiting, 5)
+    pulse = memory.pulse() or {}
+    assert pulse["phase"] == "evaluate" and clock.now() - pulse["time"] < 50
 
 
 def test_a_trainer_that_hangs_before_it_has_told_its_name_is_ended(tmp_path: Path) -> None:
