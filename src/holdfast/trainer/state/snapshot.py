@@ -328,7 +328,7 @@ class Snapshots:
         return True
 
     def _await_writer(self) -> None:
-        """Wait an instant for the writer, or save where none lives. A slow disk is no hang: the pulse goes on, as this has its own limit."""
+        """Wait an instant for the writer, or save where none lives. The pulse goes on: a slow disk is no hang, and has its own limit."""
         self._save_without_writer()
         pulse, now = self.memory.pulse(), clock.now()
         if pulse and now - pulse["time"] > _BEAT_S:
