@@ -20,6 +20,7 @@ import pytest
 
 from conftest import events, fill, holdfast, start, wait_until
 from holdfast.base.errors import Stop
+from holdfast.base.locks import hold
 from holdfast.callback import shared as shared_state
 from holdfast.callback.shared import SharedState, newest, run_of, step_of
 from holdfast.config.config import Config, Save
@@ -227,6 +228,18 @@ def test_steps_that_a_rollback_took_back_are_not_fetched_again(tmp_path: Path, m
     Sender(RunFolder(there), place).send()
     elsewhere.fetched(here.path, config, said.append)
     assert here.committed() == 6, "what was sent since counts"
+
+
+def test_a_run_that_is_at_work_is_not_put_aside_for_what_is_elsewhere(tmp_path: Path) -> None:
+    """The same command, typed beside a run that goes on: its folder was renamed under it."""
+    here, place = begun(tmp_path / "here", 3), target_of(str(tmp_path / "shared"))
+    Sender(here, place).send()
+    here.steps_file.write_text('{"step": 2}\n')  # the journal is behind, as on a disk that was full
+    config = Config.model_validate({"model": "tiny", "data": {"files": "f"}, "save": {"to": str(tmp_path / "shared")}})
+    for lock in (here.trainer_lock, here.supervisor_lock):
+        with hold(lock, wait=False), pytest.raises(Stop, match="is still at work here, at step 2") as stop:
+            elsewhere.fetched(here.path, config, lambda text: pytest.fail(text))
+        assert stop.value.code == 1 and here.checkpoints.is_dir()
 
 
 def test_a_newest_checkpoint_that_is_damaged_here_takes_no_whole_one_away_there(tmp_path: Path) -> None:

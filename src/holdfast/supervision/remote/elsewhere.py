@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
-from holdfast.base.locks import Tell
+from holdfast.base.locks import Tell, taken
 from holdfast.base.units import listed, span
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
@@ -157,6 +157,10 @@ def _is_behind(here: RunFolder, target: Target, step: int, reached: int) -> bool
 
 def _moved_aside(here: RunFolder, step: int, tell: Tell) -> Path:
     """Rename a run folder whose run went on elsewhere. Raises Stop(1) where somebody works on it."""
+    if taken(here.supervisor_lock) or taken(here.trainer_lock):
+        name = shown(here.path)
+        text = f"the run went on elsewhere, and {name} is still at work here, at step {step}"
+        raise Stop(BLOCKED, text, f"see what it does: holdfast status {name}; end it: holdfast stop {name}; then repeat the command")
     aside = next(
         place
         for number in range(1000)
