@@ -230,16 +230,33 @@ def test_steps_that_a_rollback_took_back_are_not_fetched_again(tmp_path: Path, m
     assert here.committed() == 6, "what was sent since counts"
 
 
-def test_a_run_that_is_at_work_is_not_put_aside_for_what_is_elsewhere(tmp_path: Path) -> None:
+def test_a_run_that_is_at_work_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command, typed beside a run that goes on: its folder was renamed under it."""
     here, place = begun(tmp_path / "here", 3), target_of(str(tmp_path / "shared"))
     Sender(here, place).send()
-    here.steps_file.write_text('{"step": 2}\n')  # the journal is behind, as on a disk that was full
+    here.steps_file.write_text('{"step": 2}\n')  # the journal is behind, as on a disk that was full, or where its supervisor died
     config = Config.model_validate({"model": "tiny", "data": {"files": "f"}, "save": {"to": str(tmp_path / "shared")}})
     for lock in (here.trainer_lock, here.supervisor_lock):
-        with hold(lock, wait=False), pytest.raises(Stop, match="is still at work here, at step 2") as stop:
+        with hold(lock, wait=False):
             elsewhere.fetched(here.path, config, lambda text: pytest.fail(text))
+            monkeypatch.setattr("platform.node", lambda: "another")
+            with pytest.raises(Stop, match="is still at work here, at step 2") as stop:
+                elsewhere.fetched(here.path, config, lambda text: pytest.fail(text))
+            monkeypatch.undo()
         assert stop.value.code == 1 and here.checkpoints.is_dir()
+
+
+def test_what_another_machine_sent_is_never_pruned_by_one_that_is_behind(tmp_path: Path) -> None:
+    """One that slept while another trained on, and gave its lease back."""
+    here, place = begun(tmp_path / "here", 3), target_of(str(tmp_path / "shared"))
+    Sender(here, place).send()
+    roll_back(here, [], 2, {}, [], "long before")
+    fetch(place, tmp_path / "there")
+    train(RunFolder(tmp_path / "there"), 4)
+    Sender(RunFolder(tmp_path / "there"), place).send()
+    train(here, 3)
+    Sender(here, place).send()
+    assert states_at(place) == [3, 4]
 
 
 def test_a_newest_checkpoint_that_is_damaged_here_takes_no_whole_one_away_there(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.supervision.companions.watched import Helper, looking
 from holdfast.supervision.remote.lease import free_lease
-from holdfast.supervision.remote.state import fetch, read_run_id, sent_at, states_at
+from holdfast.supervision.remote.state import fetch, is_of_here, read_run_id, states_at, taken_back
 from holdfast.supervision.remote.targets import Target, target_of
 
 _AT_ONCE_S, _LAST_WORD_S = 2, 900  # for the last state, at the end of a run: without a word, and at all
@@ -88,6 +88,8 @@ def fetch_newer(path: Path, address: str, tell: Tell, reached: Callable[[RunFold
             return
         if here.begun() and not _is_behind(here, target, steps[-1], reached(here)):
             return
+        if (taken(here.supervisor_lock) or taken(here.trainer_lock)) and is_of_here(target, steps[-1]):
+            return  # what is at work here has sent it, and is ahead of its own journal
         aside = _moved_aside(here, reached(here), tell) if path.exists() and any(path.iterdir()) else None
         step = take(target)
         tell(f"fetched the state after step {step} from {target.address} into {shown(path)}")
@@ -151,8 +153,7 @@ def _is_behind(here: RunFolder, target: Target, step: int, reached: int) -> bool
     if own is not None and other != own:
         text = f"{target.address} holds another run than {here.path} ({listed([str(other)[:12], str(own)[:12]])})"
         raise Stop(BLOCKED, text, "give each run a place of its own: another save.to or --to, or another --run")
-    rolled_back = [event["time"] for event in here.events() if event["event"] == "rolled_back" and event["to"] < step]
-    return step > reached and not (rolled_back and sent_at(target, step) < rolled_back[-1])
+    return step > reached and not taken_back(here, target, step)
 
 
 def _moved_aside(here: RunFolder, step: int, tell: Tell) -> Path:

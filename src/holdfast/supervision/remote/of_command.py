@@ -47,9 +47,6 @@ class CommandSender(Sender):
             return self.sent if self.sent[0] else None
         return max(step, in_memory, self.sent[0]), mark
 
-    def counts(self, step: int, newest: int) -> bool:
-        return True  # one that began anew may come there again
-
     def marked(self, sent: Sent, newest: tuple[int, object]) -> tuple[int, object]:
         return self.sent
 

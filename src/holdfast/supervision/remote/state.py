@@ -176,14 +176,10 @@ class Sender:
         self.there.add(digest)
         return digest, size, fresh
 
-    def counts(self, step: int, newest: int) -> bool:
-        """Return whether a state there is of a step that the run still has: a rollback took the others back. newest: the one just sent."""
-        return step <= max(newest, self.run.committed())
-
     def _prune(self, keep: int, newest: Json) -> None:
-        """Remove states but the newest `keep` of those that count, and blobs that none of these names."""
+        """Remove states but the newest `keep` of those that were not taken back, and blobs that none of these names."""
         steps = states_at(self.target)
-        kept = [step for step in steps if self.counts(step, newest["step"])][-keep:]
+        kept = [step for step in steps if step <= newest["step"] or not taken_back(self.run, self.target, step)][-keep:]
         named = {facts["sha256"] for facts in newest["files"].values()}
         for step in kept:
             if step != newest["step"] and (manifest := _manifest(self.target, step)):
@@ -212,9 +208,15 @@ def states_at(target: Target) -> list[int]:
     return sorted(int(found[1]) for name in target.names("states") if (found := _STATE.fullmatch(name)))
 
 
-def sent_at(target: Target, step: int) -> float:
-    """Return when a state was sent, in seconds since the epoch; 0 where that cannot be read."""
-    return float((_manifest(target, step) or {}).get("time") or 0.0)
+def taken_back(run: RunFolder, target: Target, step: int) -> bool:
+    """True if a rollback of the run here has taken back the step of a state there since that was sent."""
+    rolled_back = [event["time"] for event in run.events() if event["event"] == "rolled_back" and event["to"] < step]
+    return bool(rolled_back) and float((_manifest(target, step) or {}).get("time") or 0.0) < rolled_back[-1]
+
+
+def is_of_here(target: Target, step: int) -> bool:
+    """True if this machine has sent the state there."""
+    return (_manifest(target, step) or {}).get("host") == platform.node()
 
 
 def fetch(target: Target, path: Path) -> tuple[int, list[Json]]:
