@@ -22,6 +22,8 @@ from holdfast.processes.attempt import Attempt
 from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import OUTCOMES, EndingKind, exit_code, kind_by_code
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.evidence import collect
 from holdfast.supervision.full_disk import BufferedRunFolder
@@ -143,6 +145,20 @@ def test_of_several_ranks_the_one_that_was_killed_is_looked_for_in_the_kernels_l
     write_json(folder / "ending.json", {"code": -9, "ended": clock.now()})
     found = collect(Attempt(1, folder, None), run, Ending("killed", -9, facts={"rank": 1, "codes": [-9, -9]}))
     assert diagnose_failure(replace(found, kernel_messages=(KILLED,)), cards_of("failures")).cause == "host_out_of_memory"
+
+
+def test_the_samples_in_flight_are_those_of_the_rank_that_died(tmp_path: Path) -> None:
+    """They were the first rank's, whose rows had nothing to do with it."""
+    run, first = new_run(tmp_path / "run"), tmp_path / "memory.rank0"
+    folder = run.attempt(1)
+    folder.mkdir(parents=True)
+    for rank in (0, 1):
+        memory = MemoryFile.create(of_rank(first, rank), run.path, 0, 0)
+        memory.beat({"attempt": 1, "step": 7, "phase": "step", "samples": [rank], "time": 1.0})
+    write_json(folder / "ready.json", {"memory_file": str(first)})
+    found = {rank: collect(Attempt(1, folder, None), run, Ending("killed", -11, facts={"rank": rank})) for rank in (0, 1, 2)}
+    assert {rank: one.samples for rank, one in found.items()} == {0: (0,), 1: (1,), 2: ()}, "of the third, on another machine, none"
+    assert {one.step for one in found.values()} == {7}
 
 
 def test_an_attempt_whose_end_nobody_saw_lived_to_its_newest_sign(tmp_path: Path) -> None:

@@ -22,27 +22,31 @@ _AT_ONCE_S = 30.0  # after an end the machine's memory still says something abou
 
 
 def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
-    """Return the failure report of an attempt. The step in flight comes from the trainer's account, else from its pulse."""
-    pulse = attempt.pulse() or {}
+    """Return the failure report of an attempt. The step in flight comes from the trainer's account, else from its pulse.
+
+    Of several ranks it is of the one that ended first.
+    """
+    rank = int(ending.facts.get("rank") or 0)
+    pulse, of_first = attempt.pulse(rank) or {}, attempt.pulse() or {}
     orders = read_launch_spec(attempt.folder) or LaunchSpec({})
     seen = read_json(attempt.folder / "ending.json") or {}
     ended, now = seen.get("ended"), clock.now()
     memory = host_memory() if ended is not None and abs(now - ended) < _AT_ONCE_S else {}
-    step = ending.facts.get("step", pulse.get("step"))
+    step = ending.facts.get("step", pulse.get("step", of_first.get("step")))
     samples = ending.facts.get("samples") or pulse.get("samples") or ()
     return FailureReport(
         attempt=attempt.number,
         ending=ending,
         step=step,
-        phase=pulse.get("phase"),
+        phase=pulse.get("phase", of_first.get("phase")),
         samples=tuple(samples),
         lines=tail(_log(attempt, ending)),
         committed_before=orders.committed_before,
         committed_after=run.committed(),
-        died=ended or _last_sign(attempt, run, pulse) or orders.started or now,
+        died=ended or _last_sign(attempt, run, of_first) or orders.started or now,
         memory_available_bytes=memory.get("MemAvailable"),
         disk_free_bytes=free_bytes(run.path),
-        pid=(read_json(attempt.folder / f"rank{ending.facts.get('rank') or 0}.json") or {}).get("identity", {}).get("pid"),
+        pid=(read_json(attempt.folder / f"rank{rank}.json") or {}).get("identity", {}).get("pid"),
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
         oom_kills=_killed_meanwhile(orders.oom_kills, seen.get("oom_kills")),
