@@ -334,6 +334,8 @@ def test_wall_time_leaves_out_the_pause_after_an_end_that_nobody_saw() -> None:
     launches = {1: {"started": 0.0, "session": "a"}, 2: {"started": 300.0, "session": "b"}}
     assert wall_seconds(launches, {1: {}, 2: {"ended": 310.0}}, {1: 8.0, 2: 309.0}) == 18.0
     assert wall_seconds(launches, {1: {}, 2: {"ended": 310.0}}) == 10.0
+    called_off = {1: {"ended": 299.0, "called_off": True}, 2: {"ended": 310.0}}
+    assert wall_seconds(launches, called_off) == 10.0, "nor of one that never began, as was found then"
     supervised = {1: launches[1], 2: launches[2] | {"session": "a"}}
     assert wall_seconds(supervised, {1: {}, 2: {"ended": 310.0}}, {1: 8.0}) == 310.0, "it was watched all the while"
 

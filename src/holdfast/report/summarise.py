@@ -318,6 +318,7 @@ def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dic
     numbers = sorted(launches)
     for number in numbers:
         began, ended = launches[number].get("started"), endings[number].get("ended")
+        ended = None if endings[number].get("called_off") else ended  # it never began: that was found, perhaps a night later
         if began is None:
             return None
         following = launches.get(number + 1, {})
