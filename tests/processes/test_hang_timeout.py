@@ -26,6 +26,7 @@ from holdfast.processes.tree import below, bytes_read
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.supervision import finish
+from holdfast.supervision.command import attempts
 from holdfast.terminal.run_view import Terminal
 from support.world import new_run
 
@@ -158,6 +159,17 @@ def test_a_wait_for_a_writer_on_a_slow_disk_is_no_silence(tmp_path: Path, monkey
     assert Snapshots._turn(waiting, 5)
     pulse = memory.pulse() or {}
     assert pulse["phase"] == "evaluate" and clock.now() - pulse["time"] < 50
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0, "finished"), (-9, "hang")])
+def test_a_command_that_ended_well_is_not_told_as_a_hang_that_nobody_ended(tmp_path: Path, code: int, kind: str) -> None:
+    """holdfast was killed between its note that the command hangs and the signal; the next one watched it to a good end."""
+    run = new_run(tmp_path / "run")
+    run.attempt(1).mkdir(parents=True)
+    write_json(run.attempt(1) / "hang.json", {"reason": "no sign of life"})
+    write_json(run.attempt(1) / "ending.json", {"code": code, "began": 1.0, "ended": 2.0})
+    ending = attempts._ending(Attempt(1, run.attempt(1), None), run, None)
+    assert ending is not None and ending.kind == kind
 
 
 def test_a_trainer_that_hangs_before_it_has_told_its_name_is_ended(tmp_path: Path) -> None:
