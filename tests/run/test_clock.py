@@ -12,6 +12,8 @@ import pytest
 
 from holdfast.base.files import write_json
 from holdfast.machine import clock
+from holdfast.processes import process
+from holdfast.processes.attempt import Attempt
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import ProgressSigns
@@ -70,6 +72,13 @@ def test_who_adopts_a_living_attempt_goes_on_by_its_clock(set_by: Callable[[floa
         told = folder.event("adopted")["time"]
     assert (told - began > 9 * YEAR_S) == ended, "one that ended is another session's"
     assert json.loads(run.events_file.read_text())["time"] == told
+
+
+def test_an_end_that_lies_ahead_of_the_clock_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written down on another boot, whose calendar was hours ahead: the next command waited for them to pass."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    attempt = Attempt(1, run_of(tmp_path).attempt(1), None)
+    assert process._of_another_rank(attempt, {"code": 72, "ended": clock.now() + 3600}, None) is None
 
 
 def test_a_training_that_is_complete_is_known_though_the_calendar_was_put_back(set_by: Callable[[float], None], tmp_path: Path) -> None:
