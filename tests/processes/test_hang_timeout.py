@@ -270,6 +270,28 @@ def test_an_evaluation_that_was_killed_begins_once_more(
     assert run.evaluation_file.exists() == found
 
 
+def test_an_evaluation_may_read_its_model_from_a_slow_disk_as_a_trainer_may(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that took longer than a quarter of an hour for the weights was ended as a hang, and the run had no held-out loss."""
+    allowed: list[float] = []
+
+    class Timeout(HangTimeout):
+        def __init__(self, *told: float) -> None:
+            super().__init__(*told)
+            allowed.append(self.first_s)
+
+    weights = Path(run.config().model or "") / "model-00002-of-00002.safetensors"
+    monkeypatch.setattr(finish, "HangTimeout", Timeout)
+    monkeypatch.setattr(finish, "_start_evaluation", lambda *_: subprocess.Popen(["true"]))
+    monkeypatch.setattr(RunFolder, "plan", lambda _: SimpleNamespace(rows=SimpleNamespace(held_out=3)))
+    try:
+        with weights.open("wb") as handle:
+            os.truncate(handle.fileno(), 100_000_000_000)  # a hole: no disk is taken
+        finish._evaluate(run, run.config(), Terminal(to_stderr=True, quiet=True), lambda: False)
+    finally:
+        weights.unlink()
+    assert allowed == [pytest.approx(900 + 2000, rel=0.01)]
+
+
 def test_an_evaluation_that_cannot_be_ended_ends_the_command(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     class Unkillable:
         pid = 4711
