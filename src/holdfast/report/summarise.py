@@ -264,7 +264,8 @@ def _reached(failure_report: Json, restored: dict[int, Json]) -> int:
     if committed > failure_report.get("committed_before", 0) or state is None:
         return committed
     done = failure_report.get("phase") in ("committed", "evaluate")
-    return min(committed, state["step"] if step is None else max(state["step"], step if done else step - 1))
+    reached: int = state["step"] if step is None else max(state["step"], step if done else step - 1)
+    return min(committed, reached)
 
 
 def _loser(alike: list[Json]) -> Json:
