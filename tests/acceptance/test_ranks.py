@@ -22,16 +22,19 @@ import pytest
 import torch
 
 from conftest import events, holdfast, kill, lines, make_rows, settings_with, start, wait_until, write_rows
-from holdfast.base.errors import Stop
+from holdfast.base.errors import DONE, INTERRUPTED, Stop
+from holdfast.base.files import write_json
 from holdfast.config.load import load_config
 from holdfast.config.train import Train
 from holdfast.planning.ranks import devices_for, parts_per_step
 from holdfast.processes.rank_environment import STARTED_BY
 from holdfast.processes.rank_info import RankInfo, first_host, rank_info_of
 from holdfast.processes.trainers import Trainers
+from holdfast.run.attempt import close
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
 from holdfast.supervision.ranks.first import with_ranks
+from holdfast.supervision.ranks.join import Follower
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.distributed import group
 from holdfast.trainer.distributed import rendezvous as meeting
@@ -40,6 +43,7 @@ from holdfast.trainer.distributed.rank import Rank, own_parts, parts_of
 from holdfast.trainer.distributed.same_setup import refuse_unlike
 from holdfast.trainer.loop.stragglers import SlowRanks, slowest
 from support.rounding import but_for_rounding
+from support.world import new_run
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -516,6 +520,31 @@ def test_ranks_of_another_launcher_start_again_in_place(alone: SimpleNamespace) 
     assert failure_report["words"] == "rank 1 killed by SIGKILL"
     late = as_rank(config, run, 1, 2, port)
     assert late.communicate(timeout=300) and late.returncode == 0, "a run that is finished needs nobody"
+
+
+@pytest.mark.parametrize("ends", [INTERRUPTED, DONE])
+def test_ranks_of_another_launcher_stay_for_a_run_whose_steps_are_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    """Their trainers end as after a stop, or a last step, and the first rank goes on: they had left, and the launcher ended the group."""
+    run = new_run(tmp_path / "run")
+    follower, seen = Follower(run, RankInfo("torchrun", 1, 2, 1, "a", 1), lambda: False, lambda _: None), list[int]()
+
+    def begins(number: int) -> None:
+        run.attempt(number).mkdir(parents=True)
+        write_json(run.attempt(number) / "launch.json", {"ranks": 2})
+
+    def ended(number: int) -> int:
+        seen.append(number)
+        goes_on = number == 1
+        close(run.attempt(number), {"ending": {"kind": "finished"}} | ({"decision": {"go_on": True}} if goes_on else {}))
+        if goes_on:
+            begins(2)
+        return ends if goes_on else DONE
+
+    monkeypatch.setattr(follower, "_train", ended)
+    begins(1)
+    assert follower.to_end() == DONE and seen == [1, 2]
 
 
 def test_a_port_that_another_program_has_is_named_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,9 @@ from holdfast.run.types import Verdict
 from holdfast.supervision.policy.ledgers import barren_rollbacks
 from holdfast.supervision.policy.moves import Accept
 from holdfast.supervision.policy.next_move import ROLLBACKS, course_settings, of_course
-from holdfast.supervision.training.rollback import roll_back, take_up
+from holdfast.supervision.training.rollback import roll_back, rollbacks, take_up
 from support.known import a_failure_report, known
+from support.world import commit, new_run
 
 Write = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -252,6 +253,18 @@ def test_a_rollback_leaves_one_row_a_step_and_the_same_bits_as_a_run_with_its_ti
     assert len(steps[4]["samples"]) == 1 and events(run, "rolled_back")[0]["to"] == 3
     other = run_with_timeline_of(run, config, tmp_path / "never")
     assert other["artifact_sha256"] == json.loads(done.stdout)["artifact_sha256"]
+
+
+def test_a_rollback_that_came_no_further_than_its_folder_is_in_nobodys_way(tmp_path: Path) -> None:
+    """The disk was full, or it was killed there: each later one found its name taken, and the run could not go on."""
+    run = new_run(tmp_path / "run")
+    for _ in range(3):
+        commit(run, attempt=1)
+    (run.rollbacks / "001").mkdir(parents=True)
+    for to in (2, 1):
+        roll_back(run, [], to, {}, [], "a test")
+        assert run.committed() == to
+    assert [(folder.name, facts["to"]) for folder, facts in rollbacks(run)] == [("002", 2), ("003", 1)]
 
 
 def test_a_run_that_was_spoilt_at_its_start_begins_anew_at_a_lower_rate(config_of: Write, tmp_path: Path) -> None:

@@ -85,6 +85,16 @@ def test_a_weeks_hours_are_those_of_the_last_seven_days(tmp_path: Path, rounds: 
     assert "2.00 hours" in time_is_up(policy(tmp_path, hours_a_week=2), rounds), "the clock was set back"
 
 
+def test_a_round_counts_when_it_trained_and_not_when_it_was_collected(tmp_path: Path, rounds: list[Round]) -> None:
+    """One that waited a week for its training, or for a machine, had spent none of the hours it spent yesterday."""
+    assert "1.50 hours" in time_is_up(policy(tmp_path, hours_a_week=1.5), rounds)
+    (rounds[0].run / "steps.jsonl").write_text(json.dumps({"step": 1, "seconds": 1800.0, "time": time.time() - 3600}) + "\n")
+    assert "2.00 hours" in time_is_up(policy(tmp_path, hours_a_week=1.5), rounds)
+    (rounds[0].run / "steps.jsonl").write_text(json.dumps({"step": 1, "seconds": 1800.0, "time": time.time() - 8 * 86400}) + "\n")
+    rounds[0].done("trained", {"seconds": 1800.0, "time": time.time() - 86400})
+    assert "2.00 hours" in time_is_up(policy(tmp_path, hours_a_week=1.5), rounds), "of one whose run was removed, too"
+
+
 def test_a_refused_round_that_somebody_put_in_place_keeps_its_adapter(tmp_path: Path, rounds: list[Round], models: Path) -> None:
     for one in rounds[1:]:
         hashes = {"run": str(one.run), "base": "b", "adapter_sha256": str(one.number) * 64, "behaviour_sha256": str(one.number) * 64}

@@ -16,13 +16,19 @@ import pytest
 
 from conftest import events, holdfast, processes_of, start, wait_until
 from holdfast.base.errors import Stop
-from holdfast.base.files import append_line
+from holdfast.base.files import append_line, write_json
+from holdfast.machine import clock
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout, Overdue, TrainerHangTimeout
-from holdfast.processes.tree import bytes_read
+from holdfast.processes.process import start_shim, watch
+from holdfast.processes.tree import below, bytes_read
 from holdfast.run.folder import RunFolder
+from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.supervision import finish
+from holdfast.supervision.command import attempts
 from holdfast.terminal.run_view import Terminal
+from support.world import new_run
 
 HANGS = """
 import os, signal, sys, time
@@ -125,6 +131,73 @@ def test_a_pulse_that_was_written_by_another_clock_is_as_fresh_as_its_coming(run
     assert timeout.overdue({"phase": "step", "time": -5.0}) is not None
 
 
+def test_a_clock_that_was_set_back_while_a_trainer_started_shortens_no_patience(run: RunFolder) -> None:
+    """Its start seemed to have taken minus an hour, and the next one was ended after `hang_s`."""
+    clock = Clock()
+    timeout = TrainerHangTimeout(run, 2, 60.0, clock)
+    timeout.starts, timeout.first_steps = [-3590.0], [-3600.0]
+    clock.seconds = 800.0
+    assert timeout.overdue(None) is None
+    pulse = {"phase": "step", "time": 1.0}
+    timeout.number = 3  # whose first step is to come
+    assert timeout.overdue(pulse) is None
+    clock.seconds = 1600.0
+    assert timeout.overdue(pulse) is None
+
+
+def test_a_wait_for_a_writer_on_a_slow_disk_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best state waits up to five minutes for the checkpoint before it; where steps and evaluations are short, a minute was a hang."""
+    from holdfast.trainer.state.snapshot import Snapshots
+
+    memory = MemoryFile.create(tmp_path / "memory", tmp_path, 8, 8)
+    memory.beat({"attempt": 1, "step": 5, "phase": "evaluate", "time": clock.now() - 100})
+    memory.begin(0)
+    memory.seal(0, 4, 1, {}, pin=True)
+    waiting: Any = SimpleNamespace(memory=memory, _save_without_writer=lambda: None)
+    waiting._await_writer = lambda: Snapshots._await_writer(waiting)
+    monkeypatch.setattr(time, "sleep", lambda _: memory.unpin(0))  # the writer has it now
+    assert Snapshots._turn(waiting, 5)
+    pulse = memory.pulse() or {}
+    assert pulse["phase"] == "evaluate" and clock.now() - pulse["time"] < 50
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0, "finished"), (-9, "hang")])
+def test_a_command_that_ended_well_is_not_told_as_a_hang_that_nobody_ended(tmp_path: Path, code: int, kind: str) -> None:
+    """holdfast was killed between its note that the command hangs and the signal; the next one watched it to a good end."""
+    run = new_run(tmp_path / "run")
+    run.attempt(1).mkdir(parents=True)
+    write_json(run.attempt(1) / "hang.json", {"reason": "no sign of life"})
+    write_json(run.attempt(1) / "ending.json", {"code": code, "began": 1.0, "ended": 2.0})
+    ending = attempts._ending(Attempt(1, run.attempt(1), None), run, None)
+    assert ending is not None and ending.kind == kind
+
+
+def test_a_trainer_that_hangs_before_it_has_told_its_name_is_ended(tmp_path: Path) -> None:
+    """Python itself waits for a disk that does not answer, or a standby was stopped: it was waited for without end."""
+    run = new_run(tmp_path / "run", hang_s=0.2)
+    told = {"env": {}, "settings": {}, "trainer_lock": str(run.trainer_lock), "writer_argv": ["true"]}
+    for number in (1, 2):
+        run.attempt(number).mkdir(parents=True)
+        write_json(run.attempt(number) / "launch.json", told | {"argv": ["sleep", "1000"], "started": 1000.0})
+    write_json(ready := run.attempt(1) / "ready.json", {})
+    os.utime(ready, (1000.01, 1000.01))  # a start that took no time
+    shim, looks = start_shim(run.attempt(2)), 0
+
+    def tick(_: Attempt) -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 300, "it is still there after a minute"
+        return False
+
+    try:
+        ending = watch(Attempt(2, run.attempt(2), shim), run, tick)
+        assert (ending.kind, ending.facts["section"]) == ("hang", "start")
+    finally:
+        for pid in below(shim.pid):
+            os.kill(pid, signal.SIGKILL)
+        shim.wait()
+
+
 @pytest.mark.long
 def test_a_run_that_was_stopped_as_a_whole_goes_on_when_it_is_woken(config_of: Callable[..., Path], tmp_path: Path) -> None:
     """As docker pause, scontrol suspend and a closed lid do."""
@@ -195,6 +268,28 @@ def test_an_evaluation_that_was_killed_begins_once_more(
         told = events(run.path, kind) if run.events_file.exists() else []
         assert [one["code"] for one in told] == codes
     assert run.evaluation_file.exists() == found
+
+
+def test_an_evaluation_may_read_its_model_from_a_slow_disk_as_a_trainer_may(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that took longer than a quarter of an hour for the weights was ended as a hang, and the run had no held-out loss."""
+    allowed: list[float] = []
+
+    class Timeout(HangTimeout):
+        def __init__(self, *told: float) -> None:
+            super().__init__(*told)
+            allowed.append(self.first_s)
+
+    weights = Path(run.config().model or "") / "model-00002-of-00002.safetensors"
+    monkeypatch.setattr(finish, "HangTimeout", Timeout)
+    monkeypatch.setattr(finish, "_start_evaluation", lambda *_: subprocess.Popen(["true"]))
+    monkeypatch.setattr(RunFolder, "plan", lambda _: SimpleNamespace(rows=SimpleNamespace(held_out=3)))
+    try:
+        with weights.open("wb") as handle:
+            os.truncate(handle.fileno(), 100_000_000_000)  # a hole: no disk is taken
+        finish._evaluate(run, run.config(), Terminal(to_stderr=True, quiet=True), lambda: False)
+    finally:
+        weights.unlink()
+    assert allowed == [pytest.approx(900 + 2000, rel=0.01)]
 
 
 def test_an_evaluation_that_cannot_be_ended_ends_the_command(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ STANDARD_LIBRARY_ONLY = (
     "callback/standby.py",
     "processes/tree.py",
     "machine/clock.py",
+    "machine/kernel_log.py",
+    "machine/place.py",
     "base/signal_names.py",
     "processes/rank_environment.py",
     "base/identity.py",

@@ -12,7 +12,12 @@ import pytest
 
 from holdfast.base.files import write_json
 from holdfast.machine import clock
+from holdfast.processes import process
+from holdfast.processes.attempt import Attempt
+from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.command.signs import ProgressSigns
+from holdfast.supervision.command.states import States
 from holdfast.supervision.full_disk import supervised
 
 YEAR_S = 365 * 86400.0
@@ -67,3 +72,26 @@ def test_who_adopts_a_living_attempt_goes_on_by_its_clock(set_by: Callable[[floa
         told = folder.event("adopted")["time"]
     assert (told - began > 9 * YEAR_S) == ended, "one that ended is another session's"
     assert json.loads(run.events_file.read_text())["time"] == told
+
+
+def test_an_end_that_lies_ahead_of_the_clock_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written down on another boot, whose calendar was hours ahead: the next command waited for them to pass."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    attempt = Attempt(1, run_of(tmp_path).attempt(1), None)
+    assert process._of_another_rank(attempt, {"code": 72, "ended": clock.now() + 3600}, None) is None
+
+
+def test_a_training_that_is_complete_is_known_though_the_calendar_was_put_back(set_by: Callable[[float], None], tmp_path: Path) -> None:
+    """Its last checkpoint seemed to be of before the first start, so it was trained again."""
+    run, out = run_of(tmp_path), tmp_path / "out/step-6"
+    out.mkdir(parents=True)
+    (out / "weights.npz").write_bytes(b"weights")
+    with clock.counting():
+        write_json(run.attempt(1) / "launch.json", {"started": clock.now(), "clock": os.environ[clock.CLOCK]})
+        set_by(-3600)
+        os.utime(out, (time.time() + 5, time.time() + 5))
+        states = States(run, Command(("true",), str(tmp_path), checkpoints="out"), None, lambda _: None)
+        found = states.complete(ProgressSigns(6, 6, "output", True, True, True))
+        assert found and found.step == 6
+        os.utime(out, (time.time() - 60, time.time() - 60))
+        assert states.complete(ProgressSigns(6, 6, "output", True, True, True)) is None, "from before it"

@@ -10,19 +10,24 @@ import pytest
 
 from conftest import fill
 from holdfast.base import errors
-from holdfast.base.files import read_json
+from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.book import cards_of
 from holdfast.diagnosis.diagnose import diagnose, diagnose_failure
 from holdfast.diagnosis.logs.text import Evidence, clean_lines
+from holdfast.machine import clock
 from holdfast.machine.kernel_log import kernel_messages, oom_kills, records
 from holdfast.machine.place import Place
 from holdfast.processes import shim
+from holdfast.processes.attempt import Attempt
 from holdfast.processes.standby import Standby
 from holdfast.run.folder import RunFolder
 from holdfast.run.outcomes import OUTCOMES, EndingKind, exit_code, kind_by_code
+from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.snapshots.memory_places import of_rank
 from holdfast.run.types import Ending, FailureReport
+from holdfast.supervision.evidence import collect
 from holdfast.supervision.full_disk import BufferedRunFolder
-from support.world import commit, new_run, relaunch
+from support.world import commit, left_behind, new_run, relaunch
 
 KILLED = "Out of memory: Killed process 4711 (python) total-vm:9123456kB, anon-rss:6234567kB"
 
@@ -40,6 +45,7 @@ def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
     assert diagnose_failure(failure_report(kernel_messages=(KILLED.replace("4711", "12"),)), cards).cause == "unknown", "another process"
     assert diagnose_failure(failure_report(oom_kills=1), cards).cause == "host_out_of_memory"
     assert diagnose_failure(failure_report(oom_kills=0), cards).cause == "unknown"
+    assert diagnose_failure(failure_report(oom_kills=-3), cards).cause == "unknown", "as runs of before hold it, counted on two boots"
     told = failure_report(
         1, ending=Ending("error", 1), lines=("E1124 api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 8354) of binary: python",)
     )
@@ -87,11 +93,81 @@ def test_records_of_the_kernels_ring_are_read_past_those_it_overwrote() -> None:
 
 def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert kernel_messages(0.0, tmp_path / "none") is None
+    assert kernel_messages(0.0, device=tmp_path / "none") is None
     journal = tmp_path / "journalctl"
     journal.write_text("#!/bin/sh\necho 'NVRM: Xid (PCI:0000:3b:00): 79'\necho 'something else'\n")
     journal.chmod(0o755)
-    assert kernel_messages(0.0, tmp_path / "none") == ("NVRM: Xid (PCI:0000:3b:00): 79",)
+    assert kernel_messages(0.0, device=tmp_path / "none") == ("NVRM: Xid (PCI:0000:3b:00): 79",)
+
+
+def test_what_the_kernel_said_after_an_end_is_no_reason_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    journal = tmp_path / "journalctl"
+    journal.write_text('#!/bin/sh\necho "i/o error asked for: $*"\n')
+    journal.chmod(0o755)
+    assert kernel_messages(1000.0, 2000.0, tmp_path / "none") == (
+        "i/o error asked for: -k -q --no-pager -o cat --since @995 --until @2005",
+    )
+
+
+def ended(run: RunFolder, seen: Json | None, code: int | None = -9, **facts: Any) -> FailureReport:
+    """The evidence of an attempt whose start counted three kills for memory; seen: what its shim wrote of its end."""
+    attempt = left_behind(run, {"committed_before": 0, "oom_kills": 3, "started": clock.now() - 3600}, relaunch(run).settings)
+    if seen is not None:
+        write_json(attempt.folder / "ending.json", seen)
+    return collect(attempt, run, Ending("killed" if seen else "vanished", code, facts=facts))
+
+
+@pytest.mark.parametrize(("after", "kills", "cause"), [(3, 0, "unknown"), (4, 1, "host_out_of_memory"), (0, None, "unknown")])
+def test_kills_for_memory_are_counted_at_the_end_and_not_where_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, kills: int | None, cause: str
+) -> None:
+    """The next supervisor may come days later, in another login, container or boot, whose own count says nothing of it."""
+    monkeypatch.setattr("holdfast.supervision.evidence.host_memory", lambda: {"MemAvailable": 1 << 20})
+    found = ended(new_run(tmp_path / "run"), {"code": -9, "began": 1.0, "ended": clock.now() - 600, "oom_kills": after})
+    assert (found.oom_kills, found.memory_available_bytes) == (kills, None), "and the memory of ten minutes later is another one"
+    assert diagnose_failure(replace(found, kernel_messages=None), cards_of("failures")).cause == cause
+
+
+def test_little_memory_right_after_an_end_still_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.supervision.evidence.host_memory", lambda: {"MemAvailable": 1 << 20})
+    found = ended(new_run(tmp_path / "run"), {"code": -9, "began": 1.0, "ended": clock.now(), "oom_kills": 3})
+    assert diagnose_failure(replace(found, kernel_messages=None), cards_of("failures")).cause == "host_out_of_memory"
+
+
+def test_of_several_ranks_the_one_that_was_killed_is_looked_for_in_the_kernels_log(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    folder = run.attempt(1)
+    folder.mkdir(parents=True)
+    for rank, pid in ((0, 100), (1, 4711)):
+        write_json(folder / f"rank{rank}.json", {"identity": {"pid": pid}})
+    write_json(folder / "launch.json", {"committed_before": 0, "started": clock.now()})
+    write_json(folder / "ending.json", {"code": -9, "ended": clock.now()})
+    found = collect(Attempt(1, folder, None), run, Ending("killed", -9, facts={"rank": 1, "codes": [-9, -9]}))
+    assert diagnose_failure(replace(found, kernel_messages=(KILLED,)), cards_of("failures")).cause == "host_out_of_memory"
+
+
+def test_the_samples_in_flight_are_those_of_the_rank_that_died(tmp_path: Path) -> None:
+    """They were the first rank's, whose rows had nothing to do with it."""
+    run, first = new_run(tmp_path / "run"), tmp_path / "memory.rank0"
+    folder = run.attempt(1)
+    folder.mkdir(parents=True)
+    for rank in (0, 1):
+        memory = MemoryFile.create(of_rank(first, rank), run.path, 0, 0)
+        memory.beat({"attempt": 1, "step": 7, "phase": "step", "samples": [rank], "time": 1.0})
+    write_json(folder / "ready.json", {"memory_file": str(first)})
+    found = {rank: collect(Attempt(1, folder, None), run, Ending("killed", -11, facts={"rank": rank})) for rank in (0, 1, 2)}
+    assert {rank: one.samples for rank, one in found.items()} == {0: (0,), 1: (1,), 2: ()}, "of the third, on another machine, none"
+    assert {one.step for one in found.values()} == {7}
+
+
+def test_an_attempt_whose_end_nobody_saw_lived_to_its_newest_sign(tmp_path: Path) -> None:
+    """It was said to have ended when it was found: a night later, or a summer."""
+    run = new_run(tmp_path / "run")
+    began = clock.now() - 3600
+    append_line(run.steps_file, {"step": 1, "attempt": 1, "time": began + 60})
+    assert ended(run, None, None).died == began + 60
+    assert ended(run, None, None).died == pytest.approx(began, abs=60), "the second has no row: not before it was started"
 
 
 @pytest.mark.parametrize(

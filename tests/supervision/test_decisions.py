@@ -20,7 +20,7 @@ from holdfast.config.config import Config
 from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.diagnosis.divergence import FROM_THE_START
 from holdfast.planning.plan import make_plan, settings_of
-from holdfast.report.summarise import Journals, of_steps, summarise, wall_seconds
+from holdfast.report.summarise import Journals, incidents, of_steps, summarise, wall_seconds
 from holdfast.run.plan import Params
 from holdfast.run.snapshots.memory_file import file_bytes
 from holdfast.run.types import Diagnosis, Ending, FailureReport
@@ -298,6 +298,31 @@ def test_versions_compare_as_numbers() -> None:
     assert version("unknown") == ()
 
 
+def lost_by(*ends: tuple[int, int, int | None, str], restored: dict[int, int]) -> list[int]:
+    """The steps lost by each end (committed before, committed after, step in flight, remedy), where attempts restored these steps."""
+    decided = {"diagnosis": {"cause": "unknown", "clues": []}}
+    reports = [
+        failure_report(attempt=number, committed_before=before, committed_after=after, step=step).as_json()
+        | decided
+        | {"decision": {"remedy": remedy}}
+        for number, (before, after, step, remedy) in enumerate(ends, 1)
+    ]
+    events: list[Json] = [
+        {"event": "restored", "attempt": number, "step": step, "state": f"the checkpoint of step {step}"}
+        for number, step in restored.items()
+    ]
+    return [one["lost_steps"] for one in incidents([], events, reports)]
+
+
+def test_each_step_that_is_computed_again_is_counted_once() -> None:
+    """By hand: 1 to 50, then 41 to 45, then from 45 on. Each start that came to nothing counted them all: 26 for 11."""
+    died, came_to_nothing, died_behind = (0, 50, 51, "resume"), (50, 50, None, "resume"), (50, 50, 46, "resume")
+    assert lost_by(died, came_to_nothing, died_behind, restored={1: 0, 3: 40, 4: 44}) == [10, 0, 1]
+    assert lost_by(died, died_behind, (50, 53, 54, "resume"), restored={1: 0, 2: 40, 3: 45, 4: 53}) == [10, 0, 0]
+    assert lost_by((0, 5, 6, "resume"), (5, 5, 5, "rollback"), restored={1: 0, 3: 3}) == [0, 2], "the rollback took them, not the kill"
+    assert lost_by((0, 180, 181, "rollback"), restored={1: 0, 2: 100}) == [80]
+
+
 def test_wall_time_leaves_out_hours_nobody_was_in_charge() -> None:
     launches = {1: {"started": 0.0, "session": "a"}, 2: {"started": 12.0, "session": "a"}, 3: {"started": 1000.0, "session": "b"}}
     endings: dict[int, dict[str, Any]] = {1: {"ended": 10.0}, 2: {"ended": 20.0}, 3: {"ended": 1005.0}}
@@ -309,6 +334,8 @@ def test_wall_time_leaves_out_the_pause_after_an_end_that_nobody_saw() -> None:
     launches = {1: {"started": 0.0, "session": "a"}, 2: {"started": 300.0, "session": "b"}}
     assert wall_seconds(launches, {1: {}, 2: {"ended": 310.0}}, {1: 8.0, 2: 309.0}) == 18.0
     assert wall_seconds(launches, {1: {}, 2: {"ended": 310.0}}) == 10.0
+    called_off = {1: {"ended": 299.0, "called_off": True}, 2: {"ended": 310.0}}
+    assert wall_seconds(launches, called_off) == 10.0, "nor of one that never began, as was found then"
     supervised = {1: launches[1], 2: launches[2] | {"session": "a"}}
     assert wall_seconds(supervised, {1: {}, 2: {"ended": 310.0}}, {1: 8.0}) == 310.0, "it was watched all the while"
 

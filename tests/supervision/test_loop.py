@@ -334,6 +334,18 @@ def test_a_rollback_takes_committed_steps_back_under_the_settings_that_helped(tm
     assert failure_report["diagnosis"]["cause"] == "divergence" and failure_report["verdict"]["kind"] == "setting"
 
 
+@pytest.mark.parametrize("then", [killed(), Ends("vanished"), Ends("never_started")])
+def test_a_gpu_is_not_said_to_be_back_by_a_start_that_came_to_nothing(tmp_path: Path, then: Ends) -> None:
+    seen = told(tmp_path, Story("", [GONE, GONE, then, finishes(USUAL)], "finished"))
+    (back,) = seen.events("device_back")
+    assert back["after_seconds"] == pytest.approx(1 + 2 + 4 + STEP_S, abs=0.1), "the one after it has trained"
+
+
+def test_nor_by_its_user_who_waits_no_longer(tmp_path: Path) -> None:
+    seen = told(tmp_path, Story("", [GONE, GONE, stops()], "stopped"))
+    assert not seen.events("device_back") and not any("is back" in text for text in seen.said)
+
+
 def test_a_gpu_that_comes_back_is_told_once_and_its_absence_is_timed(tmp_path: Path) -> None:
     seen = told(tmp_path, Story("", [GONE, GONE, GONE, finishes(USUAL)], "finished"))
     assert [event["event"] for event in seen.run.events() if event["event"].startswith("device")] == ["device_gone", "device_back"]

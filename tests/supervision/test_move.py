@@ -20,6 +20,7 @@ import pytest
 
 from conftest import events, fill, holdfast, start, wait_until
 from holdfast.base.errors import Stop
+from holdfast.base.locks import hold
 from holdfast.callback import shared as shared_state
 from holdfast.callback.shared import SharedState, newest, run_of, step_of
 from holdfast.config.config import Config, Save
@@ -39,6 +40,7 @@ from holdfast.supervision.remote.lease import Lease, free_lease, lease_at
 from holdfast.supervision.remote.of_command import CommandSender, fetched_for
 from holdfast.supervision.remote.state import Sender, fetch, states_at
 from holdfast.supervision.remote.targets import Remote, Target, target_of
+from holdfast.supervision.training.rollback import roll_back
 from holdfast.trainer.state.saving import CheckpointSchedule
 from support.old_runs import settle
 
@@ -201,6 +203,68 @@ def test_a_run_that_went_on_elsewhere_is_taken_from_there_and_what_was_here_is_k
     with pytest.raises(Stop, match="no state of a run"):
         elsewhere.fetched(here.path, config, said.append)
     assert here.committed() == 3, "put back where nothing could be fetched"
+
+
+def test_steps_that_a_rollback_took_back_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest state over there was of the course that had gone wrong: the next start put what was here aside and went on from that."""
+    monkeypatch.setattr(elsewhere, "compared", lambda run, machine: ([], []))
+    monkeypatch.setattr(elsewhere, "read_machine", lambda path: {})
+    config = Config.model_validate({"model": "tiny", "data": {"files": "f"}, "save": {"to": str(tmp_path / "shared")}})
+    place, said = target_of(str(tmp_path / "shared")), []
+    here = begun(tmp_path / "here", 4)
+    Sender(here, place).send()
+    train(here, 5)
+    Sender(here, place).send()
+    roll_back(here, [], 4, {}, [], "the loss left its level")
+    elsewhere.fetched(here.path, config, said.append)
+    assert (here.committed(), said) == (4, []), "before anything is sent again"
+    Sender(here, place).send(keep=2)
+    assert states_at(place) == [4], "another machine takes the one that counts"
+    train(here, 5)
+    Sender(here, place).send()
+    there = tmp_path / "there"
+    assert fetch(place, there)[0] == 5 and (there / "rollbacks/001/rollback.json").exists()
+    train(RunFolder(there), 6)
+    Sender(RunFolder(there), place).send()
+    elsewhere.fetched(here.path, config, said.append)
+    assert here.committed() == 6, "what was sent since counts"
+
+
+def test_a_run_that_is_at_work_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command, typed beside a run that goes on: its folder was renamed under it."""
+    here, place = begun(tmp_path / "here", 3), target_of(str(tmp_path / "shared"))
+    Sender(here, place).send()
+    here.steps_file.write_text('{"step": 2}\n')  # the journal is behind, as on a disk that was full, or where its supervisor died
+    config = Config.model_validate({"model": "tiny", "data": {"files": "f"}, "save": {"to": str(tmp_path / "shared")}})
+    for lock in (here.trainer_lock, here.supervisor_lock):
+        with hold(lock, wait=False):
+            elsewhere.fetched(here.path, config, lambda text: pytest.fail(text))
+            monkeypatch.setattr("platform.node", lambda: "another")
+            with pytest.raises(Stop, match="is still at work here, at step 2") as stop:
+                elsewhere.fetched(here.path, config, lambda text: pytest.fail(text))
+            monkeypatch.undo()
+        assert stop.value.code == 1 and here.checkpoints.is_dir()
+
+
+def test_what_another_machine_sent_is_never_pruned_by_one_that_is_behind(tmp_path: Path) -> None:
+    """One that slept while another trained on, and gave its lease back."""
+    here, place = begun(tmp_path / "here", 3), target_of(str(tmp_path / "shared"))
+    Sender(here, place).send()
+    roll_back(here, [], 2, {}, [], "long before")
+    fetch(place, tmp_path / "there")
+    train(RunFolder(tmp_path / "there"), 4)
+    Sender(RunFolder(tmp_path / "there"), place).send()
+    train(here, 3)
+    Sender(here, place).send()
+    assert states_at(place) == [3, 4]
+
+
+def test_a_newest_checkpoint_that_is_damaged_here_takes_no_whole_one_away_there(tmp_path: Path) -> None:
+    here, place = begun(tmp_path / "here", 3), target_of(str(tmp_path / "shared"))
+    Sender(here, place).send()
+    (here.checkpoints / "step-00000003/state.safetensors").write_bytes(b"another")
+    sent = Sender(here, place).send()
+    assert sent and sent.step == 2 and states_at(place) == [2, 3]
 
 
 ADDRESSES = [

@@ -29,7 +29,7 @@ from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
 from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues, mixed, table_of_positions
-from holdfast.trainer.tasks.text.reference import Portions, Values
+from holdfast.trainer.tasks.text.reference import Portions, StoredValues, Values
 from holdfast.trainer.tasks.text.task import budgets_of_order
 from support.architectures import TERMS
 from support.pairs import pairs_of
@@ -450,3 +450,12 @@ def test_rows_of_the_other_kind_are_refused_with_the_setting_that_takes_them(
     ):
         done = holdfast("train", config_of(name, **changed), "--run", tmp_path / name)
         assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_reference_value_that_is_not_finite_is_asked_for_again_at_the_next_start(tmp_path: Path) -> None:
+    """A card that erred once had it kept for good: each step of its row failed from then on, and the row was accused."""
+    kept = StoredValues(tmp_path / "reference.bin", 4)
+    for row, values in enumerate([[-1.0, -2.0], [-1.0, float("nan")], [float("-inf"), -1.0]]):
+        kept.put(row, values)
+    assert StoredValues(tmp_path / "reference.bin", 4).missing([0, 1, 2, 3], 2) == [1, 2, 3]
+    assert kept.missing([0, 1, 2, 3], 1) == [2, 3], "of one sequence"

@@ -11,8 +11,12 @@ import torch
 
 from holdfast.config.config import Config
 from holdfast.config.train import Train
+from holdfast.trainer.model.trained.pieces import Pieces, Unit
 from holdfast.trainer.optim.choose import optimizer_of
-from support.rounding import assert_equal_but_for_rounding, distance
+from holdfast.trainer.optim.optimizer import FlatOptimizer
+from holdfast.trainer.protocol.step_hooks import StepHooks
+from holdfast.trainer.step.step import Gradients, update
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding, distance
 from support.stand import Stand, model_folder
 
 OPERATIONS = 64  # on an element in a few steps
@@ -52,6 +56,47 @@ def test_a_state_holds_all_that_later_steps_need(model: Path, kind: str, adapter
     again.restore(kept)
     assert [again.step(step) for step in range(5, 8)] == losses[4:]
     assert again.saved() == stand.saved() and losses[-1] < losses[0]
+
+
+class Clipped(FlatOptimizer):
+    """Moves nothing: what `step` is given stays to be seen."""
+
+    def step(self, lr: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("most", [0.05, 1e3])
+@pytest.mark.parametrize("ranks", [0, 1, 2, 4])
+def test_gradients_are_clipped_as_torch_clips_them(ranks: int, most: float) -> None:
+    """Summed over micro-batches and ranks first, then by the norm of all; 0: a block as it is, else in pieces that ranks share out."""
+    torch.manual_seed(0)
+    leaves = {name: torch.zeros(shape, requires_grad=True) for name, shape in (("a", (5, 7)), ("b", (11,)), ("c", (3, 4)))}
+    for _ in range(4):  # micro-batches
+        sum((torch.randn_like(leaf) * leaf).sum() for leaf in leaves.values()).backward()  # type: ignore[union-attr]
+    whole = {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
+    norm = torch.nn.utils.clip_grad_norm_(leaves.values(), most)
+    units = [Unit.of({"a": leaves["a"], "b": leaves["b"]}, 4), Unit.of({"c": leaves["c"]}, 4)]
+    flat = [torch.cat([whole[name].view(-1) for name in unit.tensors]) for unit in units]
+    held, hooks = [], []
+    for number in range(max(ranks, 1)):
+        hook = Pieces(units, 4, number, ranks) if ranks else StepHooks()
+        own = [block[slice(*hook.own(unit))] for unit, block in zip(units, flat, strict=True)] if isinstance(hook, Pieces) else flat
+        held.append(Clipped({str(at): torch.zeros_like(part, requires_grad=True) for at, part in enumerate(own)}, Train()))
+        held[-1].gradient.copy_(torch.cat(own))
+        hooks.append(hook)
+    told: list[torch.Tensor] = []
+    for hook, optimizer in zip(hooks, held, strict=True):
+        hook.norm(optimizer, lambda norms: told.append(norms.clone()))
+    found: list[list[torch.Tensor]] = [[] for _ in units]
+    for hook, optimizer in zip(hooks, held, strict=True):
+        ours = hook.norm(optimizer, lambda norms: norms.copy_(sum(told)))  # type: ignore[arg-type]
+        assert float(ours) == but_for_rounding(float(norm), 58)
+        update(optimizer, Gradients(1.0, float(ours), 1, 1), 1e-3, most)
+        for at, part in enumerate(optimizer.parts(optimizer.gradient)):
+            found[at].append(part)
+    wanted = [torch.cat([leaves[name].grad.view(-1) for name in unit.tensors]) for unit in units]  # type: ignore[union-attr]
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert_equal_but_for_rounding(torch.cat(mine), theirs, 58)
 
 
 REFERENCES: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {

@@ -14,11 +14,13 @@ import pytest
 import yaml
 
 from conftest import holdfast, lines
+from holdfast.base.files import append_line, write_json
 from holdfast.config.train import Until
 from holdfast.machine import clock
 from holdfast.run.sampling.step_table import learning_rate
 from holdfast.run.timeline import Entry, Settings
-from holdfast.trainer.loop.goals import Goals
+from holdfast.trainer.loop.goals import Goals, seconds_before
+from support.world import new_run
 
 LONG = {"steps": None, "epochs": 3, "effective_batch": 8, "lr": 1e-2}
 KILLS = [{"when": {"step": step, "attempt": at, "phase": "backward"}, "effect": "kill"} for at, step in enumerate((2, 4, 6), 1)]
@@ -153,6 +155,23 @@ def test_a_schedule_made_for_tokens_is_never_fitted_to_hours_beyond_them(tmp_pat
     bench = _Bench(tmp_path, None, planned)
     assert bench.steps_of(2.0, hours=1.0, tokens=80 * 60) == 60
     assert {bench.settings(step).steps for step in range(1, 61)} == {60}
+
+
+def test_the_time_until_an_end_was_found_is_no_time_trained(tmp_path: Path) -> None:
+    """A machine that was off for a night had trained all night: a run of hours ended with its next step."""
+    run = new_run(tmp_path / "run")
+    append_line(run.steps_file, {"step": 1, "attempt": 1, "time": 160.0})
+    ends: list[dict[str, Any]] = [
+        {"ending": {"kind": "vanished", "seconds": None}, "died": 36_000.0},  # as its wreck of before has it
+        {"ending": {"kind": "never_started", "seconds": None}, "died": 72_000.0},
+        {"ending": {"kind": "killed", "seconds": 7.0}, "died": 72_107.0},
+    ]
+    for number, (end, started) in enumerate(zip(ends, (100.0, 36_000.0, 72_100.0), strict=True), 1):
+        folder = run.attempt(number)
+        folder.mkdir(parents=True)
+        write_json(folder / "launch.json", {"started": started})
+        write_json(folder / "wreck.json", end | {"attempt": number})
+    assert seconds_before(run, 4) == 60.0 + 7.0
 
 
 def test_a_calendar_that_is_set_by_ten_years_is_no_time_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,12 +113,8 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
     available = failure_report.memory_available_bytes
     if ending.by_signal == signal.SIGKILL:
         named = [text for text in _kernels_words(failure_report) if "Killed process" in text]
-        if failure_report.oom_kills or named:
-            counted = (
-                f"the kernel ended {failure_report.oom_kills} of its control group for memory"
-                if failure_report.oom_kills
-                else "the kernel ran out of memory"
-            )
+        if (kills := failure_report.oom_kills or 0) > 0 or named:  # below 0: counted on two boots
+            counted = f"the kernel ended {kills} of its control group for memory" if kills > 0 else "the kernel ran out of memory"
             return Diagnosis.plain("host_out_of_memory", 0.95, ending.words(), *(named[-2:] or [counted]))
         if available is not None and available < _LOW_MEMORY_BYTES:
             return Diagnosis.plain("host_out_of_memory", 0.8, ending.words(), f"{available >> 20} MiB of memory left")

@@ -64,10 +64,17 @@ def time_is_up(policy: Policy, rounds: list[Round]) -> str:
     allowed = policy.budget.hours_a_week
     if allowed is None:
         return ""
-    recent = [each for each in rounds if time.time() - (each.of("collected") or {}).get("time", 0.0) < _WEEK_S]
+    recent = [each for each in rounds if time.time() - _trained_at(each) < _WEEK_S]
     hours = sum(map(seconds_of, recent)) / 3600
     told = f"{hours:.2f} hours were trained in the last seven days, budget.hours_a_week allows {allowed:g}"
     return told if hours >= allowed else ""
+
+
+def _trained_at(one: Round) -> float:
+    """Return when a round, or an expert of it, trained last; when it was collected where no step tells that."""
+    told = [(one.of("trained") or {}).get("time"), *((RunFolder(run).last_step() or {}).get("time") for run in one.runs)]
+    known = [float(time) for time in told if time is not None]
+    return max(known) if known else float((one.of("collected") or {}).get("time", 0.0))
 
 
 def seconds_of(one: Round) -> float:

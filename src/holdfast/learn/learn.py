@@ -242,7 +242,7 @@ class Learner:
         self.say(f"round {one.number}: training on {counted(judged['rows']['kept'] - judged['held_out'], 'new row')}")
         summary = train(self.policy.config, settings, one.run)
         facts = {"start_run": start, "adapter_sha256": summary.get("artifact_sha256"), "steps": summary.get("steps"), "refused": None}
-        facts["seconds"] = trained_seconds(one.run)
+        facts |= {"seconds": trained_seconds(one.run), "time": round(time.time(), 3)}
         if summary["status"] != "finished":
             facts["refused"] = f"its training was given up: {summary.get('reason')}"
         return facts

@@ -41,22 +41,27 @@ def oom_kills(place: Place) -> int | None:
     return None
 
 
-def kernel_messages(since: float, device: Path = Path("/dev/kmsg")) -> tuple[str, ...] | None:
-    """Read the newest messages that matter since a time (seconds since the epoch), oldest first; None where nobody may read them."""
-    found = _from_kmsg(device, since)
+def kernel_messages(since: float, until: float | None = None, device: Path = Path("/dev/kmsg")) -> tuple[str, ...] | None:
+    """Read the newest messages that matter between two times (seconds since the epoch; None: by now), oldest first.
+
+    None where nobody may read them.
+    """
+    until = clock.now() if until is None else until
+    found = _from_kmsg(device, since, until)
     if found is None:
-        found = _from_journal(since)
+        found = _from_journal(since, until)
     return None if found is None else tuple([text for text in found if _MATTERS.search(text)][-MOST:])
 
 
-def _from_kmsg(device: Path, since: float) -> list[str] | None:
+def _from_kmsg(device: Path, since: float, until: float) -> list[str] | None:
     booted = clock.now() - time.monotonic()
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        return [text for at, text in records(lambda: os.read(descriptor, _RECORD_BYTES)) if booted + at >= since - _CLOCKS_APART_S]
+        found = records(lambda: os.read(descriptor, _RECORD_BYTES))
+        return [text for at, text in found if since - _CLOCKS_APART_S <= booted + at <= until + _CLOCKS_APART_S]
     finally:
         os.close(descriptor)
 
@@ -78,8 +83,9 @@ def records(read: Callable[[], bytes]) -> Iterator[tuple[float, str]]:
             yield int(fields[2]) / 1e6, text.split("\n", 1)[0]
 
 
-def _from_journal(since: float) -> list[str] | None:
-    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "cat", "--since", f"@{since - _CLOCKS_APART_S:.0f}"]
+def _from_journal(since: float, until: float) -> list[str] | None:
+    times = ["--since", f"@{since - _CLOCKS_APART_S:.0f}", "--until", f"@{until + _CLOCKS_APART_S:.0f}"]
+    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "cat", *times]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=_JOURNAL_S, stdin=subprocess.DEVNULL, check=False)
     except (OSError, subprocess.TimeoutExpired):

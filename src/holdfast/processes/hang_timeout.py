@@ -42,12 +42,12 @@ def allowed_s(seen: Sequence[float], floor_s: float, longest_times: int = _TIMES
     return max(floor_s, learned)
 
 
-def _model_bytes(run: RunFolder) -> int:
-    """Return the bytes of the weights that a start reads; 0 where it reads none, or none can be seen."""
+def reading_s(run: RunFolder) -> float:
+    """Return the seconds in which a slow disk gives the weights that a start reads; 0 where it reads none, or none can be seen."""
     try:
-        return sum(file.stat().st_size for file in Path(run.config().model or "").glob("*.safetensors"))
+        return sum(file.stat().st_size for file in Path(run.config().model or "").glob("*.safetensors")) / _SLOW_DISK
     except (OSError, Stop):
-        return 0
+        return 0.0
 
 
 class HangTimeout:
@@ -106,7 +106,7 @@ class TrainerHangTimeout:
         self._clock = clock or Awake(_LOOK_MOST_S).now
         self._pulse: Json | None = None
         self._since = self._reading = self._clock()
-        self._read, self._of_model = 0, _model_bytes(run) / _SLOW_DISK
+        self._read, self._of_model = 0, reading_s(run)
         rows = list(run.steps())
         self.steps = [row["seconds"] for row in rows[-_REMEMBERED:]]
         self.seen = rows[-1]["step"] if rows else 0
@@ -144,7 +144,7 @@ class TrainerHangTimeout:
 
     def _limit(self, seen: list[float]) -> float:
         most = max(self.floor_s, FIRST_S)  # clocks that were set make any number of seconds
-        return allowed_s([min(took, most) for took in seen], self.floor_s)
+        return allowed_s([min(took, most) for took in seen if took > 0], self.floor_s)
 
     def _evaluations(self) -> list[float]:
         """Return the seconds of whole evaluations: no less than any of their parts, so that nothing longer than at first is allowed."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from holdfast.base.child import module_command
 from holdfast.base.files import Json, may_pass, read_json, takes_nothing, write_json
-from holdfast.base.identity import Identity, alive
-from holdfast.base.locks import hold
+from holdfast.base.identity import Identity, alive, identify
+from holdfast.base.locks import hold, holds
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
@@ -24,7 +24,7 @@ from holdfast.processes.ending import STUCK_S
 from holdfast.processes.hang_timeout import TrainerHangTimeout
 from holdfast.processes.hanging import end_hanging
 from holdfast.processes.standby import Standby
-from holdfast.processes.tree import bytes_read
+from holdfast.processes.tree import below, bytes_read
 from holdfast.run.attempt import is_closed, write_launch_spec
 from holdfast.run.evaluations import is_over
 from holdfast.run.folder import RunFolder
@@ -110,8 +110,10 @@ def watch(attempt: Attempt, run: RunFolder, tick: Tick) -> Ending:
                 asked = _ask_to_stop(attempt, run)
             pulse = attempt.pulse()
             overdue = timeout.overdue(pulse, bytes_read(living_pids(attempt).values(), from_disks=True) if pulse is None else 0)
-            if overdue is not None and (why := end_hanging(attempt, _trainers(attempt), run.trainer_lock, overdue)):
-                return Ending("stuck", facts={"reason": why})
+            if overdue is not None:
+                trainers = _trainers(attempt) or _unnamed(attempt, run.trainer_lock)
+                if why := end_hanging(attempt, trainers, run.trainer_lock, overdue):
+                    return Ending("stuck", facts={"reason": why})
             ends = watched(attempt)
         wait_for_end(ends, LOOK_EVERY_S)
 
@@ -209,7 +211,7 @@ def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> End
         if first is not None:
             facts = {"rank": first["rank"], "codes": {str(one["rank"]): one["code"] for one in told if one}}
             return Ending("killed" if first["code"] < 0 else "error", first["code"], seconds, facts)
-        if clock.now() - seen["ended"] > TOLD_S or not seen:
+        if abs(clock.now() - seen["ended"]) > TOLD_S:  # also where another boot's clock was ahead
             return None
         time.sleep(LOOK_EVERY_S)
 
@@ -224,6 +226,13 @@ def _trainers(attempt: Attempt) -> dict[int, Identity]:
     named = {file.stem.removeprefix("rank"): file for file in attempt.folder.glob("rank*.json")}
     entries = {int(rank): read_json(file) for rank, file in named.items() if rank.isdecimal()}
     return {rank: entry["identity"] for rank, entry in sorted(entries.items()) if entry}
+
+
+def _unnamed(attempt: Attempt, lock: Path) -> dict[int, Identity]:
+    """Return who was started to train and has told no name: below the shim, with the run's lock. It may hang before its first line."""
+    shim = living_pids(attempt).get("shim")
+    started = [pid for pid in (below(shim) if shim else ()) if holds(pid, lock)]
+    return {rank: found for rank, pid in enumerate(started) if (found := identify(pid))}
 
 
 def _trainer(attempt: Attempt) -> Identity | None:

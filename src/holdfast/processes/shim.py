@@ -27,6 +27,8 @@ from holdfast.base.identity import identify, myself
 from holdfast.base.safe_open import lock_descriptor, open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
+from holdfast.machine.kernel_log import oom_kills
+from holdfast.machine.place import Place
 from holdfast.processes.command_session import CommandSession, write_whole
 from holdfast.processes.rank_environment import recorder_variables
 from holdfast.processes.trainers import Trainers, WaitingCommand
@@ -106,7 +108,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
             beside.look(trainers.living)
         times["ended"] = clock.now()
         facts = beside.end(code)
-    facts |= trainers.limits[trainers.guilty]
+    facts |= trainers.limits[trainers.guilty] | {"oom_kills": oom_kills(Place())}  # who reads it may come days later, and from elsewhere
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
     written = False
     with contextlib.suppress(OSError):  # a folder that was removed, perhaps with another run in its place

@@ -226,19 +226,20 @@ def incidents(
     exact: each step was told, so that what was lost is no lower bound. total: the last step there is, where that is known.
     """
     restored = {event["attempt"]: event for event in events if event["event"] == "restored"}
+    told = [one for before, one in pairwise([{}, *failure_reports]) if "decision" in one and not _still_gone(before, one)]
+    following = [next((event for number, event in restored.items() if number > one["attempt"]), None) for one in told]
     found = []
-    for before, failure_report in pairwise([{}, *failure_reports]):
-        if "decision" not in failure_report or _still_gone(before, failure_report):
-            continue
-        following = [event for number, event in restored.items() if number > failure_report["attempt"]]
-        next_state = following[0] if following else None
+    for failure_report, next_state in zip(told, following, strict=True):
         next_row = next(
             (row for row in steps if row["attempt"] > failure_report["attempt"] and row["time"] >= failure_report["died"]), None
         )
         start = next_state["step"] if next_state else None
         if next_state and began is not None:
             start = began.get(next_state["attempt"])
-        lost = max(0, failure_report["committed_after"] - start) if start is not None else None
+        reached = failure_report["committed_after"] if began is not None else _reached(failure_report, restored)
+        lost = max(0, reached - start) if start is not None else None
+        if lost and failure_report is not _loser([one for one, event in zip(told, following, strict=True) if event is next_state]):
+            lost = 0
         following_step = failure_report["committed_after"] + 1
         found.append(
             {
@@ -254,6 +255,22 @@ def incidents(
             }
         )
     return found
+
+
+def _reached(failure_report: Json, restored: dict[int, Json]) -> int:
+    """Return the step that a trainer's state had come to at its end: one that dies while it computes steps again is behind the journal."""
+    committed: int = failure_report["committed_after"]
+    step, state = failure_report["step"], restored.get(failure_report["attempt"])
+    if committed > failure_report.get("committed_before", 0) or state is None:
+        return committed
+    done = failure_report.get("phase") in ("committed", "evaluate")
+    reached: int = state["step"] if step is None else max(state["step"], step if done else step - 1)
+    return min(committed, reached)
+
+
+def _loser(alike: list[Json]) -> Json:
+    """Return, of the ends that one state follows, the one that steps were lost by, to count them once: the first, or a rollback."""
+    return next((one for one in alike if one["decision"]["remedy"] == "rollback"), alike[0])
 
 
 def _still_gone(before: Json, failure_report: Json) -> bool:
@@ -302,6 +319,7 @@ def wall_seconds(launches: dict[int, Json], endings: dict[int, Json], signs: dic
     numbers = sorted(launches)
     for number in numbers:
         began, ended = launches[number].get("started"), endings[number].get("ended")
+        ended = None if endings[number].get("called_off") else ended  # it never began: that was found, perhaps a night later
         if began is None:
             return None
         following = launches.get(number + 1, {})

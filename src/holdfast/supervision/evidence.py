@@ -6,12 +6,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from holdfast.base.files import Json, is_full, read_json
+from holdfast.base.files import Json, is_full, last_line, read_json
 from holdfast.base.safe_open import read_end
 from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
-from holdfast.machine.kernel_log import kernel_messages, oom_kills
-from holdfast.machine.place import Place
+from holdfast.machine.kernel_log import kernel_messages
 from holdfast.processes.attempt import Attempt
 from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.folder import RunFolder
@@ -19,36 +18,53 @@ from holdfast.run.types import FULL_DISK_BYTES, Ending, FailureReport
 
 LINES = 60
 _WINDOW_BYTES = 1 << 16
+_AT_ONCE_S = 30.0  # after an end the machine's memory still says something about it
 
 
 def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
-    """Return the failure report of an attempt. The step in flight comes from the trainer's account, else from its pulse."""
-    pulse = attempt.pulse() or {}
+    """Return the failure report of an attempt. The step in flight comes from the trainer's account, else from its pulse.
+
+    Of several ranks it is of the one that ended first.
+    """
+    rank = int(ending.facts.get("rank") or 0)
+    pulse, of_first = attempt.pulse(rank) or {}, attempt.pulse() or {}
     orders = read_launch_spec(attempt.folder) or LaunchSpec({})
     seen = read_json(attempt.folder / "ending.json") or {}
-    memory = host_memory()
-    before, now = orders.oom_kills, oom_kills(Place())
-    step = ending.facts.get("step", pulse.get("step"))
+    ended, now = seen.get("ended"), clock.now()
+    memory = host_memory() if ended is not None and abs(now - ended) < _AT_ONCE_S else {}
+    step = ending.facts.get("step", pulse.get("step", of_first.get("step")))
     samples = ending.facts.get("samples") or pulse.get("samples") or ()
     return FailureReport(
         attempt=attempt.number,
         ending=ending,
         step=step,
-        phase=pulse.get("phase"),
+        phase=pulse.get("phase", of_first.get("phase")),
         samples=tuple(samples),
         lines=tail(_log(attempt, ending)),
         committed_before=orders.committed_before,
         committed_after=run.committed(),
-        died=seen.get("ended") or clock.now(),
+        died=ended or _last_sign(attempt, run, of_first) or orders.started or now,
         memory_available_bytes=memory.get("MemAvailable"),
         disk_free_bytes=free_bytes(run.path),
-        pid=(read_json(attempt.folder / "rank0.json") or {}).get("identity", {}).get("pid"),
+        pid=(read_json(attempt.folder / f"rank{rank}.json") or {}).get("identity", {}).get("pid"),
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
-        oom_kills=None if before is None or now is None else now - before,
-        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or clock.now()),
+        oom_kills=_killed_meanwhile(orders.oom_kills, seen.get("oom_kills")),
+        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or now, ended),
         machine=_machine(run),
     )
+
+
+def _last_sign(attempt: Attempt, run: RunFolder, pulse: Json) -> float | None:
+    """Return when an attempt whose end nobody saw was last seen to live: by its pulse, or its newest row; None where it left neither."""
+    rows = (last_line(file) or {} for file in (run.steps_file, run.progress_file))
+    times = [pulse.get("time"), *(row.get("time") for row in rows if row.get("attempt") == attempt.number)]
+    return max((time for time in times if isinstance(time, int | float)), default=None)
+
+
+def _killed_meanwhile(before: int | None, after: int | None) -> int | None:
+    """Return how many processes were ended for memory between a start and its end; None where not both were counted in one place."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def _log(attempt: Attempt, ending: Ending) -> Path:

@@ -25,7 +25,7 @@ from holdfast.config.config import Config
 from holdfast.diagnosis.health_signs import at_the_end
 from holdfast.planning.past_runs import remember
 from holdfast.processes.ending import Stuck, end
-from holdfast.processes.hang_timeout import HangTimeout
+from holdfast.processes.hang_timeout import FIRST_S, HangTimeout, reading_s
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.writer import persist_newest
 from holdfast.report.audience import RunAudience
@@ -178,7 +178,7 @@ def _killed(run: RunFolder, ended: int | str) -> bool:
 def _ask(run: RunFolder, config: Config, log: Path, audience: RunAudience, stop: Callable[[], bool]) -> int | str:
     """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
     asked = rows_asked(config, run.plan().rows.held_out)
-    timeout = HangTimeout(config.run.hang_s)
+    timeout = HangTimeout(config.run.hang_s, FIRST_S + reading_s(run))
     with open_log(log, anew=True) as output, audience.counting("evaluating", asked) as show, _pipe() as (listen, tell):
         child = _start_evaluation(run, output, tell)
         try:

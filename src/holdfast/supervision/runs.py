@@ -13,7 +13,7 @@ from holdfast.machine.readings.keep import newest
 from holdfast.machine.readings.signs import signs
 from holdfast.planning.time_left import judged, time_left
 from holdfast.report.summarise import incidents, second_place
-from holdfast.run.attempt import closed, read_launch_spec
+from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder, is_run, which_runs
 from holdfast.run.plan import Seconds
 from holdfast.supervision.standing import RunStanding
@@ -125,8 +125,5 @@ def _left(standing: RunStanding) -> Seconds | None:
 
 def last_incident(run: RunFolder) -> Json | None:
     """Return the newest incident, as the run's summary tells it."""
-    for number in reversed(run.attempts()):
-        end = closed(run.attempt(number))
-        if end is not None and end.decided:
-            return incidents(list(run.steps()), list(run.events()), [end.facts])[0]
-    return None
+    found = incidents(list(run.steps()), list(run.events()), [end.facts for _, end in closed_attempts(run)])
+    return found[-1] if found else None

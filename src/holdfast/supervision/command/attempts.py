@@ -197,7 +197,7 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     hung = hung or read_json(attempt.folder / "hang.json")
     left = {"left": seen.get("left") or [], "left_printed": seen.get("left_printed")}
     left |= {"fell": seen["fell"]} if seen.get("fell") else {}
-    if hung is not None and not seen.get("called_off"):
+    if hung is not None and not seen.get("called_off") and seen.get("code") != 0:  # 0: who meant to end it was killed before
         return Ending("hang", seen.get("code"), lived_s(seen), hung)
     if not seen:
         _kill(bearing(ATTEMPT, str(attempt.folder)))  # its shim has died before it

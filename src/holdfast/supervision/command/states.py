@@ -160,7 +160,8 @@ class States:
         if place is None or began is None or not began.started or (seen and (seen.begun_anew or (seen.step or 0) < (seen.total or 0))):
             return None
         newest = self._whole_but(place, self.command.there)
-        if newest.path is None or newest.step is None or changed(newest.path) < began.started * 1e9:
+        since = clock.in_calendar(began.started, began.facts.get("clock") or "")
+        if newest.path is None or newest.step is None or changed(newest.path) < since * 1e9:
             return None
         last = max((changed(entry), step, entry) for step, entry in candidates(place, self.whole) if step is not None)
         if last[0] > changed(newest.path):  # of a later stage, whose numbers began anew

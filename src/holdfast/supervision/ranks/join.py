@@ -43,14 +43,12 @@ class Follower:
             if number is None:
                 return self._over()
             code = self._train(number)
-            if code in (DONE, INTERRUPTED):
-                return code
-            elsewhere = kind_by_code(code) == "elsewhere"
+            elsewhere, well = kind_by_code(code) == "elsewhere", code in (DONE, INTERRUPTED)
             self.after = number if not elsewhere else self.after
             if self.stop():
-                return INTERRUPTED
-            if not elsewhere and not self._goes_on(number):
-                return self._over()
+                return code if well else INTERRUPTED
+            if not elsewhere and not self._goes_on(number):  # the first rank may take steps back, and go on
+                return code if well else self._over()
 
     def _next(self) -> int | None:
         """Wait for the attempt to join; return its number, None where the first rank has left, or never comes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
-from holdfast.base.locks import Tell
+from holdfast.base.locks import Tell, taken
 from holdfast.base.units import listed, span
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
@@ -21,7 +21,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
 from holdfast.supervision.companions.watched import Helper, looking
 from holdfast.supervision.remote.lease import free_lease
-from holdfast.supervision.remote.state import fetch, read_run_id, states_at
+from holdfast.supervision.remote.state import fetch, is_of_here, read_run_id, states_at, taken_back
 from holdfast.supervision.remote.targets import Target, target_of
 
 _AT_ONCE_S, _LAST_WORD_S = 2, 900  # for the last state, at the end of a run: without a word, and at all
@@ -88,6 +88,8 @@ def fetch_newer(path: Path, address: str, tell: Tell, reached: Callable[[RunFold
             return
         if here.begun() and not _is_behind(here, target, steps[-1], reached(here)):
             return
+        if (taken(here.supervisor_lock) or taken(here.trainer_lock)) and is_of_here(target, steps[-1]):
+            return  # what is at work here has sent it, and is ahead of its own journal
         aside = _moved_aside(here, reached(here), tell) if path.exists() and any(path.iterdir()) else None
         step = take(target)
         tell(f"fetched the state after step {step} from {target.address} into {shown(path)}")
@@ -143,16 +145,23 @@ def judged(run: RunFolder, machine: Json) -> tuple[list[str], list[Json]]:
 
 
 def _is_behind(here: RunFolder, target: Target, step: int, reached: int) -> bool:
-    """True if the state over there is a later one of the same run. Raises Stop(1) where another run's is there."""
+    """True if the state over there is a later one of the same run, and was not taken back here since.
+
+    Raises Stop(1) where another run's is there.
+    """
     other, own = read_run_id(target), (read_json(here.path / "run.json") or {}).get("id")
     if own is not None and other != own:
         text = f"{target.address} holds another run than {here.path} ({listed([str(other)[:12], str(own)[:12]])})"
         raise Stop(BLOCKED, text, "give each run a place of its own: another save.to or --to, or another --run")
-    return step > reached
+    return step > reached and not taken_back(here, target, step)
 
 
 def _moved_aside(here: RunFolder, step: int, tell: Tell) -> Path:
     """Rename a run folder whose run went on elsewhere. Raises Stop(1) where somebody works on it."""
+    if taken(here.supervisor_lock) or taken(here.trainer_lock):
+        name = shown(here.path)
+        text = f"the run went on elsewhere, and {name} is still at work here, at step {step}"
+        raise Stop(BLOCKED, text, f"see what it does: holdfast status {name}; end it: holdfast stop {name}; then repeat the command")
     aside = next(
         place
         for number in range(1000)

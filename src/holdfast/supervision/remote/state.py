@@ -177,13 +177,14 @@ class Sender:
         return digest, size, fresh
 
     def _prune(self, keep: int, newest: Json) -> None:
-        """Remove states but the newest `keep`, and blobs that none of those names."""
+        """Remove states but the newest `keep` of those that were not taken back, and blobs that none of these names."""
         steps = states_at(self.target)
+        kept = [step for step in steps if step <= newest["step"] or not taken_back(self.run, self.target, step)][-keep:]
         named = {facts["sha256"] for facts in newest["files"].values()}
-        for step in steps[-keep:]:
+        for step in kept:
             if step != newest["step"] and (manifest := _manifest(self.target, step)):
                 named |= {facts["sha256"] for facts in manifest["files"].values()}
-        for step in steps[:-keep]:
+        for step in sorted({*steps} - {*kept}):
             self.target.remove(f"states/{checkpoint_name(step)}.json")
         for name in self.target.names("blobs"):
             if name not in named and _HASH.fullmatch(name):
@@ -205,6 +206,17 @@ def read_run_id(target: Target) -> str | None:
 def states_at(target: Target) -> list[int]:
     """Return the steps of the states at a place, oldest first, whether or not they are whole."""
     return sorted(int(found[1]) for name in target.names("states") if (found := _STATE.fullmatch(name)))
+
+
+def taken_back(run: RunFolder, target: Target, step: int) -> bool:
+    """True if a rollback of the run here has taken back the step of a state there since that was sent."""
+    rolled_back = [event["time"] for event in run.events() if event["event"] == "rolled_back" and event["to"] < step]
+    return bool(rolled_back) and float((_manifest(target, step) or {}).get("time") or 0.0) < rolled_back[-1]
+
+
+def is_of_here(target: Target, step: int) -> bool:
+    """True if this machine has sent the state there."""
+    return (_manifest(target, step) or {}).get("host") == platform.node()
 
 
 def fetch(target: Target, path: Path) -> tuple[int, list[Json]]:

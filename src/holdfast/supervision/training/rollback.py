@@ -27,7 +27,8 @@ def roll_back(run: RunFolder, places: Sequence[Path], to: int, settings: Partial
 
     Rows of later steps leave steps.jsonl and evaluations.jsonl for RUN/rollbacks/NNN, with the checkpoints of those steps. Raises OSError.
     """
-    folder = run.made(run.rollbacks / f"{len(rollbacks(run)) + 1:03d}")
+    made = run.rollbacks.iterdir() if run.rollbacks.is_dir() else ()  # one may be empty: the disk was full, or we were killed
+    folder = run.made(run.rollbacks / f"{max((int(one.name) for one in made if one.name.isdigit()), default=0) + 1:03d}")
     facts = {"from": run.committed(), "to": to, "settings": settings, "quarantined": quarantined, "reason": reason, "done": None}
     write_json(folder / _FILE, facts)
     return _carry_out(run, places, folder, facts)

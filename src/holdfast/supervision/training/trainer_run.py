@@ -28,6 +28,7 @@ from holdfast.supervision.supervise import View
 from holdfast.supervision.training.hands import World
 from holdfast.supervision.training.rollback import roll_back, rollbacks, take_up
 
+_BEHIND_THE_MODEL = ("finished", "nonfinite", "damaged", "out_of_memory")  # ends of a trainer that has loaded it
 Relaunch = Callable[[RunFolder], Launch]
 
 
@@ -68,9 +69,14 @@ class TrainerRun:
         """Wait until the attempt has ended; it is asked to stop where the user wants that, or its loss is in trouble."""
         ending = self.hands.watch(attempt, self.run, self._tick)
         self.health.look(at_once=True)  # a short run ends between two looks
-        if ending.kind != "device_gone":
+        if self._has_computed(attempt, ending):
             self.pauses.found()
         return ending
+
+    def _has_computed(self, attempt: Attempt, ending: Ending) -> bool:
+        """True if an attempt's device was there: its pulse tells that, a row of its own, or an end that comes behind the model."""
+        by_row = (self.run.last_step() or {}).get("attempt") == attempt.number
+        return by_row or ending.kind in _BEHIND_THE_MODEL or (ending.kind != "device_gone" and attempt.pulse() is not None)
 
     def _tick(self, attempt: Attempt) -> bool:
         self.view.tick(attempt)

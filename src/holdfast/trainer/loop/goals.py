@@ -180,10 +180,9 @@ def seconds_before(run: RunFolder, attempt: int) -> float:
     last: dict[int, float] = {}
     for row in run.steps():
         last[row["attempt"]] = max(row["time"], last.get(row["attempt"], 0.0))
-    for _, end in closed_attempts(run):
-        if isinstance(died := end.facts.get("died"), int | float):
-            number = int(end.facts.get("attempt", 0))
-            last[number] = max(float(died), last.get(number, 0.0))
+    for number, end in closed_attempts(run):
+        if (end.facts.get("ending") or {}).get("seconds") is not None:  # else nobody saw its end, and it died before that was found
+            last[number] = max(float(end.facts["died"]), last.get(number, 0.0))
     total = 0.0
     for number in run.attempts():
         spec = read_launch_spec(run.attempt(number))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from holdfast.base.files import Json, append_line, read_json, takes_nothing, write_json
 from holdfast.base.locks import hold
+from holdfast.machine import clock
 from holdfast.run.snapshots.checkpoint import save_checkpoint
 from holdfast.run.snapshots.memory_file import META_BYTES, SLOTS, MemoryFile, SlotHeader, file_bytes
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY
@@ -28,6 +29,7 @@ from holdfast.trainer.step.training_state import TrainingState
 
 PIN_PATIENCE_S = 5.0  # how long a due checkpoint waits for the writer to finish the one before it
 SECURE_PATIENCE_S = 300.0  # how long the best one does, which a finished run cannot do without
+_BEAT_S = 1.0
 _MEASURED = 16  # snapshots whose cost the interval goes by
 _FIRST = 4  # of a large state, which costs from the first on; two of them touch memory that is new
 _PATIENT = 8  # intervals that a large state waits for the writer; a full disk may keep it for hours
@@ -157,8 +159,7 @@ class Snapshots:
         while (slot := self.memory.free_slot()) is None:
             if time.monotonic() > deadline:
                 raise OSError(errno.ENOSPC, f"no room for another snapshot in {self.memory.path.parent}, and the writer writes none")
-            self._save_without_writer()
-            time.sleep(0.002)
+            self._await_writer()
         return slot
 
     def _is_due(self, step: int) -> bool:
@@ -323,9 +324,16 @@ class Snapshots:
                 reason = f"the checkpoint of step {waiting[0].step} is still being written after {SECURE_PATIENCE_S:.0f} s"
                 self.training.job.event("checkpoint_skipped", step=step, reason=reason)
                 return False
-            self._save_without_writer()
-            time.sleep(0.002)
+            self._await_writer()
         return True
+
+    def _await_writer(self) -> None:
+        """Wait an instant for the writer, or save where none lives. The pulse goes on: a slow disk is no hang, and has its own limit."""
+        self._save_without_writer()
+        pulse, now = self.memory.pulse(), clock.now()
+        if pulse and now - pulse["time"] > _BEAT_S:
+            self.memory.beat(pulse | {"time": now})
+        time.sleep(0.002)
 
     def _kept(self, step: int) -> SlotHeader | None:
         """Return the header of the slot that holds the state after `step`; None where there is none."""

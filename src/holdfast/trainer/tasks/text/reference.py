@@ -42,9 +42,9 @@ class StoredValues:
         self._words: npt.NDArray[np.uint32] = np.frombuffer(memory, np.uint32).reshape(rows, _SEQUENCES, 2)
 
     def missing(self, rows: list[int], sequences: int) -> list[int]:
-        """Return those of the rows whose values are not known."""
+        """Return those of the rows whose values are not known. One that is not finite may be a card's passing error, and is none."""
         words = self._words[rows, :sequences]
-        known = (words[..., 0] == ~words[..., 1]).all(1)
+        known = ((words[..., 0] == ~words[..., 1]) & np.isfinite(self.get(rows, sequences))).all(1)
         return [row for row, there in zip(rows, known.tolist(), strict=True) if not there]
 
     def put(self, row: int, values: list[float]) -> None:
