@@ -10,7 +10,7 @@ from holdfast.base.files import Json, is_full, read_json
 from holdfast.base.safe_open import read_end
 from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
-from holdfast.machine.kernel_log import kernel_messages, oom_kills
+from holdfast.machine.kernel_log import kernel_messages, oom_kills_since
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.run.attempt import LaunchSpec, read_launch_spec
@@ -27,7 +27,6 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
     orders = read_launch_spec(attempt.folder) or LaunchSpec({})
     seen = read_json(attempt.folder / "ending.json") or {}
     memory = host_memory()
-    before, now = orders.oom_kills, oom_kills(Place())
     step = ending.facts.get("step", pulse.get("step"))
     samples = ending.facts.get("samples") or pulse.get("samples") or ()
     return FailureReport(
@@ -45,8 +44,8 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
         pid=(read_json(attempt.folder / "rank0.json") or {}).get("identity", {}).get("pid"),
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
-        oom_kills=None if before is None or now is None else now - before,
-        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or clock.now()),
+        oom_kills=oom_kills_since(orders.facts, Place()),
+        kernel_messages=None if ending.kind == "interrupted" else _kernel_messages(orders),
         machine=_machine(run),
     )
 
@@ -55,6 +54,10 @@ def _log(attempt: Attempt, ending: Ending) -> Path:
     """Return the log of the rank that ended first, where it has one of its own, else the trainer's."""
     own = attempt.folder / f"rank{ending.facts.get('rank')}.log"
     return own if own.exists() else attempt.folder / "output.log"
+
+
+def _kernel_messages(orders: LaunchSpec) -> tuple[str, ...] | None:
+    return kernel_messages(orders.started or clock.now(), logged=orders.facts.get("logged"))
 
 
 def _machine(run: RunFolder) -> Json | None:
