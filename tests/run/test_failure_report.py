@@ -49,6 +49,17 @@ def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
     assert diagnose_failure(replace(told, oom_kills=1), cards).cause == "host_out_of_memory"
 
 
+def test_a_disk_with_room_that_takes_nothing_is_told_in_the_trainers_words() -> None:
+    """A limit of the process (ulimit -f), or another disk: the room that is left explains nothing."""
+    told = "the disk takes nothing: '/dev/shm/x' may not become as large as it has to be (File too large): raise the limit"
+    died = failure_report(66, ending=Ending("disk_full", 66), lines=("a line", f"holdfast: {told}"))
+    room = f"the disk of the run folder has {8 << 30:,} bytes free"
+    assert diagnose_failure(died, cards_of("failures")).words() == (told, room)
+    full = replace(died, disk_free_bytes=0)
+    assert diagnose_failure(full, cards_of("failures")).words() == ("the disk of the run folder has 0 bytes free",)
+    assert "full" not in died.ending.words()
+
+
 def test_a_reset_of_the_card_that_only_the_kernel_told_is_the_cause() -> None:
     ring = "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=100, emitted seq=102"
     silent = failure_report(code=-6)
