@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,18 @@ def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
         one | {"doing": "evaluating", "step": 5, "steps": 10, "seconds_left": none_left | {"likely": 9.0, "high": 9.0, "low": 9.0}}
     )
     assert line.endswith("about 9 s left")
+
+
+def test_readings_that_nobody_takes_any_more_are_not_told_as_the_machine_is_now(tmp_path: Path) -> None:
+    """As where the supervisor was killed, and with it what reads, while the trainer goes on."""
+    living = dataclasses.replace(look(RunFolder(tmp_path)), state="running")
+
+    def told(newest: float) -> object:
+        rows = [{"time": time.time() - newest - 2.0 * k, "gpus": [], "processors_busy": 0.5} for k in reversed(range(12))]
+        (tmp_path / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return entry(living)["readings"]
+
+    assert told(1.0) and told(3600.0) is None
 
 
 @pytest.mark.parametrize("journal", ["steps.jsonl", "progress.jsonl"])
