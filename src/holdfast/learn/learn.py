@@ -72,7 +72,7 @@ class Learner:
         most = self.policy.round.most
         if most and len(judged.kept) > most:
             came = came[: sorted(judged.kept)[most - 1] + 1]
-        begun = Round(self.folder / "rounds" / f"{len(rounds) + 1:04}")
+        begun = Round(self.folder / "rounds" / f"{(rounds[-1].number if rounds else 0) + 1:04}")
         shutil.rmtree(begun.path, ignore_errors=True)  # of a round that was killed before it had begun
         begun.path.mkdir(parents=True)
         write_bytes(begun.arrived, b"".join(json_line(one.as_json()) for one in came))

@@ -66,7 +66,7 @@ def _rounds(one: Json) -> list[str]:
         lines.append(
             f"  promoted last: version {promoted['version']} of round {promoted['round']}, adapter {promoted['adapter_sha256'][:12]}"
         )
-    return lines
+    return lines + ([f"  ! {one['problem']}"] if "problem" in one else [])
 
 
 def _lines(one: Json, width: int) -> list[str]:
