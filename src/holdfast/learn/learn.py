@@ -143,7 +143,7 @@ class Learner:
     def write_page(self) -> None:
         """Write the page of all rounds that are over."""
         over = [each.answer() for each in rounds_of(self.folder) if each.over]
-        write_bytes(self.page, rounds_page(self.policy.name, over, self.policy.gate.margin).encode(), durable=False)
+        write_bytes(self.page, rounds_page(self.policy.name, over, self.policy.gate.margin).encode())
 
     def _judge(self, one: Round) -> Json:
         """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""
