@@ -288,6 +288,21 @@ def test_a_run_that_was_stopped_before_it_was_prepared_is_interrupted_and_has_no
     assert look(RunFolder(run)).state == "dead", "nobody says that it was stopped this time"
 
 
+def test_a_command_that_only_holds_a_run_is_not_told_as_the_one_that_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `holdfast stop` where no supervisor is left, and `holdfast move`."""
+    run = tmp_path / "runs" / "one"
+    monkeypatch.setattr(sys, "argv", ["holdfast", "train", "my.yaml"])
+    with held(run):
+        pass
+    monkeypatch.setattr(sys, "argv", ["holdfast", "stop", "runs/one"])
+    with held(run, goes_on=False):
+        holder = look(RunFolder(run)).holder
+        assert (holder["command"], holder["identity"]["pid"]) == ("holdfast train my.yaml", os.getpid())
+    assert entry(look(RunFolder(run)))["command"] == "holdfast train my.yaml"
+
+
 def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
     from holdfast.cli.commands.status import _living
 

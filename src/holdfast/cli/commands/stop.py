@@ -99,7 +99,7 @@ def _ask(standing: RunStanding, identity: Identity) -> None:
 
 def _take_over(folder: RunFolder, terminal: Terminal) -> None:
     """Adopt a trainer that nobody watches, only to stop it: its state is saved and its summary written as ever."""
-    with held(folder.path):
+    with held(folder.path, goes_on=False):
         if command := read_command(folder):
             run_command(folder, command, terminal, Echo(1), StopSignals(ends=True, asked=1))
             return
