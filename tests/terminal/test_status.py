@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import fcntl
@@ -22,6 +23,7 @@ import pytest
 
 from conftest import events, holdfast, kill, processes_of, start, wait_until
 from holdfast.base.locks import taken
+from holdfast.cli.commands.status import run as status_of
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.runs import entry
@@ -301,6 +303,19 @@ def test_a_command_that_only_holds_a_run_is_not_told_as_the_one_that_goes_on_wit
         holder = look(RunFolder(run)).holder
         assert (holder["command"], holder["identity"]["pid"]) == ("holdfast train my.yaml", os.getpid())
     assert entry(look(RunFolder(run)))["command"] == "holdfast train my.yaml"
+
+
+def test_a_folder_that_may_not_be_read_is_told_and_does_not_look_like_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that `sudo holdfast train` has made."""
+    closed = tmp_path / "runs" / "theirs"
+    closed.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder != closed)
+    for place in (closed.parent, closed):
+        code, answer = status_of(argparse.Namespace(place=place, json=False))
+        assert (code, answer["runs"], answer["closed"]) == (0, [], [str(closed)])
+        assert "may not be read by this user" in capsys.readouterr().out
 
 
 def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
