@@ -24,6 +24,7 @@ import pytest
 from conftest import events, holdfast, kill, processes_of, start, wait_until
 from holdfast.base.locks import taken
 from holdfast.cli.commands.status import run as status_of
+from holdfast.cli.commands.stop import run as stop
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.runs import entry
@@ -303,6 +304,14 @@ def test_a_command_that_only_holds_a_run_is_not_told_as_the_one_that_goes_on_wit
         holder = look(RunFolder(run)).holder
         assert (holder["command"], holder["identity"]["pid"]) == ("holdfast train my.yaml", os.getpid())
     assert entry(look(RunFolder(run)))["command"] == "holdfast train my.yaml"
+
+
+def test_a_run_of_which_no_command_is_known_is_not_resumed_with_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one that `holdfast move` has fetched."""
+    RunFolder(tmp_path).write_id("a")
+    assert stop(argparse.Namespace(run_folder=tmp_path, json=False))[0] == 0
+    said = capsys.readouterr()
+    assert "is not running: dead" in said.out + said.err and "None" not in said.out + said.err
 
 
 def test_a_folder_that_may_not_be_read_is_told_and_does_not_look_like_no_run(

@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     standing = look(folder)
     _see_off(standing)
     step = f"step {standing.step:,}" + (f" of {standing.steps:,}" if standing.steps else "")
-    going_on = f"; resume with: {standing.holder.get('command')}" if standing.state != "finished" else ""
+    command = standing.holder.get("command")
+    going_on = f"; resume with: {command}" if command and standing.state != "finished" else ""
     terminal.say(f"{shown(folder.path)} is not running: {standing.state}, {step}{going_on}")
     return DONE, entry(standing)
 
