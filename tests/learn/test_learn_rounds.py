@@ -18,7 +18,7 @@ from holdfast.base.files import write_json
 from holdfast.cli.commands import status
 from holdfast.cli.main import main
 from holdfast.export import registry
-from holdfast.learn import learn, training
+from holdfast.learn import forget, learn, training
 from holdfast.learn.gate import general_lines
 from holdfast.learn.judge_rows import JudgedRows
 from holdfast.learn.learn import Learner
@@ -141,6 +141,14 @@ def test_status_tells_the_newest_round_its_phase_the_last_verdict_and_what_was_p
     assert (answer["learn"][0]["problem"], answer["learn"][0]["promoted"]) == (told, None) and told in capsys.readouterr().out
     with pytest.raises(Stop, match="is damaged"):
         learner(place)._refuse_other_list(rounds_of(place))
+
+
+def test_a_plan_of_what_is_forgotten_that_is_damaged_is_not_made_anew(tmp_path: Path) -> None:
+    """Part of it may be done already: a new one would no longer know which runs had learned the rows."""
+    plan = tmp_path / "plan.json"
+    plan.write_text("{")
+    with pytest.raises(Stop, match="is damaged"):
+        forget._plan(learner(tmp_path), [], "somebody", plan)
 
 
 def test_a_round_whose_beginning_was_lost_costs_no_later_round_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

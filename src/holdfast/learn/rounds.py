@@ -22,6 +22,14 @@ WITHDRAWN = "withdrawn"
 PHASES = ("collected", "judged", "trained", "gated", "decided", "acknowledged")
 
 
+def written(file: Path) -> Json | None:
+    """Read what was written down of work that is done; None where nothing was. Raises DamagedFile."""
+    facts = read_json(file)
+    if facts is None and file.exists():
+        raise damaged(file, "it holds no JSON object")
+    return facts
+
+
 @dataclass(frozen=True)
 class Round:
     """One round's folder."""
@@ -75,10 +83,7 @@ class Round:
 
     def of(self, phase: str) -> Json | None:
         """Return what came of a phase; None where it is not done. Raises DamagedFile: without it the round would be another one."""
-        facts = read_json(self.file(phase))
-        if facts is None and self.file(phase).exists():
-            raise damaged(self.file(phase), "it holds no JSON object")
-        return facts
+        return written(self.file(phase))
 
     def done(self, phase: str, facts: Json) -> Json:
         """Write down that a phase is done, and what came of it."""
