@@ -99,8 +99,8 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
     if ending.kind == "disk_full" or failure_report.disk_is_full:
         free = "an unknown number of" if failure_report.disk_free_bytes is None else f"{failure_report.disk_free_bytes:,}"
         own = [line.removeprefix("holdfast: ") for line in failure_report.lines if DISK_TAKES_NOTHING in line]
-        told = own[-1:] if not failure_report.disk_is_full else []  # a limit of the process or its user, or another disk
-        return Diagnosis.plain("disk_full", 0.95, *told, f"the disk of the run folder has {free} bytes free")
+        newest = own[-1:] if not failure_report.disk_is_full else []  # a limit of the process or its user, or another disk
+        return Diagnosis.plain("disk_full", 0.95, *newest, f"the disk of the run folder has {free} bytes free")
     if ending.kind in ("hang", "stuck"):
         return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":

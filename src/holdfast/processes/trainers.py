@@ -44,9 +44,9 @@ class Trainers:
         with listen() as meeting:
             for number, device in enumerate(devices):
                 variables = rank_variables(number, device, size, meeting, environment)
-                own = inherited if number else (*inherited, meeting.fileno())
+                descriptors = inherited if number else (*inherited, meeting.fileno())
                 try:
-                    self.processes.append(subprocess.Popen(argv, env=environment | variables, pass_fds=own, **streams))
+                    self.processes.append(subprocess.Popen(argv, env=environment | variables, pass_fds=descriptors, **streams))
                 except OSError:  # no process or memory for it: those that are there would wait for it, and hold the lock
                     self.kill()
                     raise

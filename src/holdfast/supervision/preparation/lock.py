@@ -47,8 +47,8 @@ def held(path: Path, goes_on: bool = True) -> Iterator[tuple[RunFolder, int]]:
         raise at_place(error, path, "cannot be written", "choose another place with --run DIR") from None
     try:
         _lock(run, descriptor)
-        before = {} if goes_on else read_json(run.supervisor_lock) or {}
-        entry = {
+        before: Json = {} if goes_on else read_json(run.supervisor_lock) or {}
+        entry: Json = {
             "identity": myself(),
             "host": platform.node(),
             "since": time.strftime("%F %T"),
