@@ -18,12 +18,12 @@ from holdfast.base.files import write_json
 from holdfast.cli.commands import status
 from holdfast.cli.main import main
 from holdfast.export import registry
-from holdfast.learn import learn, training
+from holdfast.learn import forget, learn, training
 from holdfast.learn.gate import general_lines
 from holdfast.learn.judge_rows import JudgedRows
 from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
-from holdfast.learn.rounds import PHASES, Round
+from holdfast.learn.rounds import PHASES, Round, rounds_of
 from holdfast.run.attempt import close
 
 
@@ -134,6 +134,35 @@ def test_status_tells_the_newest_round_its_phase_the_last_verdict_and_what_was_p
         assert "version 1 of round 1, adapter aaaaaaaaaaaa" in said
     with pytest.raises(Stop):
         status.run(argparse.Namespace(place=tmp_path / "nothing", json=False))
+    damaged = Round(place / "rounds" / "0001").file("decided")
+    damaged.write_bytes(b"")
+    _, answer = status.run(argparse.Namespace(place=place, json=False))
+    told = f"{damaged} is damaged: it holds no JSON object"
+    assert (answer["learn"][0]["problem"], answer["learn"][0]["promoted"]) == (told, None) and told in capsys.readouterr().out
+    with pytest.raises(Stop, match="is damaged"):
+        learner(place)._refuse_other_list(rounds_of(place))
+
+
+def test_a_plan_of_what_is_forgotten_that_is_damaged_is_not_made_anew(tmp_path: Path) -> None:
+    """Part of it may be done already: a new one would no longer know which runs had learned the rows."""
+    plan = tmp_path / "plan.json"
+    plan.write_text("{")
+    with pytest.raises(Stop, match="is damaged"):
+        forget._plan(learner(tmp_path), [], "somebody", plan)
+
+
+def test_a_round_whose_beginning_was_lost_costs_no_later_round_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 3):  # 0002/1-collected.json is gone
+        one = Round(tmp_path / "rounds" / f"{number:04}")
+        one.path.mkdir(parents=True)
+        for phase in PHASES:
+            one.done(phase, {})
+    monkeypatch.setattr(learn, "arrived", lambda policy, taken: [])
+    monkeypatch.setattr(Learner, "_begins", lambda *_: True)
+    monkeypatch.setattr(learn, "judge_rows", lambda *_: judged(0))
+    monkeypatch.setattr(learn, "refuse_no_room", lambda policy: None)
+    begun, _ = learner(tmp_path).next_round()
+    assert begun and begun.number == 4 and [one.number for one in rounds_of(tmp_path)] == [1, 3, 4]
 
 
 def in_place(file: Path, run: str | None) -> None:

@@ -294,6 +294,22 @@ def test_rocminfo_names_gpus_and_not_their_instruction_sets() -> None:
     assert nvidia_cards("no devices were found") is None
 
 
+def test_a_warning_of_nvidia_smi_beside_its_cards_hides_none_of_them() -> None:
+    card = "00000000:04:00.0, NVIDIA A100, 8.0, 40960, 550.54\n"
+    warning = "WARNING: infoROM is corrupted at gpu 0000:04:00.0\n"
+    for text in (card + warning, warning + card):
+        assert [(one["arch"], one["memory_bytes"]) for one in nvidia_cards(text) or []] == [("sm_80", 40 << 30)]
+
+
+def test_what_torch_sees_is_not_remembered_for_another_choice_of_cards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    kept = {torchbuild._kept_answer("2.13.0+rocm7.2")}
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+        monkeypatch.setenv(name, "0")
+        kept.add(torchbuild._kept_answer("2.13.0+rocm7.2"))
+    assert len(kept) == 4
+
+
 def torch_folder(root: Path, version: str, hip: str | None, files: tuple[str, ...] = ()) -> Path:
     text = f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = None\nhip: Optional[str] = {hip!r}\n"
     write(root, {"torch/version.py": text, **{f"torch/lib/rocblas/library/{name}": "" for name in files}})

@@ -268,6 +268,14 @@ def test_what_is_kept_stays_small_and_covers_the_whole_run(tmp_path: Path) -> No
     assert newest(file) == [], "a damaged line: nothing is told, nothing breaks"
 
 
+def test_a_pause_of_the_run_or_a_sleep_of_the_machine_between_two_readings_makes_no_later_ones_rare(tmp_path: Path) -> None:
+    file = tmp_path / "readings.jsonl"
+    for pause in ([], [2.0], [8 * 3600.0], [2.0] * 12 + [8 * 3600.0], [8 * 3600.0] + [2.0] * 12, [64.0] * 12 + [8 * 3600.0, 1.0]):
+        times = [sum(pause[:number]) for number in range(len(pause) + 1)]
+        file.write_text("".join(json.dumps({"time": at, "gpus": []}) + "\n" for at in times))
+        assert Keeper(file).every_s == (64.0 if 64.0 in pause else 2.0), pause
+
+
 def test_readings_in_words_and_figures(tmp_path: Path) -> None:
     place = amd(tmp_path, *AMD["RX 6800 XT, too hot"][0], bits=HEAT)
     reading = with_owners(read_now(place, None, None), place, {400}) | {"disk_free_bytes": 5 * GIB, "step": 1, "time": 1.0}

@@ -104,6 +104,22 @@ def test_a_second_evaluation_may_be_silent_for_as_long_as_the_first_has_shown(ru
     assert found and found.limit_s == 900.0, "a part of it takes no longer than before it was known"
 
 
+def test_a_start_in_which_the_calendar_was_set_back_says_nothing_of_how_long_one_takes(run: RunFolder) -> None:
+    """The time of a file is the calendar's; as a board without a clock of its own has it before the network tells the time."""
+    attempt = run.attempt(1)
+    attempt.mkdir(parents=True)
+    (attempt / "launch.json").write_text(json.dumps({"started": time.time() + 3600}))
+    (attempt / "ready.json").write_text("{}")
+    append_line(run.steps_file, {"step": 1, "attempt": 1, "seconds": 1.0, "time": time.time() - 3600})
+    clock = Clock()
+    timeout = TrainerHangTimeout(run, 2, floor_s=60.0, clock=clock)
+    clock.seconds = 300.0
+    assert timeout.overdue(None) is None, "a start may take a quarter of an hour until one was seen"
+    timeout.overdue({"phase": "step"})
+    clock.seconds = 600.0
+    assert timeout.overdue({"phase": "step"}) is None, "so may a first step"
+
+
 def test_time_that_everything_slept_is_no_silence(run: RunFolder) -> None:
     clock = Clock()
     awake = Awake(2.0, clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,8 +15,8 @@ from holdfast.base.files import Json, append_line, read_json, write_json
 from holdfast.book import cards_of
 from holdfast.diagnosis.diagnose import diagnose, diagnose_failure
 from holdfast.diagnosis.logs.text import Evidence, clean_lines
-from holdfast.machine import clock
-from holdfast.machine.kernel_log import kernel_messages, oom_kills, records
+from holdfast.machine import clock, kernel_log
+from holdfast.machine.kernel_log import kernel_messages, marks, oom_kills_between, records
 from holdfast.machine.place import Place
 from holdfast.processes import shim
 from holdfast.processes.attempt import Attempt
@@ -53,6 +54,17 @@ def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
     assert diagnose_failure(replace(told, oom_kills=1), cards).cause == "host_out_of_memory"
 
 
+def test_a_disk_with_room_that_takes_nothing_is_told_in_the_trainers_words() -> None:
+    """A limit of the process (ulimit -f), or another disk: the room that is left explains nothing."""
+    told = "the disk takes nothing: '/dev/shm/x' may not become as large as it has to be (File too large): raise the limit"
+    died = failure_report(66, ending=Ending("disk_full", 66), lines=("a line", f"holdfast: {told}"))
+    room = f"the disk of the run folder has {8 << 30:,} bytes free"
+    assert diagnose_failure(died, cards_of("failures")).words() == (told, room)
+    full = replace(died, disk_free_bytes=0)
+    assert diagnose_failure(full, cards_of("failures")).words() == ("the disk of the run folder has 0 bytes free",)
+    assert "full" not in died.ending.words()
+
+
 def test_a_reset_of_the_card_that_only_the_kernel_told_is_the_cause() -> None:
     ring = "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=100, emitted seq=102"
     silent = failure_report(code=-6)
@@ -68,9 +80,30 @@ def test_oom_kills_are_counted_in_both_kinds_of_control_groups(tmp_path: Path, g
     for name, text in (("proc/self/cgroup", f"9:pids:/\n{group}\n"), (file, "low 0\noom 3\noom_kill 2\n")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert oom_kills(Place(tmp_path)) == 2
+    assert marks(Place(tmp_path))["oom_kills"] == 2
+    assert oom_kills_between({"oom_kills": 0}, marks(Place(tmp_path))) == 2
     (tmp_path / file).unlink()
-    assert oom_kills(Place(tmp_path)) is None
+    assert marks(Place(tmp_path))["oom_kills"] is None
+    assert oom_kills_between({"oom_kills": 0}, marks(Place(tmp_path))) is None
+
+
+def test_kills_of_another_group_or_of_one_that_began_anew_are_none_of_the_attempts(tmp_path: Path) -> None:
+    """As where the command is given again in another terminal, or its container or service was restarted."""
+    group, events = tmp_path / "proc/self/cgroup", tmp_path / "sys/fs/cgroup/{}/memory.events"
+    group.parent.mkdir(parents=True)
+
+    def now(name: str, kills: int) -> Place:
+        group.write_text(f"0::/{name}\n")
+        file = Path(str(events).format(name))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"oom_kill {kills}\n")
+        return Place(tmp_path)
+
+    before = marks(now("one", 2))
+    assert oom_kills_between(before, marks(now("one", 3))) == 1
+    assert oom_kills_between(before, marks(now("other", 3))) is None
+    assert oom_kills_between(before, marks(now("one", 0))) is None
+    assert oom_kills_between({"oom_kills": 2}, marks(now("one", 0))) is None, "of a run folder from before groups were told apart"
 
 
 def test_records_of_the_kernels_ring_are_read_past_those_it_overwrote() -> None:
@@ -89,6 +122,22 @@ def test_records_of_the_kernels_ring_are_read_past_those_it_overwrote() -> None:
         raise record
 
     assert list(records(read)) == [(1.5, "amdgpu: ring timeout"), (2.5, "EXT4-fs mounted")]
+
+
+def test_messages_from_before_an_attempt_are_not_its_own_though_the_machine_slept_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ring's clock stands still in sleep: a message of the minute before looks as old as that minute, less the night."""
+    ring = [b"4,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 13\n"]
+    monkeypatch.setattr(kernel_log, "_ring", lambda device: list(records(iter([*ring, b""]).__next__)))
+    started = 1e6
+    monkeypatch.setattr(time, "monotonic", lambda: 61.0)
+    monkeypatch.setattr(clock, "now", lambda: started + 8 * 3600)  # a minute of work and a night's sleep later
+    before = {"logged": clock.of_this_boot("1.000000")}
+    assert marks(Place(tmp_path))["logged"] == before["logged"]
+    ring.append(b"4,2,60000000,-;NVRM: Xid (PCI:0000:3b:00): 79\n")
+    assert kernel_messages(started, logged=(before["logged"], None)) == ("NVRM: Xid (PCI:0000:3b:00): 79",)
+    assert len(kernel_messages(started, logged=("otherboot 1.0", None)) or ()) == 2
 
 
 def test_unreadable_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

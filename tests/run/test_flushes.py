@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.config.config import Save
+from holdfast.report.pages import write_page
+from holdfast.report.run import report
+from holdfast.report.run.report import write_report
 from holdfast.run.artifact import Artifact
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import save_checkpoint
@@ -46,6 +50,19 @@ def test_a_checkpoint_is_twelve_flushes_in_the_order_that_a_power_cut_asks_for_a
     named = done.index("step-00000010 is named")
     assert [_plainly(one) for one in done[:named]] == [*STAGED, *NEEDED]
     assert done[named + 1 :] == ["run/checkpoints"]
+
+
+@pytest.mark.parametrize("write", [lambda file: write_page(file, "new"), lambda file: write_report(RunFolder(file.parent), file)])
+def test_a_page_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    flushed: list[str] = []
+    monkeypatch.setattr(report, "render", lambda run: "new")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(page.read_text()))
+    write(page)
+    assert (flushed, page.read_text()) == (["old", "new"], "new"), "the new file, then its name"
 
 
 def _plainly(place: str) -> str:

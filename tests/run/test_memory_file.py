@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -161,3 +162,13 @@ def test_snapshots_of_removed_runs_are_shown_and_removed_by_the_next_start_of_an
     assert f"! 1 snapshot of removed runs, 0.8 MiB in {shared}: the next" in capsys.readouterr().out
     assert main(["trial", str(tmp_path / "kept"), "--step", "1"]) == 2, "no run lies there, but it is a start"
     assert sorted(file.name for file in shared.iterdir()) == [f"holdfast-{name}.rank0" for name in ("kept", "other", "pipe")]
+
+
+def test_a_file_that_gets_no_room_is_named_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, size: int) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(OSError) as refused:
+        MemoryFile.create(tmp_path / "m", tmp_path, 100, 5000)
+    assert refused.value.filename == str(tmp_path / "m") and list(tmp_path.iterdir()) == []

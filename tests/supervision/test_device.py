@@ -21,7 +21,7 @@ import torch
 from conftest import events, holdfast, lines, settings_with
 from holdfast.base.files import write_json
 from holdfast.book import cards_of
-from holdfast.config.config import Run
+from holdfast.config.config import Config, Run
 from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.processes.pauses import Pauses
 from holdfast.run.folder import RunFolder
@@ -32,6 +32,7 @@ from holdfast.supervision.policy.ledgers import OF_TRAINER, PastAttempt
 from holdfast.supervision.policy.next_move import of_death, of_gpu
 from holdfast.trainer.common import device
 from holdfast.trainer.jobs import torch_facts
+from holdfast.trainer.model import load
 from holdfast.trainer.model.load import checkpoint_layers
 from support.architectures import ARCHITECTURES, task_of
 from support.known import known
@@ -143,6 +144,25 @@ def test_segments_may_grow_on_nvidias_cards_where_the_user_says_nothing_else(
     environment = trainer_launch(run).env
     assert environment.get("PYTORCH_CUDA_ALLOC_CONF") == grows
     assert environment.get("PYTORCH_NVML_BASED_CUDA_CHECK") == ("1" if "+cu" in version else None)
+
+
+def test_a_run_that_has_left_its_cards_for_the_cpu_has_no_rank_for_each_of_them(tmp_path: Path) -> None:
+    run, card = RunFolder(tmp_path), {"name": "X", "arch": "sm_90", "memory_bytes": 80 << 30}
+    write_json(run.machine_file, {"torch": {"version": "2.13.0+cu130", "devices": [card, card]}, "gpus": [card | {"vendor": "nvidia"}] * 2})
+    config = Config.model_validate({"model": "tiny", "data": {"files": "rows"}, "train": {"steps": 5, "ranks": "auto"}})
+    for device_of_run, ranks in (("cuda", 2), ("cpu", 1)):
+        add_entry(run.timeline_file, Entry(1, settings_with(device=device_of_run).model_dump(), "the plan"))
+        assert trainer_launch(run, config).ranks == ranks
+
+
+def test_a_limit_of_threads_is_no_fault_of_the_models_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(load, "_from_folder", refuse)
+    facts: Any = SimpleNamespace(folder="model")
+    with pytest.raises(RuntimeError, match="start new thread"):
+        load._read(facts, torch.float32, "sdpa", torch.device("cpu"), torch.device("cpu"))
 
 
 def test_on_a_gpu_no_sum_is_rounded_on_the_way_and_cudnns_attention_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import fcntl
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import pytest
 
 from conftest import events, holdfast, kill, processes_of, start, wait_until
 from holdfast.base.locks import taken
+from holdfast.cli.commands.status import run as status_of
+from holdfast.cli.commands.stop import run as stop
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.runs import entry
@@ -287,6 +291,42 @@ def test_a_run_that_was_stopped_before_it_was_prepared_is_interrupted_and_has_no
     assert look(RunFolder(run)).state == "dead", "nobody says that it was stopped this time"
 
 
+def test_a_command_that_only_holds_a_run_is_not_told_as_the_one_that_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `holdfast stop` where no supervisor is left, and `holdfast move`."""
+    run = tmp_path / "runs" / "one"
+    monkeypatch.setattr(sys, "argv", ["holdfast", "train", "my.yaml"])
+    with held(run):
+        pass
+    monkeypatch.setattr(sys, "argv", ["holdfast", "stop", "runs/one"])
+    with held(run, goes_on=False):
+        holder = look(RunFolder(run)).holder
+        assert (holder["command"], holder["identity"]["pid"]) == ("holdfast train my.yaml", os.getpid())
+    assert entry(look(RunFolder(run)))["command"] == "holdfast train my.yaml"
+
+
+def test_a_run_of_which_no_command_is_known_is_not_resumed_with_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one that `holdfast move` has fetched."""
+    RunFolder(tmp_path).write_id("a")
+    assert stop(argparse.Namespace(run_folder=tmp_path, json=False))[0] == 0
+    said = capsys.readouterr()
+    assert "is not running: dead" in said.out + said.err and "None" not in said.out + said.err
+
+
+def test_a_folder_that_may_not_be_read_is_told_and_does_not_look_like_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that `sudo holdfast train` has made."""
+    closed = tmp_path / "runs" / "theirs"
+    closed.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder != closed)
+    for place in (closed.parent, closed):
+        code, answer = status_of(argparse.Namespace(place=place, json=False))
+        assert (code, answer["runs"], answer["closed"]) == (0, [], [str(closed)])
+        assert "may not be read by this user" in capsys.readouterr().out
+
+
 def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
     from holdfast.cli.commands.status import _living
 
@@ -306,6 +346,18 @@ def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
         one | {"doing": "evaluating", "step": 5, "steps": 10, "seconds_left": none_left | {"likely": 9.0, "high": 9.0, "low": 9.0}}
     )
     assert line.endswith("about 9 s left")
+
+
+def test_readings_that_nobody_takes_any_more_are_not_told_as_the_machine_is_now(tmp_path: Path) -> None:
+    """As where the supervisor was killed, and with it what reads, while the trainer goes on."""
+    living = dataclasses.replace(look(RunFolder(tmp_path)), state="running")
+
+    def told(newest: float) -> object:
+        rows = [{"time": time.time() - newest - 2.0 * k, "gpus": [], "processors_busy": 0.5} for k in reversed(range(12))]
+        (tmp_path / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return entry(living)["readings"]
+
+    assert told(1.0) and told(3600.0) is None
 
 
 @pytest.mark.parametrize("journal", ["steps.jsonl", "progress.jsonl"])

@@ -15,6 +15,7 @@ GAVE_UP = 3
 AGAIN = 75  # to another launcher: start the same command again
 OUR_BUG = 70
 INTERRUPTED = 130
+NO_THREADS = "can't start new thread"  # Python's words where a limit of threads or processes is reached (ulimit -u, a container's)
 
 
 class Stop(Exception):

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import orjson
 
-from holdfast.base.errors import BLOCKED, INTERRUPTED, OUR_BUG, Stop, error_message, is_no_memory
+from holdfast.base.errors import BLOCKED, INTERRUPTED, NO_THREADS, OUR_BUG, Stop, error_message, is_no_memory
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
 from holdfast.base.inert import inert
@@ -110,7 +110,7 @@ def _of_the_system(error: Exception) -> Stop | None:
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and is_no_memory(str(error))):
         said = error_message(error) if isinstance(error, MemoryError) else str(error).strip().splitlines()[-1]
         return Stop(BLOCKED, f"memory ran out ({said})", "raise the limit (ulimit -v unlimited), or end what holds the memory")
-    if "can't start new thread" in str(error):
+    if NO_THREADS in str(error):
         return Stop(BLOCKED, "the system gave no more threads", "raise the limits (ulimit -u, ulimit -v), then repeat the command")
     return loop_of_links(error)
 

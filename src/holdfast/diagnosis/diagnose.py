@@ -25,6 +25,7 @@ from holdfast.diagnosis.logs.sift import sift
 from holdfast.diagnosis.logs.text import Evidence, Line, clean
 from holdfast.diagnosis.logs.unfinished import CutShort, closed_since, cut_short
 from holdfast.diagnosis.word_similarity import guess
+from holdfast.run.outcomes import DISK_TAKES_NOTHING
 from holdfast.run.types import Clue, Diagnosis, FailureReport
 
 _LOW_MEMORY_BYTES = 512 << 20
@@ -97,7 +98,9 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
         return Diagnosis.plain(str(facts.get("cause", "unknown")), 0.95, str(facts.get("reason", "")))
     if ending.kind == "disk_full" or failure_report.disk_is_full:
         free = "an unknown number of" if failure_report.disk_free_bytes is None else f"{failure_report.disk_free_bytes:,}"
-        return Diagnosis.plain("disk_full", 0.95, f"the disk of the run folder has {free} bytes free")
+        own = [line.removeprefix("holdfast: ") for line in failure_report.lines if DISK_TAKES_NOTHING in line]
+        newest = own[-1:] if not failure_report.disk_is_full else []  # a limit of the process or its user, or another disk
+        return Diagnosis.plain("disk_full", 0.95, *newest, f"the disk of the run folder has {free} bytes free")
     if ending.kind in ("hang", "stuck"):
         return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.base.files import Json, read_lines, write_bytes, write_json
 from holdfast.base_model.folder import read_model
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
@@ -15,7 +15,7 @@ from holdfast.export.registry import name_of, promote, read_registry, record_ver
 from holdfast.export.subject import read_subject
 from holdfast.learn.judge_rows import round_config
 from holdfast.learn.learn import Learner
-from holdfast.learn.rounds import WITHDRAWN, Round, hash_of, learned_by, rounds_of, taken_by, withdraw_person
+from holdfast.learn.rounds import WITHDRAWN, Round, hash_of, learned_by, rounds_of, taken_by, withdraw_person, written
 from holdfast.learn.sources import arrived
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
@@ -92,7 +92,7 @@ def _exports(learner: Learner, runs: set[str]) -> list[Json]:
 
 def _plan(learner: Learner, rounds: list[Round], person: str, file: Path) -> Json:
     """Return the plan, written down before anything is done: a kill in the middle changes none of it."""
-    plan = read_json(file)
+    plan = written(file)
     if plan is None:
         again = _again(learner, rounds, person)
         start = (again[0].of("trained") or {}).get("start_run") if again else None

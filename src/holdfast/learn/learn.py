@@ -72,7 +72,7 @@ class Learner:
         most = self.policy.round.most
         if most and len(judged.kept) > most:
             came = came[: sorted(judged.kept)[most - 1] + 1]
-        begun = Round(self.folder / "rounds" / f"{len(rounds) + 1:04}")
+        begun = Round(self.folder / "rounds" / f"{(rounds[-1].number if rounds else 0) + 1:04}")
         shutil.rmtree(begun.path, ignore_errors=True)  # of a round that was killed before it had begun
         begun.path.mkdir(parents=True)
         write_bytes(begun.arrived, b"".join(json_line(one.as_json()) for one in came))
@@ -143,7 +143,7 @@ class Learner:
     def write_page(self) -> None:
         """Write the page of all rounds that are over."""
         over = [each.answer() for each in rounds_of(self.folder) if each.over]
-        write_bytes(self.page, rounds_page(self.policy.name, over, self.policy.gate.margin).encode(), durable=False)
+        write_bytes(self.page, rounds_page(self.policy.name, over, self.policy.gate.margin).encode())
 
     def _judge(self, one: Round) -> Json:
         """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""

@@ -13,12 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.base.errors import DamagedFile, damaged
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
 from holdfast.data.collect.outfile import row_key
 from holdfast.serve.experts import experts_folder
 
 WITHDRAWN = "withdrawn"
 PHASES = ("collected", "judged", "trained", "gated", "decided", "acknowledged")
+
+
+def written(file: Path) -> Json | None:
+    """Read what was written down of work that is done; None where nothing was. Raises DamagedFile."""
+    facts = read_json(file)
+    if facts is None and file.exists():
+        raise damaged(file, "it holds no JSON object")
+    return facts
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,8 @@ class Round:
         return self.path / f"{PHASES.index(phase) + 1}-{phase}.json"
 
     def of(self, phase: str) -> Json | None:
-        return read_json(self.file(phase))
+        """Return what came of a phase; None where it is not done. Raises DamagedFile: without it the round would be another one."""
+        return written(self.file(phase))
 
     def done(self, phase: str, facts: Json) -> Json:
         """Write down that a phase is done, and what came of it."""
@@ -116,17 +126,20 @@ def rounds_of(folder: Path) -> list[Round]:
 def standing_of(folder: Path) -> Json:
     """Return where a policy's rounds stand, as `holdfast status` tells it: its newest round, the last decision, the last promotion.
 
-    phase: the one that is not done yet; None where the round is over.
+    phase: the one that is not done yet; None where the round is over. problem: what cannot be read, where something cannot.
     """
     rounds = rounds_of(folder)
-    decided = [(each, facts) for each in rounds if (facts := each.of("decided"))]
-    last, yes = decided[-1:], [one for one in decided if one[1]["promoted"]][-1:]
     newest = rounds[-1]
-    return {
-        "folder": str(folder),
-        "name": ((newest.of("collected") or {}).get("policy") or {}).get("name"),
-        "round": newest.number,
-        "phase": next((phase for phase in PHASES if not newest.file(phase).exists()), None),
+    phase = next((phase for phase in PHASES if not newest.file(phase).exists()), None)
+    told = {"folder": str(folder), "name": folder.name, "round": newest.number, "phase": phase, "last": None, "promoted": None}
+    try:
+        decided = [(each, facts) for each in rounds if (facts := each.of("decided"))]
+        name = ((newest.of("collected") or {}).get("policy") or {}).get("name")
+    except DamagedFile as damage:
+        return told | {"problem": damage.message}
+    last, yes = decided[-1:], [one for one in decided if one[1]["promoted"]][-1:]
+    return told | {
+        "name": name,
         "last": _some(last, "promoted", "verdict", "why"),
         "promoted": _some(yes, "version", "adapter_sha256"),
     }

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.base.files import Json
 from holdfast.machine import clock
 from holdfast.machine.place import Place
 
@@ -24,8 +25,30 @@ _MATTERS = re.compile(
 )
 
 
-def oom_kills(place: Place) -> int | None:
-    """Count the processes of this process's control group that the kernel has ended for memory so far; None where it does not tell."""
+def marks(place: Place, device: Path = Path("/dev/kmsg")) -> Json:
+    """Return what tells later what the kernel has done since: {oom_kills, oom_group: whose, logged: when, by its own clock}.
+
+    None is unknown.
+    """
+    kills, group = _oom_counter(place)
+    ring = _ring(device)
+    logged = None if ring is None else clock.of_this_boot(f"{ring[-1][0] if ring else 0.0:.6f}")
+    return {"oom_kills": kills, "oom_group": group, "logged": logged}
+
+
+def oom_kills_between(before: Json, after: Json) -> int | None:
+    """Count the processes of a control group that the kernel ended for memory between two `marks`.
+
+    None where it does not tell, and where the groups are not one: those of two terminals, containers or boots.
+    """
+    was, now = before.get("oom_kills"), after.get("oom_kills")
+    if was is None or now is None or before.get("oom_group", after.get("oom_group")) != after.get("oom_group") or now < was:
+        return None
+    return int(now - was)
+
+
+def _oom_counter(place: Place) -> tuple[int | None, str | None]:
+    """Return how many the kernel has ended so far, and what names the group that it counts for."""
     for line in (place.text("/proc/self/cgroup") or "").splitlines():
         number, controllers, name = line.split(":", 2)
         if number == "0" and not controllers:
@@ -37,31 +60,42 @@ def oom_kills(place: Place) -> int | None:
         for file in files:
             counted = re.search(r"^oom_kill (\d+)$", place.text(file) or "", re.M)
             if counted:
-                return int(counted[1])
-    return None
+                facts = place.path(file).parent.stat()
+                return int(counted[1]), clock.of_this_boot(f"{facts.st_dev}:{facts.st_ino}")
+    return None, None
 
 
-def kernel_messages(since: float, until: float | None = None, device: Path = Path("/dev/kmsg")) -> tuple[str, ...] | None:
-    """Read the newest messages that matter between two times (seconds since the epoch; None: by now), oldest first.
+def kernel_messages(
+    since: float, until: float | None = None, device: Path = Path("/dev/kmsg"), logged: tuple[object, object] = (None, None)
+) -> tuple[str, ...] | None:
+    """Read the newest messages that matter between two times of the run's clock (None: by now), oldest first.
 
-    None where nobody may read them.
+    None where nobody may read them. logged: the same times as `marks` told them: the kernel's clock drifts, and may stand still while the
+    machine sleeps.
     """
     until = clock.now() if until is None else until
-    found = _from_kmsg(device, since, until)
+    found = _from_kmsg(device, since, until, logged)
     if found is None:
         found = _from_journal(since, until)
     return None if found is None else tuple([text for text in found if _MATTERS.search(text)][-MOST:])
 
 
-def _from_kmsg(device: Path, since: float, until: float) -> list[str] | None:
-    booted = clock.now() - time.monotonic()
+def _from_kmsg(device: Path, since: float, until: float, logged: tuple[object, object]) -> list[str] | None:
+    ring, ahead = _ring(device), clock.now() - time.monotonic()
+    begin, end = (clock.number_of_this_boot(one) for one in logged)
+    begin = since - ahead - _CLOCKS_APART_S if begin is None else begin
+    end = until - ahead if end is None else end
+    return None if ring is None else [text for at, text in ring if begin < at <= end + _CLOCKS_APART_S]
+
+
+def _ring(device: Path) -> list[tuple[float, str]] | None:
+    """Return what the kernel's ring holds, as `records` has it; None where this user may not read it."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        found = records(lambda: os.read(descriptor, _RECORD_BYTES))
-        return [text for at, text in found if since - _CLOCKS_APART_S <= booted + at <= until + _CLOCKS_APART_S]
+        return list(records(lambda: os.read(descriptor, _RECORD_BYTES)))
     finally:
         os.close(descriptor)
 
@@ -84,8 +118,8 @@ def records(read: Callable[[], bytes]) -> Iterator[tuple[float, str]]:
 
 
 def _from_journal(since: float, until: float) -> list[str] | None:
-    times = ["--since", f"@{since - _CLOCKS_APART_S:.0f}", "--until", f"@{until + _CLOCKS_APART_S:.0f}"]
-    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "cat", *times]
+    begin, end = clock.in_calendar(since) - _CLOCKS_APART_S, clock.in_calendar(until) + _CLOCKS_APART_S
+    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "cat", "--since", f"@{begin:.0f}", "--until", f"@{end:.0f}"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=_JOURNAL_S, stdin=subprocess.DEVNULL, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -81,7 +81,7 @@ def _blas_archs(folder: Path) -> list[str] | None:
 
 
 def _kept_answer(version: str) -> Path | None:
-    devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_"))}
+    devices = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "HIP_", "ROCR_", "HSA_", "GPU_"))}
     key = repr((5, sys.executable, version, boot_id(), sorted(devices.items()), device_nodes(Path("/dev")), mig_slices(), _limits()))
     folder = cache_folder(os.environ)
     return folder / f"torch-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if folder else None

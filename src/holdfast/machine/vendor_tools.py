@@ -102,12 +102,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def nvidia_cards(text: str) -> list[Json] | None:
-    """Parse the cards in nvidia-smi's comma-separated lines; None when a line is none."""
+    """Parse the cards in nvidia-smi's comma-separated lines, past the warnings it prints between them; None where no line is a card."""
     cards: list[Json] = []
     for line in text.strip().splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != len(_NVIDIA_FIELDS.split(",")) or not re.fullmatch(r"[0-9A-Fa-f]+:[0-9A-Fa-f:.]+", parts[0]):
-            return None
+            continue
         capability = re.fullmatch(r"(\d+)\.(\d+)", parts[2])
         memory = re.fullmatch(r"\d+", parts[3])
         cards.append(
@@ -119,7 +119,7 @@ def nvidia_cards(text: str) -> list[Json] | None:
                 "driver": parts[4],
             }
         )
-    return cards
+    return cards if cards or not text.strip() else None
 
 
 def rocm_agents(text: str) -> list[Json] | None:

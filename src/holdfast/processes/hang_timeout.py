@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +111,8 @@ class TrainerHangTimeout:
         self.steps = [row["seconds"] for row in rows[-_REMEMBERED:]]
         self.seen = rows[-1]["step"] if rows else 0
         firsts = {row["attempt"]: row["time"] for row in reversed(rows) if row["attempt"] < number}
-        self.first_steps = [took for before, at in firsts.items() if (took := _first_step_s(run, before, at)) is not None]
-        self.starts = [took for took in (_start_s(run, before) for before in range(1, number)) if took is not None]
+        self.first_steps = _known(_first_step_s(run, before, at) for before, at in firsts.items())
+        self.starts = _known(_start_s(run, before) for before in range(1, number))
 
     def overdue(self, pulse: Json | None, read: int = 0) -> Overdue | None:
         """Return what is overdue by now, from the trainer's newest pulse and the bytes it has read from disks. Called all the while."""
@@ -158,6 +158,11 @@ class TrainerHangTimeout:
         if row["step"] > self.seen:
             self.seen, self.steps = row["step"], [*self.steps[1 - _REMEMBERED :], row["seconds"]]
         return True
+
+
+def _known(seconds: Iterable[float | None]) -> list[float]:
+    """Return the durations that files tell; one that is none, as the calendar was set back in it, is unknown."""
+    return [took for took in seconds if took is not None and took > 0]
 
 
 def _start_s(run: RunFolder, number: int) -> float | None:

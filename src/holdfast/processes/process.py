@@ -17,7 +17,7 @@ from holdfast.base.locks import hold, holds
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
-from holdfast.machine.kernel_log import oom_kills
+from holdfast.machine.kernel_log import marks
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.ending import STUCK_S
@@ -50,8 +50,8 @@ def start(launch: Launch, run: RunFolder, orders: Json, standby: Standby) -> Att
         trainer_lock=str(run.trainer_lock),
         writer_argv=module_command("holdfast.processes.writer", run.path, number),
         started=clock.now(),
-        oom_kills=oom_kills(Place()),
         clock=os.environ.get(clock.CLOCK),
+        **marks(Place()),
         **orders,
     )
     waiting = standby.take_over(folder, launch)

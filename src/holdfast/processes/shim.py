@@ -27,7 +27,7 @@ from holdfast.base.identity import identify, myself
 from holdfast.base.safe_open import lock_descriptor, open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
-from holdfast.machine.kernel_log import oom_kills
+from holdfast.machine.kernel_log import marks
 from holdfast.machine.place import Place
 from holdfast.processes.command_session import CommandSession, write_whole
 from holdfast.processes.rank_environment import recorder_variables
@@ -108,7 +108,7 @@ def _attend(attempt: Path, lock: int | None, standby: Trainers | None, foreign: 
             beside.look(trainers.living)
         times["ended"] = clock.now()
         facts = beside.end(code)
-    facts |= trainers.limits[trainers.guilty] | {"oom_kills": oom_kills(Place())}  # who reads it may come days later, and from elsewhere
+    facts |= trainers.limits[trainers.guilty] | marks(Place())  # who reads it may come days later, and from elsewhere
     ranks = {} if len(trainers.processes) == 1 else {"rank": trainers.guilty, "codes": [one for _, one in sorted(trainers.codes.items())]}
     written = False
     with contextlib.suppress(OSError):  # a folder that was removed, perhaps with another run in its place
@@ -162,25 +162,33 @@ def take_lock(descriptor: int, called_off: Path) -> bool:
 
 
 class Writer:
-    """The checkpoint writer beside trainers: started again when it dies, more slowly each time it dies at once. Its name is in a file."""
+    """The checkpoint writer beside trainers: started again when it dies, more slowly each time it dies at once. Its name is in a file.
+
+    One that the system has no process or memory for is one that has died at once.
+    """
 
     def __init__(self, argv: list[str], environment: dict[str, str], output: Any, name: Path) -> None:
         self.argv, self.environment, self.output, self.name = argv, environment, output, name
-        self.pause, self.died = WRITER_PAUSE_S[0], 0.0
+        self.pause = WRITER_PAUSE_S[0]
+        self.process: subprocess.Popen[bytes] | None
         self._start()
 
     def _start(self) -> None:
         nothing, output = subprocess.DEVNULL, self.output
-        self.process = subprocess.Popen(self.argv, stdin=nothing, stdout=output, stderr=output, env=self.environment)
+        self.process, self.began, self.died = None, time.monotonic(), 0.0
+        try:
+            self.process = subprocess.Popen(self.argv, stdin=nothing, stdout=output, stderr=output, env=self.environment)
+        except OSError as error:
+            print(f"holdfast: the checkpoint writer could not be started: {error}; it is tried again", file=sys.stderr, flush=True)
+            return
         with contextlib.suppress(OSError):  # on a full disk `holdfast status` does not know it
             write_whole(self.name, {"identity": identify(self.process.pid)})
-        self.began, self.died = time.monotonic(), 0.0
 
     def started(self, pid: int) -> None: ...
 
     def look(self, living: list[int]) -> None:
         """Wait for an end, a moment at most, and see that the writer lives."""
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             wait_for_end((*living, self.process.pid), LOOK_EVERY_S)
             return
         wait_for_end(living, self.pause / 2)

@@ -40,16 +40,16 @@ class Trainers:
             own = {"LOCAL_RANK": str(devices[0])} if devices[0] else {}
             self.processes = [subprocess.Popen(argv, env=environment | own, pass_fds=inherited, **streams)]
             return
+        self.processes = []
         with listen() as meeting:
-            self.processes = [
-                subprocess.Popen(
-                    argv,
-                    env=environment | rank_variables(number, device, size, meeting, environment),
-                    pass_fds=inherited if number else (*inherited, meeting.fileno()),
-                    **streams,
-                )
-                for number, device in enumerate(devices)
-            ]
+            for number, device in enumerate(devices):
+                variables = rank_variables(number, device, size, meeting, environment)
+                descriptors = inherited if number else (*inherited, meeting.fileno())
+                try:
+                    self.processes.append(subprocess.Popen(argv, env=environment | variables, pass_fds=descriptors, **streams))
+                except OSError:  # no process or memory for it: those that are there would wait for it, and hold the lock
+                    self.kill()
+                    raise
 
     @property
     def living(self) -> list[int]:

@@ -34,7 +34,7 @@ def plain_page(title: str, told: str, body: str, bad: bool | None = None, style:
 def write_page(file: Path, text: str, answer: Json | None = None) -> None:
     """Write the page that --html asked for. Raises Stop(1), with the `answer` that is printed all the same."""
     with writing(file, "choose another --html FILE", answer):
-        write_bytes(file, text.encode("utf-8", "replace"), durable=False)
+        write_bytes(file, text.encode("utf-8", "replace"))
 
 
 def write_in_folder(file: Path, text: str, hint: str) -> None:

@@ -35,11 +35,6 @@ class LaunchSpec:
         return int(self.facts.get("committed_before", 0))
 
     @property
-    def oom_kills(self) -> int | None:
-        """Processes of the control group that the kernel had ended for memory by then."""
-        return self.facts.get("oom_kills")
-
-    @property
     def trainer_lock(self) -> str | None:
         return self.facts.get("trainer_lock")
 

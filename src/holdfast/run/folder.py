@@ -391,8 +391,18 @@ def is_run(place: Path) -> bool:
 
 def runs_in(place: Path) -> list[RunFolder]:
     """Return the run folders that lie in a folder, by name; none where there is no such folder, or it may not be read."""
-    readable = place.is_dir() and os.access(place, os.R_OK | os.X_OK)
+    readable = place.is_dir() and not _is_closed(place)
     return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
+
+
+def closed_in(place: Path) -> list[Path]:
+    """Return the folders of which this user cannot see whether they are runs: the place itself, or those that lie in it."""
+    folders = [place] if _is_closed(place) else sorted(place.iterdir()) if place.is_dir() else []
+    return [folder for folder in folders if _is_closed(folder)]
+
+
+def _is_closed(folder: Path) -> bool:
+    return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
 
 
 _TOLD = 5  # runs

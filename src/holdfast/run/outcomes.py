@@ -40,7 +40,7 @@ OUTCOMES: dict[EndingKind, Outcome] = {  # those killed and of errors have the w
     "interrupted": Outcome("asked to stop", INTERRUPTED),
     "nonfinite": Outcome("stopped at a loss or gradient that is not finite", 64),
     "no_state": Outcome("found no state to go on from", 65),
-    "disk_full": Outcome("the disk is full", 66),
+    "disk_full": Outcome("found a disk that takes nothing", 66),
     "out_of_memory": Outcome("ran out of memory", 67),
     "refused": Outcome("refused what it was to train on", 68),
     "damaged": Outcome("found its state damaged", 69),
@@ -53,6 +53,7 @@ OUTCOMES: dict[EndingKind, Outcome] = {  # those killed and of errors have the w
     "vanished": Outcome("ended while nobody saw it, cause unknown"),
     "never_started": Outcome("never started"),
 }
+DISK_TAKES_NOTHING = "the disk takes nothing"  # begins the trainer's own line about such an end, which leaves no account
 COMMAND_STATUS = {BLOCKED: "refused", USAGE: "refused", GAVE_UP: "gave_up", INTERRUPTED: "interrupted"}  # of --json, by exit code
 _KINDS = {outcome.code: kind for kind, outcome in OUTCOMES.items() if outcome.code is not None}
 

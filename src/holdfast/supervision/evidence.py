@@ -10,7 +10,8 @@ from holdfast.base.files import Json, is_full, last_line, read_json
 from holdfast.base.safe_open import read_end
 from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
-from holdfast.machine.kernel_log import kernel_messages
+from holdfast.machine.kernel_log import kernel_messages, marks, oom_kills_between
+from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.folder import RunFolder
@@ -49,8 +50,8 @@ def collect(attempt: Attempt, run: RunFolder, ending: Ending) -> FailureReport:
         pid=(read_json(attempt.folder / f"rank{rank}.json") or {}).get("identity", {}).get("pid"),
         memory_total_bytes=memory.get("MemTotal"),
         swap_free_bytes=memory.get("SwapFree"),
-        oom_kills=_killed_meanwhile(orders.oom_kills, seen.get("oom_kills")),
-        kernel_messages=None if ending.kind == "interrupted" else kernel_messages(orders.started or now, ended),
+        oom_kills=oom_kills_between(orders.facts, seen or marks(Place())),
+        kernel_messages=None if ending.kind == "interrupted" else _kernel_messages(orders, seen),
         machine=_machine(run),
     )
 
@@ -62,15 +63,14 @@ def _last_sign(attempt: Attempt, run: RunFolder, pulse: Json) -> float | None:
     return max((time for time in times if isinstance(time, int | float)), default=None)
 
 
-def _killed_meanwhile(before: int | None, after: int | None) -> int | None:
-    """Return how many processes were ended for memory between a start and its end; None where not both were counted in one place."""
-    return None if before is None or after is None or after < before else after - before
-
-
 def _log(attempt: Attempt, ending: Ending) -> Path:
     """Return the log of the rank that ended first, where it has one of its own, else the trainer's."""
     own = attempt.folder / f"rank{ending.facts.get('rank')}.log"
     return own if own.exists() else attempt.folder / "output.log"
+
+
+def _kernel_messages(orders: LaunchSpec, seen: Json) -> tuple[str, ...] | None:
+    return kernel_messages(orders.started or clock.now(), seen.get("ended"), logged=(orders.facts.get("logged"), seen.get("logged")))
 
 
 def _machine(run: RunFolder) -> Json | None:

@@ -116,7 +116,7 @@ def _known_devices(run: RunFolder) -> list[int] | None:
 def _machine_of(run: RunFolder, settings: Settings) -> Json:
     """Return the run's machine; without its GPUs where the run has left them for the CPU."""
     machine = read_json(run.machine_file) or {}
-    return machine | {"gpus": []} if settings.device == "cpu" else machine
+    return machine | {"gpus": [], "torch": None} if settings.device == "cpu" else machine
 
 
 def _of_remedies(run: RunFolder, env: dict[str, str | None]) -> dict[str, str | None]:

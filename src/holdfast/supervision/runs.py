@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +10,7 @@ from typing import TypeVar
 from holdfast.base.errors import USAGE, WRONG_VALUES, Stop, wrong_value
 from holdfast.base.files import Json
 from holdfast.machine import clock
-from holdfast.machine.readings.keep import newest
+from holdfast.machine.readings.keep import newest, up_to_date
 from holdfast.machine.readings.signs import signs
 from holdfast.planning.time_left import judged, time_left
 from holdfast.report.summarise import incidents, second_place
@@ -50,7 +51,7 @@ def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | Non
     left = _asked(problems, "its pace", lambda: _left(standing))
     last_step_time = _asked(problems, "the time of its last step", lambda: _last_step_time(standing))
     place = _second_place(standing.run)
-    readings = newest(standing.run.readings_file) if standing.state == "running" else []
+    readings = _asked(problems, "its readings", lambda: _readings(standing)) or []
     return {
         "run": str(standing.run.path),
         "state": standing.state,
@@ -84,10 +85,20 @@ def _asked(problems: list[str], name: str, ask: Callable[[], T]) -> T | None:
 
 
 def _last_step_time(standing: RunStanding) -> float | None:
-    """Return when the last step was done, by the calendar as it is now: its clock may have been set while the run went on."""
+    """Return when the last step was done, by the calendar as it is now."""
     told = standing.last_step.get("time")
+    return told + _ahead(standing) if isinstance(told, int | float) else told
+
+
+def _readings(standing: RunStanding) -> list[Json]:
+    """Return the newest readings of a live run; none where nobody takes them any more, as without its supervisor."""
+    return up_to_date(newest(standing.run.readings_file), time.time() - _ahead(standing)) if standing.state == "running" else []
+
+
+def _ahead(standing: RunStanding) -> float:
+    """Return the seconds that the calendar is ahead of a live run's clock: it may have been set while the run went on."""
     spec = read_launch_spec(standing.attempt.folder) if standing.state == "running" and standing.attempt else None
-    return clock.in_calendar(told, spec.facts.get("clock") or "") if spec and isinstance(told, int | float) else told
+    return clock.in_calendar(0.0, spec.facts.get("clock") or "") if spec else 0.0
 
 
 def _judged(readings: list[Json]) -> list[Json]:

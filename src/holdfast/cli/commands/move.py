@@ -57,7 +57,7 @@ def _send(run: RunFolder, arguments: argparse.Namespace, terminal: Terminal) -> 
     free_lease(target, run, terminal.tell)
     config = run.config()
     differing, findings = judged(run, recorded(arguments.machine)) if arguments.machine else ([], [])
-    with held(run.path):
+    with held(run.path, goes_on=False):
         _restore(run, terminal)
         keep_newest(run, memory_places(run.path, run.id(), config.save.snapshot_dir, config.save.flush_snapshots), config, terminal.tell)
         sent = Sender(run, target).send(config.save.keep)

@@ -16,7 +16,7 @@ from holdfast.learn.rounds import learned_in, standing_of
 from holdfast.machine.readings.words import told
 from holdfast.report.summarise import place_in_words
 from holdfast.report.words import between, shown
-from holdfast.run.folder import RunFolder, is_run, runs_in
+from holdfast.run.folder import RunFolder, closed_in, is_run, runs_in
 from holdfast.run.plan import Seconds
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, abandoned
 from holdfast.supervision.runs import RUNS, entry, no_run
@@ -38,19 +38,22 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     """Exit code 0 whatever the runs' states are, 2 when RUN is no run."""
     place = (arguments.place or RUNS).resolve()
     runs = [RunFolder(place)] if is_run(place) else runs_in(place)
+    closed = [] if runs and runs[0].path == place else closed_in(place)
     learned = [standing_of(folder) for folder in learned_in(place)]
-    if not runs and not learned and arguments.place:
+    if not runs and not learned and not closed and arguments.place:
         raise no_run(place)
     found = [entry(look(folder)) for folder in runs]
     left = abandoned(SHARED_MEMORY)
     if not arguments.json:
         width = max((len(shown(Path(one["run"]))) for one in found), default=0)
         said = [line for one in found for line in _lines(one, width)] + [line for one in learned for line in _rounds(one)]
+        said += [f"! {shown(folder)} may not be read by this user: what runs there are is not known" for folder in closed]
         say("\n".join(said) or f"no runs in {place}")
         if left:
             held = f"{counted(len(left), 'snapshot')} of removed runs, {sum(left.values()) / 2**20:,.1f} MiB"
             say(f"! {held} in {SHARED_MEMORY}: the next `holdfast train`, `trial` or `chat` removes them")
     answer: Json = {"runs": found, "abandoned_snapshots": [{"file": str(file), "bytes": size} for file, size in left.items()]}
+    answer |= {"closed": [str(folder) for folder in closed]} if closed else {}
     return DONE, answer | ({"learn": learned} if learned else {})
 
 
@@ -66,7 +69,7 @@ def _rounds(one: Json) -> list[str]:
         lines.append(
             f"  promoted last: version {promoted['version']} of round {promoted['round']}, adapter {promoted['adapter_sha256'][:12]}"
         )
-    return lines
+    return lines + ([f"  ! {one['problem']}"] if "problem" in one else [])
 
 
 def _lines(one: Json, width: int) -> list[str]:

@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     standing = look(folder)
     _see_off(standing)
     step = f"step {standing.step:,}" + (f" of {standing.steps:,}" if standing.steps else "")
-    going_on = f"; resume with: {standing.holder.get('command')}" if standing.state != "finished" else ""
+    command = standing.holder.get("command")
+    going_on = f"; resume with: {command}" if command and standing.state != "finished" else ""
     terminal.say(f"{shown(folder.path)} is not running: {standing.state}, {step}{going_on}")
     return DONE, entry(standing)
 
@@ -99,7 +100,7 @@ def _ask(standing: RunStanding, identity: Identity) -> None:
 
 def _take_over(folder: RunFolder, terminal: Terminal) -> None:
     """Adopt a trainer that nobody watches, only to stop it: its state is saved and its summary written as ever."""
-    with held(folder.path):
+    with held(folder.path, goes_on=False):
         if command := read_command(folder):
             run_command(folder, command, terminal, Echo(1), StopSignals(ends=True, asked=1))
             return

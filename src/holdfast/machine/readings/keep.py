@@ -8,23 +8,27 @@ It ends when its standard input does, or its parent is gone. A disk that takes n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.base.errors import WRONG_VALUES, DamagedFile, Stop
 from holdfast.base.files import Json, append_line, last_line, newest_lines, read_json, read_sound_lines, write_bytes
 from holdfast.base.identity import command_of
 from holdfast.machine.place import Place
-from holdfast.machine.readings.now import EVERY_S, MachineReader
+from holdfast.machine.readings.now import EVERY_S, STALE_S, MachineReader
 from holdfast.machine.readings.signs import READINGS
 
 FILE = "readings.jsonl"
 _MOST_BYTES = 512 << 10
 _NEWEST_BYTES = 128 << 10
+_GAPS, _FEWEST = 10, 3  # between the newest readings, by which they are taken on: one of a few may be a pause of the run or a sleep
+_LONGEST_S = 3600.0
 _GENERATIONS = 40  # from a process up to the one of ours that started it
 
 
@@ -33,8 +37,7 @@ class Keeper:
 
     def __init__(self, file: Path, most_bytes: int = _MOST_BYTES) -> None:
         self._file, self._most = file, most_bytes
-        times = [one["time"] for one in kept(file)[-2:]]
-        self.every_s = max(EVERY_S, min(times[1] - times[0], 3600.0)) if len(times) == 2 else EVERY_S
+        self.every_s = _usual_gap(kept(file))
 
     def add(self, reading: Json) -> None:
         append_line(self._file, reading)
@@ -47,6 +50,18 @@ class Keeper:
 def kept(file: Path) -> list[Json]:
     """Read what was kept, oldest first, broken lines left out; empty where there is no such file. Raises OSError."""
     return [one for one in read_sound_lines(file) if isinstance(one.get("time"), int | float) and isinstance(one.get("gpus"), list)]
+
+
+def _usual_gap(readings: Sequence[Json]) -> float:
+    """Return the seconds between two readings, as the newest were taken."""
+    times = [one["time"] for one in readings[-_GAPS - 1 :]]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    return max(EVERY_S, min(statistics.median(gaps), _LONGEST_S)) if len(gaps) >= _FEWEST else EVERY_S
+
+
+def up_to_date(readings: list[Json], now: float) -> list[Json]:
+    """Return the readings where the last is of `now`, by the clock of theirs; none where nobody takes any for a while."""
+    return readings if readings and now - readings[-1]["time"] <= STALE_S + 2 * _usual_gap(readings) else []
 
 
 def newest(file: Path) -> list[Json]:

@@ -23,7 +23,7 @@ _SECTIONS |= {"aside": [], "post_mortem": "", "command": "", "settings": []}
 
 def write_report(run: RunFolder, out: Path) -> None:
     """Write the report of a run, finished or not, whole or not at all. Raises OSError."""
-    write_bytes(out, render(run).encode("utf-8", errors="replace"), durable=False)
+    write_bytes(out, render(run).encode("utf-8", errors="replace"))
 
 
 def render(run: RunFolder) -> str:

@@ -92,8 +92,9 @@ class MemoryFile(PulsePage):
             os.pwrite(descriptor, _FILE.pack(_MAGIC, _VERSION, SLOTS, artifact_bytes, state_bytes) + os.fsencode(owner)[:_OWNER_BYTES], 0)
             os.pwrite(descriptor, _surroundings(), MADE_AT)
             temporary.replace(path)
-        except OSError:
+        except OSError as error:
             temporary.unlink(missing_ok=True)
+            error.filename = str(path)
             raise
         finally:
             os.close(descriptor)

@@ -22,7 +22,7 @@ from holdfast.base.locks import holds
 from holdfast.base.safe_open import open_log
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
-from holdfast.machine.kernel_log import oom_kills
+from holdfast.machine.kernel_log import marks
 from holdfast.machine.place import Place
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.command_session import ENOUGH
@@ -50,7 +50,7 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
     facts = {"argv": list(argv), "env": env, "folder": folder, "settings": {}, "trainer_lock": str(run.trainer_lock)}
     write_json(
         attempt / "launch.json",
-        facts | {"started": clock.now(), "oom_kills": oom_kills(Place()), "clock": os.environ.get(clock.CLOCK)} | orders,
+        facts | {"started": clock.now(), "clock": os.environ.get(clock.CLOCK)} | marks(Place()) | orders,
     )
     waiting = standby.hand_over(attempt)
     return Attempt(number, attempt, waiting or start_shim(attempt, "--command"), stood_by=waiting is not None)

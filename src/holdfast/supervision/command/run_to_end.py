@@ -93,7 +93,7 @@ def run_command(
         supervised(run, tell, removed, partial(_full_disk, run)) as folder,
         attended(folder, command.hang_s, tell),
         sampled(run),
-        notified(run, notify),
+        notified(run, notify, command.hang_s, tell),
         sending(folder, command.to, _KEPT_THERE, command.hang_s, tell, command.to_every),
     ):
         user = CommandRun(folder, command, View(tick, tell, stop.wish, follow))

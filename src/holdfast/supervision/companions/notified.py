@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
@@ -13,13 +12,15 @@ from pydantic import ValidationError
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, USAGE, Stop
-from holdfast.base.safe_open import open_log, read_small
+from holdfast.base.safe_open import read_small
+from holdfast.base.units import span
 from holdfast.config.notify import Notify
 from holdfast.config.problems import problems_of
 from holdfast.config.yaml_tree import in_one_line, value_of
 from holdfast.processes.ending import end_gently
 from holdfast.report.notify.send import AGAIN_S, PATIENCE_S, sendmail_program
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.companions.watched import Helper, looking
 
 _FILE_HINT = "keys of run.notify, one receiver at least: docs/how-to/watch-runs.md"
 _PATIENCE_S = PATIENCE_S + AGAIN_S + 2  # after the end of the run, with receivers that are slow
@@ -59,8 +60,11 @@ def read_notify(run: RunFolder) -> Notify | None:
 
 
 @contextlib.contextmanager
-def notified(run: RunFolder, notify: Notify | None) -> Iterator[None]:
-    """Have a person told while this lasts. Receivers that fail are in notify.log; a process that fails or hangs is an event."""
+def notified(run: RunFolder, notify: Notify | None, hang_s: float, tell: Callable[[str], None]) -> Iterator[None]:
+    """Have a person told while this lasts. Receivers that fail are in notify.log; a process that fails is an event, one that hangs another.
+
+    That one is ended and told at once: what takes its place goes on where it was. hang_s: without any sign of life, at least.
+    """
     if notify is None:
         run.notify_file.unlink(missing_ok=True)
         yield
@@ -69,18 +73,20 @@ def notified(run: RunFolder, notify: Notify | None) -> Iterator[None]:
     with os.fdopen(descriptor, "wb") as handle:
         handle.write(notify.model_dump_json().encode())
     log = run.path / "notify.log"
-    with open_log(log) as output:
-        command = module_command("holdfast.report.notify.follow", run.path)
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+
+    def hung(silent: float) -> None:
+        run.event("notify_failed", code=None, log=str(log), silent_s=round(silent, 1))
+        tell(f"the process of run.notify gave no sign of life for {span(silent)}: it was ended, another one takes its place")
+
+    helper = Helper(module_command("holdfast.report.notify.follow", run.path), log, max(hang_s, 2 * _PATIENCE_S), hung)
     try:
-        yield
+        with looking(helper.look):
+            yield
     finally:
         if not run.summary_file.exists():  # an error of ours: there is no end to tell of
-            child.terminate()
-        try:
-            code: int | None = child.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            end_gently(child, _GIVEN_S)
-            code = None
+            helper.child.terminate()
+        code = helper.end(_PATIENCE_S)
+        if code is None:
+            end_gently(helper.child, _GIVEN_S)
         if code not in (0, -15):
             run.event("notify_failed", code=code, log=str(log))

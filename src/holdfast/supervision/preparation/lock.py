@@ -29,10 +29,11 @@ HELD_LOCK = "HOLDFAST_HELD_LOCK"  # in the environment of a detached supervisor:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
+def held(path: Path, goes_on: bool = True) -> Iterator[tuple[RunFolder, int]]:
     """Open (or make) a run folder and hold it against other supervisors; the folder, and the descriptor that holds its lock.
 
-    A process that detaches hands that descriptor on, so that the run is held all the while.
+    A process that detaches hands that descriptor on, so that the run is held all the while. goes_on: whether this command, given again,
+    goes on with the run; where it only ends or sends it, the one before stays noted as that.
     Raises Stop when the folder is held or cannot be written.
     """
     for name in (path, Path.cwd()):
@@ -46,12 +47,14 @@ def held(path: Path) -> Iterator[tuple[RunFolder, int]]:
         raise at_place(error, path, "cannot be written", "choose another place with --run DIR") from None
     try:
         _lock(run, descriptor)
-        entry = {
+        before: Json = {} if goes_on else read_json(run.supervisor_lock) or {}
+        entry: Json = {
             "identity": myself(),
             "host": platform.node(),
             "since": time.strftime("%F %T"),
             "folder": str(Path.cwd()),
             "command": shlex.join(["holdfast", *sys.argv[1:]]),
+            **{name: before[name] for name in ("folder", "command", "interrupted") if name in before},
         }
         _note(descriptor, entry)
         try:

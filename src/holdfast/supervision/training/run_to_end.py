@@ -73,7 +73,8 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, audience
 
             view = View(tick, audience.tell, stop.wish)
             run.summary_file.unlink(missing_ok=True)
-            beside, told = attended(folder, config.run.hang_s, audience.tell), notified(folder, config.run.notify)
+            beside = attended(folder, config.run.hang_s, audience.tell)
+            told = notified(folder, config.run.notify, config.run.hang_s, audience.tell)
             copied = sending(folder, config.save.to, config.save.keep, config.run.hang_s, audience.tell)
             with beside, sampled(folder), told, tracked(folder, config, audience.tell), copied:
                 with _standby(folder, config) as standby:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.base.errors import DeviceGone
+from holdfast.base.file_errors import fact_of, remedy_of
 from holdfast.base.files import Json, takes_nothing, write_json
 from holdfast.processes.rank_environment import device_number
-from holdfast.run.outcomes import EndingKind, exit_code
+from holdfast.run.outcomes import DISK_TAKES_NOTHING, EndingKind, exit_code
 from holdfast.trainer.common.job import Job
 from holdfast.trainer.common.oom import OutOfMemory
 from holdfast.trainer.common.refuse import Refusal
@@ -35,7 +36,7 @@ ENDS: tuple[tuple[type[Exception], EndingKind, Callable[[Job, Any], EndReport]],
     (FloatingPointError, "nonfinite", lambda job, error: EndReport(str(error), {"step": job.run.committed() + 1} | _told(error))),
     (OutOfMemory, "out_of_memory", lambda job, error: _out_of_memory(job, error)),
     (BeginAgain, "out_of_memory", lambda _, error: EndReport(str(error), _told(error) | {"again": True})),
-    (OSError, "disk_full", lambda _, error: EndReport(f"the disk takes nothing: {error}", None)),
+    (OSError, "disk_full", lambda _, error: EndReport(_of_a_disk(error), None)),
 )
 
 
@@ -62,6 +63,12 @@ def end(job: Job, kind: EndingKind, **facts: Any) -> int:
     with contextlib.suppress(OSError):  # the exit code says the same, in one number
         write_json(job.folder / "result.json", {"kind": kind, **facts})
     return exit_code(kind)
+
+
+def _of_a_disk(error: OSError) -> str:
+    """Say why a disk takes nothing, and what to do: it may have room, and a limit of this user's or of the process be reached."""
+    place = f"'{error.filename2 or error.filename}'" if error.filename else "the run or its snapshots"
+    return f"{DISK_TAKES_NOTHING}: {fact_of(error, place)} ({error.strerror}): {remedy_of(error)}"
 
 
 def _told(error: Exception) -> Json:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from holdfast.base.errors import NO_THREADS
 from holdfast.base_model.as_loaded import unlike
 from holdfast.base_model.folder import ModelFacts, comes_quantised, read_model
 from holdfast.base_model.packed import PackedWeights, packed_as, widened_from
@@ -118,7 +119,12 @@ def _read(
         note = f"this architecture has no {attention} attention in transformers: its eager attention is the reference"
         return *_from_folder(facts, loaded, "eager", place), [note]
     except Exception as error:
-        if isinstance(error, OSError | MemoryError | Refusal) or device.type != "cpu" or is_out_of_memory(error):
+        if (
+            isinstance(error, OSError | MemoryError | Refusal)
+            or device.type != "cpu"
+            or is_out_of_memory(error)
+            or NO_THREADS in str(error)
+        ):
             raise
         text = f"{facts.folder} cannot be loaded by transformers {transformers.__version__}: {type(error).__name__}: {error}"
         raise Refusal("checkpoint_unreadable", _short(text), _ONE_DOWNLOAD) from error
