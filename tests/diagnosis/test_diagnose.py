@@ -20,7 +20,8 @@ from holdfast.diagnosis.logs.file import read_log
 from holdfast.diagnosis.logs.text import Evidence, clean_lines
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted
 from holdfast.run.types import Diagnosis
-from support.harmless import HARMLESS, HEALTHY, SURVIVED
+from support.each import assert_each
+from support.harmless import HARMLESS, HEALTHY, PASSED_BY, SURVIVED
 
 BOOK = cards_of("failures")
 NEW_OOM = (
@@ -237,6 +238,23 @@ def test_what_healthy_programs_print_accuses_nobody(line: str) -> None:
 @pytest.mark.parametrize("line", [*HARMLESS, *SURVIVED])
 def test_what_training_went_on_after_accuses_nobody(line: str) -> None:
     assert cause_of(f"{line}\n{HEALTHY}") in ("unknown", "healthy")
+
+
+def test_what_a_program_printed_and_went_on_after_is_not_why_it_failed() -> None:
+    frame = 'Traceback (most recent call last):\n  File "/home/u/metrics.py", line 3, in check\n    raise RuntimeError(told)\n'
+
+    def check(line: str) -> None:
+        found = diagnose(Evidence(tuple(clean_lines(f"{line}\n{frame}RuntimeError: the score is below the bar I set")), 1), BOOK)
+        assert (found.cause, found.cards) == ("unknown", ())
+        assert cause_of(f"{line}\n{frame}{OOM}", 1) == "gpu_out_of_memory"
+
+    assert_each({line: line for line in PASSED_BY}, check)
+
+
+def test_a_guess_goes_by_the_words_around_the_exception() -> None:
+    start = "Namespace(dist_backend='nccl', watchdog_timeout=3600, resume='', lora_rank=8, deepspeed=None, fsdp='', local_rank=0)\n" * 8
+    told = 'Traceback (most recent call last):\n  File "/home/u/metrics.py", line 3, in check\n    raise Low(told)\nmine.Low: below the bar'
+    assert cause_of(f"{start}{told}", 1) == "unknown"
 
 
 def test_a_warning_counts_where_something_failed() -> None:
