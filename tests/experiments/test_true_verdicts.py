@@ -183,6 +183,7 @@ OF_RATE_30 = (
 )
 COURSES: dict[str, tuple[list[float], list[float], bool]] = {
     "a rate of 30": (*OF_RATE_30, False),
+    "a loss that climbs and stays up": ([2.0, 2.4, 2.9, 3.5, *[4.0] * 6], [1.0, 1.2] * 5, False),
     "the same norms, and it learns": ([5.97 - 0.1 * at for at in range(10)], OF_RATE_30[1], True),
     "one odd row, whose gradient is clipped": (OF_RATE_30[0], [0.28] * 9 + [20.0], True),
     "a hard batch now and then": ([2.0, 2.6, 1.9, 2.0, 2.7, 2.0, 1.9, 2.1, 2.0, 2.0], [1.0, 1.2] * 5, True),
@@ -198,6 +199,7 @@ def test_a_rate_that_makes_gradients_swell_is_not_healthy(name: str) -> None:
     lab: Any = SimpleNamespace(ask=lambda *_, **__: {"ending": "finished", "rows": rows})
     found = first(bench_of(lab, facts={"steps": 10, "rows": {"vocabulary": 400}}))
     assert (found.verdict == "passed") is healthy and found.why.startswith("healthy") is healthy, found
+    assert found.verdict == ("passed" if healthy else "unknown" if "higher than it began" in found.why else "failed")
     assert first_word(rows, {}).startswith("healthy") is healthy
 
 
