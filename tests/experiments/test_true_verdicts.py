@@ -206,6 +206,23 @@ def test_a_rate_that_makes_gradients_swell_is_not_healthy(name: str) -> None:
 # ---- tune
 
 
+def test_a_speed_is_that_of_the_runs_own_kernels() -> None:
+    asked: list[Json] = []
+
+    def ask(kind: str, **request: Any) -> Json:
+        asked.append(request)
+        row = {"step": 1, "loss": 2.0, "tokens": 10, "seconds": 1.0}
+        return {"ending": "finished", "finite": True, "rows": [row], "peak_bytes": 1, "tflops": {}, "folder": "x"}
+
+    bench = bench_of(SimpleNamespace(ask=ask))
+    speed(bench)
+    way = Climb(bench, {"micro_batch_tokens": 64}, lambda _: None)
+    way._speed({}, {})
+    assert [one["deterministic"] for one in asked if one.get("rows") == "fullest"] == [False, False]
+    way.begin()
+    assert {one["deterministic"] for one in asked if one.get("rows") != "fullest" and "deterministic" in one} == {True}
+
+
 def test_the_peak_of_an_experiment_is_not_that_of_the_one_before() -> None:
     cpu = torch.device("cpu")
     forgotten = forget_peak()
