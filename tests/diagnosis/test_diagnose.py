@@ -251,6 +251,16 @@ def test_what_a_program_printed_and_went_on_after_is_not_why_it_failed() -> None
     assert_each({line: line for line in PASSED_BY}, check)
 
 
+@pytest.mark.parametrize(("arch", "offered"), [("gfx1031", True), ("gfx1103", False), ("gfx906", False), ("gfx90c", False)])
+def test_code_of_another_instruction_set_is_offered_to_siblings_alone(arch: str, offered: bool) -> None:
+    log = f"rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file or directory for GPU arch : {arch}"
+    remedies = [remedy.model_dump() for remedy in BOOK["arch-rocblas-tensile"].remedies]
+    commands = [remedy["command"] for remedy in fitted(remedies, log, of_holdfast=False)]
+    assert ("export HSA_OVERRIDE_GFX_VERSION=10.3.0" in commands) is offered and "holdfast doctor" in commands
+    package = [remedy.model_dump() for remedy in BOOK["native-kernel-image"].remedies][:1]
+    assert f"torch[device-{arch}]" in fitted(package, log, of_holdfast=False)[0]["command"]
+
+
 def test_a_guess_goes_by_the_words_around_the_exception() -> None:
     start = "Namespace(dist_backend='nccl', watchdog_timeout=3600, resume='', lora_rank=8, deepspeed=None, fsdp='', local_rank=0)\n" * 8
     told = 'Traceback (most recent call last):\n  File "/home/u/metrics.py", line 3, in check\n    raise Low(told)\nmine.Low: below the bar'
