@@ -251,6 +251,13 @@ def test_what_a_program_printed_and_went_on_after_is_not_why_it_failed() -> None
     assert_each({line: line for line in PASSED_BY}, check)
 
 
+def test_a_warning_is_half_as_sure_beside_an_exception_that_no_card_knows() -> None:
+    warning = "[W510 14:06:47.879 CUDAGuardImpl.h:119] Warning: CUDA warning: driver shutting down (function destroyEvent)"
+    alone = diagnose(Evidence(tuple(clean_lines(warning)), 1), BOOK)
+    beside = diagnose(Evidence(tuple(clean_lines(f"{warning}\nRuntimeError: the score is below the bar I set")), 1), BOOK)
+    assert alone.cause == beside.cause == "crash_at_exit" and beside.confidence == pytest.approx(alone.confidence / 2, abs=1e-3)
+
+
 @pytest.mark.parametrize(("arch", "offered"), [("gfx1031", True), ("gfx1103", False), ("gfx906", False), ("gfx90c", False)])
 def test_code_of_another_instruction_set_is_offered_to_siblings_alone(arch: str, offered: bool) -> None:
     log = f"rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file or directory for GPU arch : {arch}"

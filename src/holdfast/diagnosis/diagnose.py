@@ -57,6 +57,7 @@ LIVED = 3  # losses behind a failure that say that training went on
 OUTLIVED = 0.5  # what training went on after, to its closing words
 LATER = 0.75  # an error after the first one
 ECHO_BESIDE_EXCEPTION = 0.6  # a silence, where an exception speaks
+WARNED_BEFORE = 0.5  # a line that calls itself a warning, where no card knows the exception
 AROUND = 3  # lines on either side of an exception that a guess goes by
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 AGAINST_MEASURED = 0.6  # words that say otherwise than what was measured
@@ -283,6 +284,7 @@ def _scores(fired: list[_FiredCard], warned: Sequence[_FiredCard] = (), own: Seq
     named = any(_EXCEPTION.search(one.line.text) for one in roots)
     doubt: dict[str, float] = {}
     ended = {one.card.cause for one in roots if one.told_by_ending}
+    unknown = bool(own) and not any(one.line in own for one in roots)
     opening = {one.card.cause for one in roots if one.place == first}
     for one in fired:
         weight = one.card.sure
@@ -294,6 +296,7 @@ def _scores(fired: list[_FiredCard], warned: Sequence[_FiredCard] = (), own: Seq
         elif not one.told_by_ending:
             weight *= AGAINST_ENDING if ended and one.card.cause not in ended else 1
             weight *= LATER if first is not None and one.place > first and one.card.cause not in opening else 1
+            weight *= WARNED_BEFORE if unknown and _WARNING.search(one.line.text) else 1
             weight *= IN_PASSING if named and not _EXCEPTION.search(one.line.text) else 1
         doubt[one.card.cause] = doubt.get(one.card.cause, 1.0) * (1 - weight)
     return {cause: 1 - left for cause, left in doubt.items()}
