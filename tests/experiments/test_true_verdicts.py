@@ -6,6 +6,7 @@ import argparse
 import math
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from conftest import ROOT
 from holdfast.base.files import Json
+from holdfast.book import cards_of
 from holdfast.cli.commands import compare as compare_command
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import TokenSet
@@ -28,7 +30,7 @@ from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
 from holdfast.experiments.compare import changed, compare
 from holdfast.experiments.run_facts import facts_of
-from holdfast.experiments.tune.climb import Climb, Rung
+from holdfast.experiments.tune.climb import Climb, Rung, climb
 from holdfast.run.fingerprints import Look, compare_fingerprints, in_words
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.step_table import StepTable
@@ -204,6 +206,37 @@ def test_a_rate_that_makes_gradients_swell_is_not_healthy(name: str) -> None:
 
 
 # ---- tune
+
+
+GAINS = {("attention", "sdpa"): 1.3, ("packing", True): 1.5, ("dtype", "bf16"): 0.6, ("threads", 2): 0.95, ("checkpointed_layers", 0): 1.25}
+BASE: Json = {"steps": 10, "samples": 8, "device": "cpu", "threads": 4, "micro_batch_tokens": 512, "checkpointed_layers": 8}
+
+
+def climbed(noise: float, wrong: Any, chance: random.Random) -> dict[str, str]:
+    """The verdicts of a climb on a machine whose gains are known; wrong: the setting that computes other gradients."""
+
+    def ask(_: str, settings: Json, env: Json, most_s: float, **request: Any) -> Json:
+        now = {"frozen": "half"} | BASE | settings
+        speed = 1000.0 * math.prod(gain for (name, value), gain in GAINS.items() if now.get(name) == value)
+        row: Json = {"loss": 2.0, "finite": True, "scale": 1.0, "layers": [], "worst": "q", "tokens": 500, "labels": 300}
+        row["gradient_gap"] = 1.0 if wrong in now.items() else 0.0
+        rows = [row | {"step": at, "seconds": 500 / speed * math.exp(chance.gauss(0, noise))} for at in range(request["steps"])]
+        return {"ending": "finished", "finite": True, "rows": rows, "peak_bytes": 1, "folder": "x", "seconds_in_all": 1.0}
+
+    way = climb(bench_of(SimpleNamespace(ask=ask)), BASE, cards_of("rungs").values(), "cpu", lambda _: None)
+    return {rung.id: rung.verdict for rung in way.rungs}
+
+
+def test_a_climb_finds_what_is_faster_where_the_truth_is_known() -> None:
+    chance = random.Random(1)
+    quiet = climbed(0.0, None, chance)
+    assert [name for name, verdict in quiet.items() if verdict == "kept"] == ["reference", "sdpa", "packing", "no-recomputation"]
+    assert [quiet[name] for name in ("bf16", "fewer-threads", "larger-micro-batch")] == ["slower", "slower", "no difference told"]
+    without = climbed(0.0, ("packing", True), chance)
+    assert without == quiet | {"packing": "refused"}, "what computes something else is left out, and nothing above it"
+    kept = Counter(name for _ in range(60) for name, verdict in climbed(0.1, None, chance).items() if verdict == "kept")
+    assert min(kept[name] for name in ("sdpa", "packing", "no-recomputation")) >= 40
+    assert max(kept[name] for name in ("bf16", "fewer-threads", "larger-micro-batch")) <= 3
 
 
 def test_a_speed_is_that_of_the_runs_own_kernels() -> None:
