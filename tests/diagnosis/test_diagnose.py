@@ -251,6 +251,24 @@ def test_what_a_program_printed_and_went_on_after_is_not_why_it_failed() -> None
     assert_each({line: line for line in PASSED_BY}, check)
 
 
+NVIDIA = ["sm_50", "sm_60", "sm_75", "sm_80", "sm_86", "sm_90"]
+CARDS_AND_CODE: dict[str, tuple[list[str], list[str], dict[str, str], bool]] = {
+    "code of sm_86 runs on sm_89, as on each RTX 4090": (["sm_89"], NVIDIA, {}, False),
+    "assembly of sm_90 does not run on sm_120": (["sm_120"], NVIDIA, {}, True),
+    "what can be compiled for later cards is": (["sm_120"], [*NVIDIA, "compute_90"], {}, False),
+    "an integrated GPU beside a card that has code": (["gfx1036", "gfx1100"], ["gfx1030", "gfx1100"], {}, False),
+    "a sibling under its override": (["gfx1031"], ["gfx1030", "gfx1100"], {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}, False),
+    "a sibling without it": (["gfx1031"], ["gfx1030", "gfx1100"], {}, True),
+}
+
+
+@pytest.mark.parametrize("name", CARDS_AND_CODE)
+def test_a_card_is_said_to_have_no_code_where_no_code_of_torch_runs_on_it(name: str) -> None:
+    archs, listed, env, lacks = CARDS_AND_CODE[name]
+    machine = {"gpus": [{"arch": arch} for arch in archs], "torch": {"arch_list": listed}, "env": env}
+    assert (cause_of("mine.Low: below the bar", 1, **machine) == "unsupported_gpu_arch") is lacks
+
+
 def test_a_warning_is_half_as_sure_beside_an_exception_that_no_card_knows() -> None:
     warning = "[W510 14:06:47.879 CUDAGuardImpl.h:119] Warning: CUDA warning: driver shutting down (function destroyEvent)"
     alone = diagnose(Evidence(tuple(clean_lines(warning)), 1), BOOK)

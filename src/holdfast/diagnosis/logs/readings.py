@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from holdfast.base.files import Json
 from holdfast.base.signal_names import killed_by
+from holdfast.book.knowledge import has_code, target_of
 from holdfast.diagnosis.logs.curve import curve_readings
 from holdfast.diagnosis.logs.frames import cut_traceback, raised_in
 from holdfast.diagnosis.logs.progress_bars import standing_bar
@@ -143,13 +144,14 @@ def machine_readings(machine: Json) -> Iterator[Line]:
     """Yield the facts of a machine file as sentences, and what follows from two of them."""
     for path, value in _leaves(machine, ""):
         yield Line(None, " ".join(f"reading: machine {path} = {value}".split("\n")))
-    listed = machine.get("torch", {}).get("arch_list") if isinstance(machine.get("torch"), dict) else None
-    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
-    for gpu in gpus or []:
-        arch = gpu.get("arch") if isinstance(gpu, dict) else None
-        if isinstance(arch, str) and isinstance(listed, list) and listed and arch not in listed:
-            built = " ".join(map(str, listed))
-            yield Line(None, " ".join(f"reading: torch has no code for {arch} (it was built for {built})".split("\n")))
+    torch, gpus, env = machine.get("torch"), machine.get("gpus"), machine.get("env")
+    listed = tuple(map(str, torch["arch_list"])) if isinstance(torch, dict) and isinstance(torch.get("arch_list"), list) else ()
+    archs = [str(gpu["arch"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("arch")] if isinstance(gpus, list) else []
+    claimed = target_of(str(env.get("HSA_OVERRIDE_GFX_VERSION"))) if isinstance(env, dict) else None
+    if not listed or claimed in listed or any(has_code(arch, listed) for arch in archs):  # beside a card that works, others are idle
+        return
+    for arch in dict.fromkeys(archs):
+        yield Line(None, " ".join(f"reading: torch has no code for {arch} (it was built for {' '.join(listed)})".split("\n")))
 
 
 def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
