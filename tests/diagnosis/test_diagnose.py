@@ -262,6 +262,26 @@ CARDS_AND_CODE: dict[str, tuple[list[str], list[str], dict[str, str], bool]] = {
 }
 
 
+KFD = {"/dev/kfd": {"exists": False, "readable": False}}
+CPU = {"version": "2.9.1+cpu"}
+UNREADABLE = {"/dev/kfd": {"exists": True, "readable": False}}
+AMD, GEFORCE = {"vendor": "amd", "arch": "gfx1100"}, {"vendor": "nvidia", "arch": "sm_89"}
+NODES: dict[str, tuple[dict[str, Any], str]] = {
+    "a machine without a GPU": ({"devices": KFD, "gpus": [], "torch": CPU, "packages": {"torch": "2.9.1+cpu"}}, "unknown"),
+    "a machine of NVIDIA's": ({"devices": KFD, "gpus": [GEFORCE], "torch": {"version": "2.9.1+cu128", "cuda": "12.8"}}, "unknown"),
+    "an AMD GPU beside the one in use": ({"devices": UNREADABLE, "gpus": [GEFORCE, AMD], "torch": {"cuda": "12.8"}}, "unknown"),
+    "a container without its GPU's node": ({"devices": KFD, "gpus": [AMD], "torch": {"hip": "6.4"}}, "device_access_denied"),
+    "a node of another group": ({"devices": UNREADABLE, "gpus": [AMD], "torch": {"hip": "6.4"}}, "device_access_denied"),
+    "a torch for the CPU beside a GPU": ({"gpus": [AMD], "torch": CPU}, "wrong_torch_build"),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_machine_is_not_accused_of_what_it_need_not_have(name: str) -> None:
+    machine, cause = NODES[name]
+    assert cause_of("mine.Low: below the bar", 1, **machine) == cause
+
+
 @pytest.mark.parametrize("name", CARDS_AND_CODE)
 def test_a_card_is_said_to_have_no_code_where_no_code_of_torch_runs_on_it(name: str) -> None:
     archs, listed, env, lacks = CARDS_AND_CODE[name]
