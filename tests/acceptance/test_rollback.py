@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +164,19 @@ def test_rows_are_accused_of_a_spike_where_as_many_others_left_out_do_not_help(n
     spike = Trouble("spike", 10, 70, 2.0, 2.8, 9.0, True)
     verdict = investigate_course(course_lab({0.5: 2.0, 0.05: 2.0}, cured), spike, steps)
     assert (verdict.kind, tuple(sorted(verdict.rows))) == (kind, accused)
+
+
+def test_a_spike_that_comes_by_chance_accuses_nobody() -> None:
+    """On a GPU the same trial may end otherwise: a cure that was seen once is an accident in many such runs."""
+    chance = random.Random(5)
+    steps = {step: {"samples": [*range(8 * step, 8 * step + 8)], "grad_norm": 9.0 if step == 10 else 1.0} for step in range(1, 80)}
+    found = []
+    for _ in range(400):
+        odds = chance.random()
+        lab = course_lab({}, lambda _, odds=odds: chance.random() < odds)
+        lab.settings = settings_with(deterministic=False)
+        found.append(investigate_course(lab, Trouble("spike", 10, 70, 2.0, 2.8, 9.0, True), steps).kind)
+    assert found.count("rows") <= 4 and found.count("setting") <= 12, Counter(found)
 
 
 def test_rows_are_not_accused_where_each_step_has_them_all_and_nothing_is_left_to_learn() -> None:

@@ -20,7 +20,8 @@ from holdfast.diagnosis.logs.file import read_log
 from holdfast.diagnosis.logs.text import Evidence, clean_lines
 from holdfast.diagnosis.remedy_fitting import elsewhere, fitted
 from holdfast.run.types import Diagnosis
-from support.harmless import HARMLESS, HEALTHY, SURVIVED
+from support.each import assert_each
+from support.harmless import HARMLESS, HEALTHY, PASSED_BY, SURVIVED
 
 BOOK = cards_of("failures")
 NEW_OOM = (
@@ -237,6 +238,78 @@ def test_what_healthy_programs_print_accuses_nobody(line: str) -> None:
 @pytest.mark.parametrize("line", [*HARMLESS, *SURVIVED])
 def test_what_training_went_on_after_accuses_nobody(line: str) -> None:
     assert cause_of(f"{line}\n{HEALTHY}") in ("unknown", "healthy")
+
+
+def test_what_a_program_printed_and_went_on_after_is_not_why_it_failed() -> None:
+    frame = 'Traceback (most recent call last):\n  File "/home/u/metrics.py", line 3, in check\n    raise RuntimeError(told)\n'
+
+    def check(line: str) -> None:
+        found = diagnose(Evidence(tuple(clean_lines(f"{line}\n{frame}RuntimeError: the score is below the bar I set")), 1), BOOK)
+        assert (found.cause, found.cards) == ("unknown", ())
+        assert cause_of(f"{line}\n{frame}{OOM}", 1) == "gpu_out_of_memory"
+
+    assert_each({line: line for line in PASSED_BY}, check)
+
+
+NVIDIA = ["sm_50", "sm_60", "sm_75", "sm_80", "sm_86", "sm_90"]
+CARDS_AND_CODE: dict[str, tuple[list[str], list[str], dict[str, str], bool]] = {
+    "code of sm_86 runs on sm_89, as on each RTX 4090": (["sm_89"], NVIDIA, {}, False),
+    "assembly of sm_90 does not run on sm_120": (["sm_120"], NVIDIA, {}, True),
+    "what can be compiled for later cards is": (["sm_120"], [*NVIDIA, "compute_90"], {}, False),
+    "an integrated GPU beside a card that has code": (["gfx1036", "gfx1100"], ["gfx1030", "gfx1100"], {}, False),
+    "a sibling under its override": (["gfx1031"], ["gfx1030", "gfx1100"], {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}, False),
+    "a sibling without it": (["gfx1031"], ["gfx1030", "gfx1100"], {}, True),
+}
+
+
+KFD = {"/dev/kfd": {"exists": False, "readable": False}}
+CPU = {"version": "2.9.1+cpu"}
+UNREADABLE = {"/dev/kfd": {"exists": True, "readable": False}}
+AMD, GEFORCE = {"vendor": "amd", "arch": "gfx1100"}, {"vendor": "nvidia", "arch": "sm_89"}
+NODES: dict[str, tuple[dict[str, Any], str]] = {
+    "a machine without a GPU": ({"devices": KFD, "gpus": [], "torch": CPU, "packages": {"torch": "2.9.1+cpu"}}, "unknown"),
+    "a machine of NVIDIA's": ({"devices": KFD, "gpus": [GEFORCE], "torch": {"version": "2.9.1+cu128", "cuda": "12.8"}}, "unknown"),
+    "an AMD GPU beside the one in use": ({"devices": UNREADABLE, "gpus": [GEFORCE, AMD], "torch": {"cuda": "12.8"}}, "unknown"),
+    "a container without its GPU's node": ({"devices": KFD, "gpus": [AMD], "torch": {"hip": "6.4"}}, "device_access_denied"),
+    "a node of another group": ({"devices": UNREADABLE, "gpus": [AMD], "torch": {"hip": "6.4"}}, "device_access_denied"),
+    "a torch for the CPU beside a GPU": ({"gpus": [AMD], "torch": CPU}, "wrong_torch_build"),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_machine_is_not_accused_of_what_it_need_not_have(name: str) -> None:
+    machine, cause = NODES[name]
+    assert cause_of("mine.Low: below the bar", 1, **machine) == cause
+
+
+@pytest.mark.parametrize("name", CARDS_AND_CODE)
+def test_a_card_is_said_to_have_no_code_where_no_code_of_torch_runs_on_it(name: str) -> None:
+    archs, listed, env, lacks = CARDS_AND_CODE[name]
+    machine = {"gpus": [{"arch": arch} for arch in archs], "torch": {"arch_list": listed}, "env": env}
+    assert (cause_of("mine.Low: below the bar", 1, **machine) == "unsupported_gpu_arch") is lacks
+
+
+def test_a_warning_is_half_as_sure_beside_an_exception_that_no_card_knows() -> None:
+    warning = "[W510 14:06:47.879 CUDAGuardImpl.h:119] Warning: CUDA warning: driver shutting down (function destroyEvent)"
+    alone = diagnose(Evidence(tuple(clean_lines(warning)), 1), BOOK)
+    beside = diagnose(Evidence(tuple(clean_lines(f"{warning}\nRuntimeError: the score is below the bar I set")), 1), BOOK)
+    assert alone.cause == beside.cause == "crash_at_exit" and beside.confidence == pytest.approx(alone.confidence / 2, abs=1e-3)
+
+
+@pytest.mark.parametrize(("arch", "offered"), [("gfx1031", True), ("gfx1103", False), ("gfx906", False), ("gfx90c", False)])
+def test_code_of_another_instruction_set_is_offered_to_siblings_alone(arch: str, offered: bool) -> None:
+    log = f"rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file or directory for GPU arch : {arch}"
+    remedies = [remedy.model_dump() for remedy in BOOK["arch-rocblas-tensile"].remedies]
+    commands = [remedy["command"] for remedy in fitted(remedies, log, of_holdfast=False)]
+    assert ("export HSA_OVERRIDE_GFX_VERSION=10.3.0" in commands) is offered and "holdfast doctor" in commands
+    package = [remedy.model_dump() for remedy in BOOK["native-kernel-image"].remedies][:1]
+    assert f"torch[device-{arch}]" in fitted(package, log, of_holdfast=False)[0]["command"]
+
+
+def test_a_guess_goes_by_the_words_around_the_exception() -> None:
+    start = "Namespace(dist_backend='nccl', watchdog_timeout=3600, resume='', lora_rank=8, deepspeed=None, fsdp='', local_rank=0)\n" * 8
+    told = 'Traceback (most recent call last):\n  File "/home/u/metrics.py", line 3, in check\n    raise Low(told)\nmine.Low: below the bar'
+    assert cause_of(f"{start}{told}", 1) == "unknown"
 
 
 def test_a_warning_counts_where_something_failed() -> None:

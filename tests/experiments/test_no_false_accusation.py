@@ -191,6 +191,23 @@ def test_what_fails_with_every_row_is_no_rows_fault() -> None:
     assert verdict.kind != "rows", verdict
 
 
+@pytest.mark.parametrize("committed", [(0, 1, 3), ()])
+def test_a_row_that_is_all_its_step_has_is_held_against_rows_of_other_steps(tmp_path: Path, committed: tuple[int, ...]) -> None:
+    run = RunFolder(tmp_path)
+    run.steps_file.write_text("".join(f'{{"step": {at}, "loss": 2.0, "samples": [{one}]}}\n' for at, one in enumerate(committed, 1)))
+
+    def said(fault: Fault) -> Verdict:
+        lab = lab_of(fault, [40, 50, 60, 70], random.Random(1))
+        lab.run = run
+        return investigate(lab, (2,), 2, CARDS)
+
+    kernel = Fault(lambda seen: seen.settings.attention == "sdpa", remedies={"eager-attention"})
+    assert said(kernel).remedy == "eager-attention"
+    assert said(Fault(lambda _: True)).kind == "uncertain"
+    row = said(of_row(2))
+    assert (row.kind, row.rows) == (("rows", (2,)) if committed else ("uncertain", ())), row
+
+
 def test_an_accident_is_counted_as_fisher_did() -> None:
     assert by_accident(5, 5, 5) == pytest.approx(1 / 252)
     assert by_accident(5, 5, 5) <= ACCIDENT < by_accident(4, 4, 5)

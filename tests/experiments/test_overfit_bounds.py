@@ -53,6 +53,25 @@ def test_a_slow_machine_gets_an_unknown_in_minutes_and_no_accusation(seconds: fl
     assert machine.now <= 241 + 3 * seconds
 
 
+@pytest.mark.parametrize(
+    ("seconds", "fall", "told"),
+    [
+        (0.1, 0.0, "at 0.05 not finite, too; at 0.005 it is finite, and the loss hardly falls (5.000 to 5.000); at 0.0005 it is finite"),
+        (100.0, 0.0, "at 0.005 it is finite, and the loss hardly falls (5.000 to 5.000); there was no time to try 0.0005"),
+    ],
+)
+def test_what_is_not_finite_at_lower_rates_is_told_as_it_was_seen(
+    seconds: float, fall: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(Machine(monkeypatch, seconds, fall))
+    bench.config = Config.model_validate({"model": "tiny", "data": {"files": ["rows.jsonl"]}, "train": {"lr": 0.5}})
+    ask = bench.lab.ask
+    late = [{"step": 1, "loss": 5.0, "grad_norm": 1.0}, {"step": 2, "loss": None, "grad_norm": None}]
+    monkeypatch.setattr(bench.lab, "ask", lambda *a, **k: ask(*a, **k) | ({"rows": late} if k["rate"] == 0.5 else {}))
+    found = item.overfit(bench)
+    assert (found.verdict, found.numbers["cause"]) == ("failed", "not_finite") and told in found.why
+
+
 def test_how_long_all_items_may_take_is_said_before_the_first() -> None:
     told = announced([*ITEMS])
     assert told.startswith(f"{len(ITEMS)} items are tried: ") and all(name in told for name in ITEMS)

@@ -6,6 +6,7 @@ import argparse
 import math
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from conftest import ROOT
 from holdfast.base.files import Json
+from holdfast.book import cards_of
 from holdfast.cli.commands import compare as compare_command
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import TokenSet
@@ -28,7 +30,7 @@ from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
 from holdfast.experiments.compare import changed, compare
 from holdfast.experiments.run_facts import facts_of
-from holdfast.experiments.tune.climb import Climb, Rung
+from holdfast.experiments.tune.climb import Climb, Rung, climb
 from holdfast.run.fingerprints import Look, compare_fingerprints, in_words
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.step_table import StepTable
@@ -183,6 +185,7 @@ OF_RATE_30 = (
 )
 COURSES: dict[str, tuple[list[float], list[float], bool]] = {
     "a rate of 30": (*OF_RATE_30, False),
+    "a loss that climbs and stays up": ([2.0, 2.4, 2.9, 3.5, *[4.0] * 6], [1.0, 1.2] * 5, False),
     "the same norms, and it learns": ([5.97 - 0.1 * at for at in range(10)], OF_RATE_30[1], True),
     "one odd row, whose gradient is clipped": (OF_RATE_30[0], [0.28] * 9 + [20.0], True),
     "a hard batch now and then": ([2.0, 2.6, 1.9, 2.0, 2.7, 2.0, 1.9, 2.1, 2.0, 2.0], [1.0, 1.2] * 5, True),
@@ -198,10 +201,59 @@ def test_a_rate_that_makes_gradients_swell_is_not_healthy(name: str) -> None:
     lab: Any = SimpleNamespace(ask=lambda *_, **__: {"ending": "finished", "rows": rows})
     found = first(bench_of(lab, facts={"steps": 10, "rows": {"vocabulary": 400}}))
     assert (found.verdict == "passed") is healthy and found.why.startswith("healthy") is healthy, found
+    assert found.verdict == ("passed" if healthy else "unknown" if "higher than it began" in found.why else "failed")
     assert first_word(rows, {}).startswith("healthy") is healthy
 
 
 # ---- tune
+
+
+GAINS = {("attention", "sdpa"): 1.3, ("packing", True): 1.5, ("dtype", "bf16"): 0.6, ("threads", 2): 0.95, ("checkpointed_layers", 0): 1.25}
+BASE: Json = {"steps": 10, "samples": 8, "device": "cpu", "threads": 4, "micro_batch_tokens": 512, "checkpointed_layers": 8}
+
+
+def climbed(noise: float, wrong: Any, chance: random.Random) -> dict[str, str]:
+    """The verdicts of a climb on a machine whose gains are known; wrong: the setting that computes other gradients."""
+
+    def ask(_: str, settings: Json, env: Json, most_s: float, **request: Any) -> Json:
+        now = {"frozen": "half"} | BASE | settings
+        speed = 1000.0 * math.prod(gain for (name, value), gain in GAINS.items() if now.get(name) == value)
+        row: Json = {"loss": 2.0, "finite": True, "scale": 1.0, "layers": [], "worst": "q", "tokens": 500, "labels": 300}
+        row["gradient_gap"] = 1.0 if wrong in now.items() else 0.0
+        rows = [row | {"step": at, "seconds": 500 / speed * math.exp(chance.gauss(0, noise))} for at in range(request["steps"])]
+        return {"ending": "finished", "finite": True, "rows": rows, "peak_bytes": 1, "folder": "x", "seconds_in_all": 1.0}
+
+    way = climb(bench_of(SimpleNamespace(ask=ask)), BASE, cards_of("rungs").values(), "cpu", lambda _: None)
+    return {rung.id: rung.verdict for rung in way.rungs}
+
+
+def test_a_climb_finds_what_is_faster_where_the_truth_is_known() -> None:
+    chance = random.Random(1)
+    quiet = climbed(0.0, None, chance)
+    assert [name for name, verdict in quiet.items() if verdict == "kept"] == ["reference", "sdpa", "packing", "no-recomputation"]
+    assert [quiet[name] for name in ("bf16", "fewer-threads", "larger-micro-batch")] == ["slower", "slower", "no difference told"]
+    without = climbed(0.0, ("packing", True), chance)
+    assert without == quiet | {"packing": "refused"}, "what computes something else is left out, and nothing above it"
+    kept = Counter(name for _ in range(60) for name, verdict in climbed(0.1, None, chance).items() if verdict == "kept")
+    assert min(kept[name] for name in ("sdpa", "packing", "no-recomputation")) >= 40
+    assert max(kept[name] for name in ("bf16", "fewer-threads", "larger-micro-batch")) <= 3
+
+
+def test_a_speed_is_that_of_the_runs_own_kernels() -> None:
+    asked: list[Json] = []
+
+    def ask(kind: str, **request: Any) -> Json:
+        asked.append(request)
+        row = {"step": 1, "loss": 2.0, "tokens": 10, "seconds": 1.0}
+        return {"ending": "finished", "finite": True, "rows": [row], "peak_bytes": 1, "tflops": {}, "folder": "x"}
+
+    bench = bench_of(SimpleNamespace(ask=ask))
+    speed(bench)
+    way = Climb(bench, {"micro_batch_tokens": 64}, lambda _: None)
+    way._speed({}, {})
+    assert [one["deterministic"] for one in asked if one.get("rows") == "fullest"] == [False, False]
+    way.begin()
+    assert {one["deterministic"] for one in asked if one.get("rows") != "fullest" and "deterministic" in one} == {True}
 
 
 def test_the_peak_of_an_experiment_is_not_that_of_the_one_before() -> None:

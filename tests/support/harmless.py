@@ -119,6 +119,31 @@ transformers_modules/glm-4/modeling_chatglm.py: a new version of the following f
 """.strip("\n").split("\n")
 )
 
+PASSED_BY = tuple(  # whatever fails below them, it was not this
+    r"""
+accelerator_config={'split_batches': False, 'dispatch_batches': None, 'even_batches': True, 'use_seedable_sampler': True},
+INFO 05-10 14:06:49 [llm_engine.py:240] Initializing an LLM engine with config: tokenizer_mode=auto, trust_remote_code=False, seed=None,
++ accelerate launch --multi_gpu --use_deepspeed --deepspeed_config_file ds_zero3.json train.py
+accelerate launch --use_fsdp --fsdp_version 2 --fsdp_offload_params false train.py
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True deepspeed train.py --deepspeed configs/zero3.json --model nanoGPT --data finance
+PYTORCH_HIP_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:512
++ HSA_OVERRIDE_GFX_VERSION=11.0.0 python train.py --exchange finance
++ docker run --rm --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 -v /data:/data IMAGE
++ pip install -U bitsandbytes transformers peft trl
+[W510 14:06:47.879 HIPAllocatorConfig.h:29] Warning: expandable_segments not supported on this platform (function operator())
+UserWarning: expandable_segments not supported on this platform (Triggered internally at ../c10/hip/HIPAllocatorConfig.h:29.)
+UserWarning: Attempting to use hipBLASLt on an unsupported architecture! Overriding blas backend to hipblas
+node1:411:500 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.
+node1:411:500 [0] NCCL INFO Channel 00/0 : 0[1000] -> 1[2000] via P2P/IPC/read
+[2026-05-02 06:49:11,955] [WARNING] [runner.py:215:fetch_hostfile] Unable to find hostfile, will proceed with training with local resources
+Installed CUDA version 12.4 does not match the version torch was compiled with 12.1 but since the APIs are compatible, accepting this
+Skipping import of cpp extensions due to incompatible torch version 2.6.0 for torchao version 0.9.0
+The argument `trust_remote_code` is to be used with Auto classes. It has no effect here and is ignored.
+apex is not installed. Reverting to non-apex optimizers
+amdgpu 0000:03:00.0: amdgpu: 24560M of VRAM memory ready
+""".strip("\n").split("\n")
+)
+
 HEALTHY = "\n".join(
     f"{{'loss': {2.1 - 0.05 * step:.2f}, 'grad_norm': 0.9, 'learning_rate': 2e-05, 'epoch': 0.{step}}}" for step in range(1, 7)
 )

@@ -65,6 +65,18 @@ def test_the_rows_that_are_said_to_be_needed_are_about_enough(monkeypatch: pytes
     assert 0.65 <= found.count("better") / 200 <= 0.93, "four in five, within what 200 draws can tell"
 
 
+def test_rows_that_are_needed_are_no_questions_and_end_no_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "DRAWS", 400)
+    losses = drawn(np.random.default_rng(4), 0.05, 200, 1)
+    nearly = Pairs([False] * 6 + [True] * 14, [True] * 6 + [False] + [True] * 13)  # of 20 questions
+    alone, asked = verdict_of(losses), verdict_of(losses, nearly)
+    assert alone["verdict"] == asked["verdict"] == "cannot_tell"
+    assert alone["rows_needed"] == asked["rows_needed"] > 200, "200 rows were measured: 37 are no more of them"
+    assert "; about 37 questions would tell by exact_match (20 were asked)" in asked["why"]
+    torn = verdict_of(drawn(np.random.default_rng(5), 0.5), Pairs([True] * 40, [False] * 40))
+    assert torn["why"] == "better by loss, worse by exact_match" and torn["rows_needed"] is None
+
+
 def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "DRAWS", 400)
     rng = np.random.default_rng(3)

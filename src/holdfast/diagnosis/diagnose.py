@@ -57,6 +57,9 @@ MERE_WARNING = 0.25  # a line that calls itself a warning, in a program that cra
 LIVED = 3  # losses behind a failure that say that training went on
 OUTLIVED = 0.5  # what training went on after, to its closing words
 LATER = 0.75  # an error after the first one
+ECHO_BESIDE_EXCEPTION = 0.6  # a silence, where an exception speaks
+WARNED_BEFORE = 0.5  # a line that calls itself a warning, where no card knows the exception
+AROUND = 3  # lines on either side of an exception that a guess goes by
 AGAINST_ENDING = 0.7  # a text that says otherwise than the signal that ended the program
 AGAINST_MEASURED = 0.6  # words that say otherwise than what was measured
 IN_PASSING = 0.85  # a line that is no exception, where an exception was recognised
@@ -170,10 +173,16 @@ def diagnose(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     if found.cause != "unknown":
         return found if found.clues else replace(found, clues=tuple(_best_clues(evidence, [])))
     losses = {point.line for point in points(serious)}
-    kin = guess(_text(sift([line for line in serious if line not in losses])), cards.values())  # a course is judged by its numbers
+    kin = guess(_text(_around_exceptions([line for line in serious if line not in losses])), cards.values())  # a course has its numbers
     if kin and troubled:
         return Diagnosis(*kin[0], found.clues, tuple(kin[1:]))
     return replace(found, clues=found.clues or tuple(_best_clues(evidence, [])), also=found.also or tuple(kin))  # nobody says it failed
+
+
+def _around_exceptions(lines: Sequence[Line]) -> list[Line]:
+    """Return what stands around the exceptions' own lines, or the lines worth matching: what a start prints has words of any cause."""
+    own = tracebacks(lines).own
+    return [line for at, line in enumerate(lines) if any(-AROUND <= at - one <= AROUND for one in own)] if own else sift(lines)
 
 
 def _outlived(found: Diagnosis, evidence: Evidence) -> Diagnosis:
@@ -213,14 +222,14 @@ def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     warned: list[_FiredCard] = []
     if any(_CRASH.search(one.line.text) for one in fired):
         fired, warned = _without_warnings(fired, evidence, cards.values())
-    scores = _scores(_without_survived([*fired, *warned], evidence), warned)
+    own = _own_lines(evidence)
+    scores = _scores(_without_survived([*fired, *warned], evidence), warned, own)
     ranked = sorted(scores, key=lambda cause: -scores[cause])
     confidences = {cause: _confidence(scores, cause) for cause in ranked}
     if not ranked or scores[ranked[0]] < ENOUGH:
         guesses = tuple((cause, confidences[cause]) for cause in ranked[:3])
         return Diagnosis("unknown", 0.0, tuple(_best_clues(evidence, fired)), guesses)
     chosen = [one for one in [*fired, *warned] if one.card.cause == ranked[0]]
-    own = _own_lines(evidence)
     chosen.sort(key=lambda one: (one.line not in own, -one.card.sure, one.place))
     spoken = [one.line for one in chosen]
     if not any(line in own for line in spoken):
@@ -263,10 +272,10 @@ def _without_warnings(fired: list[_FiredCard], evidence: Evidence, cards: Iterab
     return kept, [one for one in fired if one.card.id not in ids]
 
 
-def _scores(fired: list[_FiredCard], warned: Sequence[_FiredCard] = ()) -> dict[str, float]:
+def _scores(fired: list[_FiredCard], warned: Sequence[_FiredCard] = (), own: Sequence[Line] = ()) -> dict[str, float]:
     """Return by cause how sure its cards are together, an echo's weight lowered beside a root, a later error's beside the first.
 
-    warned: those that fired on warnings alone, in a program that crashed.
+    warned: those that fired on warnings alone, in a program that crashed; own: the exceptions' own lines.
     """
     fired = [one for one in fired if not _was_survived(one, fired)]
     roots = [one for one in fired if one.card.role == "root" and one not in warned]
@@ -274,16 +283,19 @@ def _scores(fired: list[_FiredCard], warned: Sequence[_FiredCard] = ()) -> dict[
     named = any(_EXCEPTION.search(one.line.text) for one in roots)
     doubt: dict[str, float] = {}
     ended = {one.card.cause for one in roots if one.told_by_ending}
+    unknown = bool(own) and not any(one.line in own for one in roots)
     opening = {one.card.cause for one in roots if one.place == first}
     for one in fired:
         weight = one.card.sure
         if one in warned:
             weight *= MERE_WARNING
         elif one.card.role == "echo":
+            weight *= ECHO_BESIDE_EXCEPTION if own and one.line not in own else 1
             weight *= ECHO_BESIDE_ROOT if any(root.card.cause != one.card.cause for root in roots) else 1
         elif not one.told_by_ending:
             weight *= AGAINST_ENDING if ended and one.card.cause not in ended else 1
             weight *= LATER if first is not None and one.place > first and one.card.cause not in opening else 1
+            weight *= WARNED_BEFORE if unknown and _WARNING.search(one.line.text) else 1
             weight *= IN_PASSING if named and not _EXCEPTION.search(one.line.text) else 1
         doubt[one.card.cause] = doubt.get(one.card.cause, 1.0) * (1 - weight)
     return {cause: 1 - left for cause, left in doubt.items()}

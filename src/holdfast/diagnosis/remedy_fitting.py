@@ -46,6 +46,8 @@ _OF_A_BASE = re.compile(
 _OF_A_PROGRAM = re.compile(
     r"(?i)Traceback \(most|site-packages|transformers|axolotl|llama_?factory|unsloth|deepspeed|accelerate|torchrun|lightning"
 )
+_ARCH = re.compile(r"\bgfx(?:\d{3,4}|9\d[a-f])\b")
+_SIBLINGS_OF_1030 = {f"gfx103{last}" for last in range(1, 7)}
 _VERSIONS = "matching-versions"
 _GO_BACK = ("one-before", "other-checkpoint", "newest-whole")
 GOES_ON = ": holdfast goes on where it was"
@@ -61,7 +63,12 @@ _DOWNLOAD = {
 def fitted(remedies: list[Json], text: str, of_holdfast: bool) -> list[Json]:
     """Fit the remedies to a log of this text; `of_holdfast`: of a run of ours."""
     found = []
+    archs = set(_ARCH.findall(text))
     for remedy in remedies:
+        if "GFX_VERSION=10.3.0" in remedy["command"] and archs and not archs & _SIBLINGS_OF_1030:
+            continue  # another instruction set: code of gfx1030 faults there
+        if len(archs) == 1:
+            remedy = remedy | {"command": remedy["command"].replace("[device-gfx1151]", f"[device-{min(archs)}]")}
         if remedy["patch"] == {"train.precision": "fp32"} and _IS_FP32.search(text) and not _IS_HALF.search(text):
             continue
         if remedy["id"] in _GO_BACK and _OF_A_BASE.search(text) and not _OF_A_RUN.search(text):

@@ -17,6 +17,7 @@ from holdfast.run.types import Verdict
 
 _BEYOND = 14  # steps from the onset on that are trained again
 _JUDGED = 7  # the last of them, whose median loss tells
+_AGAIN = 2  # more trials with and without a cure, where kernels do not give the same bits
 _NEAR = 1.1  # times the loss at the next lower rate: the samples are the same, and a rate that holds learns no less from them
 
 
@@ -36,21 +37,25 @@ def span(trouble: Trouble) -> int:
 def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Verdict:
     """Find what keeps a spike from coming: nothing at all (transient), samples left out (rows), a lower rate (setting); or uncertain.
 
-    Rows are accused where as many others left out do not keep it from coming: at a rate near the edge, any change may.
+    Rows are accused where as many others left out do not keep it from coming: at a rate near the edge, any change may. Where the same
+    trial may end otherwise, the steps as they were and with the cure take turns before it is believed.
 
     `lab` stands at the first step to train again, `steps` are the rows of steps.jsonl by step.
     """
 
-    def level(**settings: Any) -> float:
-        outcome = lab.outcome(TrialChange(settings=settings, until=span(trouble)))
+    def level(anew: bool = False, **settings: Any) -> float:
+        outcome = lab.outcome(TrialChange(settings=settings, until=span(trouble)), anew)
         losses = [loss for loss in outcome.get("losses", []) if loss is not None]
         return median(losses[-_JUDGED:]) if outcome["finite"] and losses else inf  # where every row is left out, nothing was learned
 
-    def diverged(**settings: Any) -> bool:
-        return level(**settings) > trouble.limit
+    def diverged(anew: bool = False, **settings: Any) -> bool:
+        return level(anew, **settings) > trouble.limit
 
     def without(rows: list[int]) -> bool:
         return diverged(quarantine=[*lab.settings.quarantine, *rows])
+
+    def cures(**settings: Any) -> bool:
+        return lab.exact or all(diverged(anew=True) and not diverged(anew=True, **settings) for _ in range(_AGAIN))
 
     seen = f"steps {lab.step} to {span(trouble)} trained again"
     try:
@@ -61,19 +66,22 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
         suspects = list(steps[loudest]["samples"]) if loudest is not None else []
         guilty = _smallest(suspects, without) if suspects and not without(suspects) else []
         others = _as_many_others(guilty, suspects, lab.step, loudest, steps)
-        if guilty and others and all(without(some) for some in others):
+        innocent = bool(guilty and others) and all(without(some) for some in others)
+        if innocent and cures(quarantine=[*lab.settings.quarantine, *guilty]):
             text = f"{seen}: without {len(guilty)} of the {len(suspects)} samples of step {loudest} the loss stays at its level"
             sources = lab.sources(guilty)
             return lab.verdict("rows", text, remedy="rollback", rows=tuple(guilty), sources=tuple(sources))
         factor = lab.settings.lr_factor
         share = _rate_that_holds(lambda share: level(lr_factor=factor * share), trouble.limit)
-        if share is not None:
+        if share is not None and cures(lr_factor=factor * share):
             text = f"{seen}: at {share:g} times the learning rate the loss stays at its level"
             return lab.verdict("setting", text, remedy="rollback", settings={"lr_factor": factor * share})
     except TrialsSpent:
         return lab.verdict("uncertain", f"no answer within {lab.trials} trials and {lab.seconds():.0f} s")
     except NoAnswer as reason:
         return lab.verdict("uncertain", f"{reason}")
+    if share is not None:
+        return lab.verdict("uncertain", f"{seen}: the loss rises now and then, so no change is seen to keep it from that")
     return lab.verdict("uncertain", f"{seen}: the loss rises whatever is left out, and at {RATES[-1]:g} times the learning rate, too")
 
 

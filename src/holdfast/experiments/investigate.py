@@ -139,8 +139,13 @@ def by_accident(failed: int, without: int, passes: int) -> float:
 
 
 def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
-    """Find the rows that are to blame; None where the failure does not follow rows."""
-    if _everything_fails(lab, suspects):
+    """Find the rows that are to blame; None where the failure does not follow rows.
+
+    A sample that is all its step has is held against some of other steps: where most of those fail as well, it is not the row.
+    """
+    elsewhere = lab.elsewhere(suspects) if len(suspects) == 1 else []
+    sound = [one for one in elsewhere if not lab.fails(TrialChange((one,)))]
+    if _everything_fails(lab, suspects) or 2 * len(sound) < len(elsewhere):
         return None
     blamed: list[list[int]] = []
     seen = ""
@@ -149,8 +154,8 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
         smallest = smallest_failing(left, lambda some: lab.fails(TrialChange(tuple(some))))
         if len(smallest) > 2:
             return None  # so many that fail together only are a shape
-        others = sorted(_company(lab, [one for one in left if one not in smallest]), key=lambda one: _length(lab, one))
-        lengths = {one: _length(lab, one) for one in left}
+        others = sorted(_company(lab, [one for one in left if one not in smallest]) or sound, key=lambda one: _length(lab, one))
+        lengths = {one: _length(lab, one) for one in (*left, *sound)}
         alike, as_long = same_size_sets(smallest, others, lengths), swapped_by_length(smallest, others, lengths)
         rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike, as_long)
         if not rows:

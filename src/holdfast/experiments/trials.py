@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from holdfast.base.files import Json, read_lines
@@ -19,6 +20,7 @@ from holdfast.run.types import Verdict
 
 MOST_SECONDS = 3600.0
 _STATES = 3  # older states that are tried
+_ELSEWHERE = 3  # samples of other steps
 
 
 class NoAnswer(Exception):
@@ -85,6 +87,15 @@ class Lab:
             found.append(checkpoint.step)
             steps = [step for step in steps if step < checkpoint.step]
         return [*found, *([0] if 0 < at <= FROM_THE_START else [])]
+
+    def elsewhere(self, samples: Sequence[int]) -> list[int]:
+        """List a few samples of other steps, for a step that has no others: of the newest committed ones, else any of the run's rows."""
+        rows = reversed(self.run.newest_steps())
+        learned = (one for row in rows if row["step"] < self.step and row.get("loss") is not None for one in row.get("samples") or ())
+        known = self.run.plan().rows if self.run.plan_file.exists() else None
+        others = chain(learned, range(known.train + known.held_out) if known else ())
+        gone = {*samples, *self.settings.quarantine}
+        return list(dict.fromkeys(islice((one for one in others if one not in gone), _ELSEWHERE)))
 
     def losses(self) -> list[tuple[int, float]]:
         """Return (step, loss) of the steps committed before this one."""

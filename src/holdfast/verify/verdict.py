@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,8 +136,9 @@ def judge(loss: Json, difference: Difference, passed: dict[str, Json], trained_o
         sure.discard("loss")  # the bootstrap does not bear it, or it is of no account
     better, worse = {name for name in sure if signs[name] > 0}, {name for name in sure if signs[name] < 0}
     verdict, why = _word(loss, better, worse, corrected, trained_on)
-    needed = None if verdict != "cannot_tell" or trained_on else _needed(loss, difference, passed)
-    return {"verdict": verdict, "why": why, "rows_needed": needed, "p_values": corrected}
+    open_still = verdict == "cannot_tell" and not trained_on and not (better or worse)  # more rows end no contradiction
+    why += "".join(_questions_needed(passed)) if open_still else ""
+    return {"verdict": verdict, "why": why, "rows_needed": _needed(loss, difference) if open_still else None, "p_values": corrected}
 
 
 def _word(loss: Json, better: set[str], worse: set[str], corrected: dict[str, float], trained_on: str) -> tuple[str, str]:
@@ -166,14 +167,18 @@ def _alike(loss: Json) -> bool:
     return FEWEST <= loss["clusters"] < FEWEST_ALIKE and (low == high or (low > -MARGIN and high < MARGIN))
 
 
-def _needed(loss: Json, difference: Difference, passed: dict[str, Json]) -> int | None:
-    """Return the fewest clusters of rows, or prompts, by which one of the tests would see what was seen here; None where unknown."""
+def _needed(loss: Json, difference: Difference) -> int | None:
+    """Return the fewest clusters of rows by which the loss would show what was seen here; None where unknown."""
     if _alike(loss):
         return FEWEST_ALIKE
-    pairs = [[int(one[name if name in one else other]) for name, other in _OF_CLUSTERS] for one in passed.values()]
-    found = [pairs_for(*each) for each in pairs]
-    if difference.error is not None:
-        effect = difference.value if abs(difference.value) > MARGIN else MARGIN
-        found.append(rows_for(effect, difference.error, difference.clusters))
-    known = [number for number in found if number is not None]
-    return min(known) if known else None
+    if difference.error is None:
+        return None
+    return rows_for(difference.value if abs(difference.value) > MARGIN else MARGIN, difference.error, difference.clusters)
+
+
+def _questions_needed(passed: dict[str, Json]) -> Iterator[str]:
+    """Yield, test by test, how many questions would show what was seen of their answers: they are no rows, or a part of them."""
+    for name, one in passed.items():
+        seen = [int(one[key if key in one else other]) for key, other in _OF_CLUSTERS]
+        if (number := pairs_for(*seen)) is not None:
+            yield f"; about {number:,} questions would tell by {name} ({seen[-1]:,} were asked)"

@@ -10,7 +10,14 @@ from holdfast.diagnosis.logs.text import Line
 _NEVER = re.compile(  # the program tries again, or goes on with something as good
     r"socket\.cpp:\d+\].*errno: (?:97|99)\b"  # localhost by IPv6, before it is tried by IPv4
     r"|^wandb: Network error .*retry loop|^\s*Retrying in \d+s? \[Retry"
-    r"|NCCL INFO NET/(?:Plugin\b|IB : No device found)"  # its own transport is taken then
+    r"|NCCL INFO (?:NET/(?:Plugin\b|IB : No device found)|P2P is disabled between connected)"  # its own transport is taken then
+    r"|expandable_segments not supported on this platform"  # so the option has no effect
+    r"|hipBLASLt on an? unsupported architecture! Overriding blas backend"
+    r"|Unable to find hostfile, will proceed with training with local resources"  # of each start of DeepSpeed on one machine
+    r"|does not match the version torch was compiled with .{0,20}but since the APIs are compatible"
+    r"|Skipping import of cpp extensions due to incompatible torch version"
+    r"|`trust_remote_code` is to be used with Auto classes"
+    r"|not installed\. Reverting to non-apex"
 )
 _ALONE = re.compile(  # says something only where something failed beside it
     r"(?:Future|Deprecation|PendingDeprecation)Warning:"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from holdfast.base.files import Json
 from holdfast.base.signal_names import killed_by
+from holdfast.book.knowledge import has_code, target_of
 from holdfast.diagnosis.logs.curve import curve_readings
 from holdfast.diagnosis.logs.frames import cut_traceback, raised_in
 from holdfast.diagnosis.logs.progress_bars import standing_bar
@@ -141,15 +142,31 @@ def _gib(size: float) -> str:
 
 def machine_readings(machine: Json) -> Iterator[Line]:
     """Yield the facts of a machine file as sentences, and what follows from two of them."""
-    for path, value in _leaves(machine, ""):
-        yield Line(None, " ".join(f"reading: machine {path} = {value}".split("\n")))
-    listed = machine.get("torch", {}).get("arch_list") if isinstance(machine.get("torch"), dict) else None
-    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
-    for gpu in gpus or []:
-        arch = gpu.get("arch") if isinstance(gpu, dict) else None
-        if isinstance(arch, str) and isinstance(listed, list) and listed and arch not in listed:
-            built = " ".join(map(str, listed))
-            yield Line(None, " ".join(f"reading: torch has no code for {arch} (it was built for {built})".split("\n")))
+    for path, value in _leaves(machine | {"devices": _nodes_of_concern(machine)}, ""):
+        if not (machine.get("gpus") == [] and "+cpu" in str(value)):  # where there is no GPU, that is the right torch
+            yield Line(None, " ".join(f"reading: machine {path} = {value}".split("\n")))
+    torch, gpus, env = machine.get("torch"), machine.get("gpus"), machine.get("env")
+    listed = tuple(map(str, torch["arch_list"])) if isinstance(torch, dict) and isinstance(torch.get("arch_list"), list) else ()
+    archs = [str(gpu["arch"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("arch")] if isinstance(gpus, list) else []
+    claimed = target_of(str(env.get("HSA_OVERRIDE_GFX_VERSION"))) if isinstance(env, dict) else None
+    if not listed or claimed in listed or any(has_code(arch, listed) for arch in archs):  # beside a card that works, others are idle
+        return
+    for arch in dict.fromkeys(archs):
+        yield Line(None, " ".join(f"reading: torch has no code for {arch} (it was built for {' '.join(listed)})".split("\n")))
+
+
+def _nodes_of_concern(machine: Json) -> Json:
+    """Return the device nodes without those that are not there and ought not to be, and those that torch does not open."""
+    gpus, torch, nodes = machine.get("gpus"), machine.get("torch"), machine.get("devices")
+    vendors = {gpu.get("vendor") for gpu in gpus if isinstance(gpu, dict)} if isinstance(gpus, list) else set[object]()
+    built = torch if isinstance(torch, dict) else {}
+    for_amd, for_nvidia = (built.get(key) or mark in str(built.get("version")) for key, mark in (("hip", "+rocm"), ("cuda", "+cu")))
+
+    def concerns(path: str, node: object) -> bool:
+        vendor, other = ("nvidia", for_amd) if "nvidia" in path else ("amd", for_nvidia)
+        return not other and (vendor in vendors or (isinstance(node, dict) and node.get("exists") is not False))
+
+    return {path: node for path, node in nodes.items() if concerns(path, node)} if isinstance(nodes, dict) else {}
 
 
 def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:

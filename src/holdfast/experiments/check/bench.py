@@ -71,9 +71,9 @@ class Bench:
     def most_tokens(self) -> int:
         return MOST_TOKENS["cuda" if self.device == "cuda" else "cpu"]
 
-    def course(self, settings: Json | None = None, **request: Any) -> Json:
-        """Train a few steps under the run's settings and these changes."""
-        return self.lab.ask("course", settings=self.settings | (settings or {}), deterministic=True, **request)
+    def course(self, settings: Json | None = None, deterministic: bool = True, **request: Any) -> Json:
+        """Train a few steps under the run's settings and these changes. deterministic: False takes the run's own kernels."""
+        return self.lab.ask("course", settings=self.settings | (settings or {}), deterministic=deterministic, **request)
 
     def command(self, *words: str) -> str:
         """Return a holdfast command about this config."""

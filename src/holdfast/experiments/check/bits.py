@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.base.files import Json
 from holdfast.experiments.check.bench import TOLERANCES, Bench, Item, not_done
 from holdfast.experiments.laboratory import finished
@@ -77,7 +79,7 @@ def _kernels(bench: Bench) -> str:
     return "" if known else " (with deterministic kernels; the run's own promise no bits: train.deterministic=true takes these)"
 
 
-def _step(bench: Bench, state: Json, settings: Json | None = None, **request: object) -> Json:
+def _step(bench: Bench, state: Json, settings: Json | None = None, **request: Any) -> Json:
     return bench.course(settings, from_state=state["folder"], first=_AT, steps=1, most_tokens=bench.most_tokens, bits=True, **request)
 
 

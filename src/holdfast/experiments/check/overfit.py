@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.base.files import Json
 from holdfast.experiments.check.bench import Bench, Item, losses, not_done
 from holdfast.experiments.check.first import guessing
-from holdfast.experiments.laboratory import finished
+from holdfast.experiments.laboratory import finished, how
 
 _STEPS, _FEW, _LEAST_STEPS = 60, 10, 3  # of a course; below the second it says nothing, below the third it is not cut short
 _MOST_S, _ALL_S = 45.0, 240.0  # of a course; after the second none is begun
@@ -189,14 +189,22 @@ def _rate_or_numbers(bench: Bench, outcome: Json, numbers: Json, what: str) -> I
         return Item(
             "overfit", "failed", numbers | {"cause": "not_finite"}, f"{what}, before any update: the rate is not the reason", precision
         )
-    for factor in (0.1, 0.01, 0.001):
-        rate = bench.config.train.lr * factor
-        one = _judged(bench, rate, _course(bench, rate, {}))
+    own, tried = bench.config.train.lr, list[str]()
+    for rate in (0.1 * own, 0.01 * own, 0.001 * own):
+        try:
+            course = _course(bench, rate, {})
+        except _OutOfTimeError:
+            tried.append(f"there was no time to try {rate:g}")
+            break
+        one = _judged(bench, rate, course)
         if one and one.fell >= _STIRS:
-            told = f"the rate is too high: {what} at {bench.config.train.lr:g}; at {rate:g} it goes to {one.last:.3f}"
+            told = f"the rate is too high: {what} at {own:g}; at {rate:g} it goes to {one.last:.3f}"
             following = bench.command("check", f"train.lr={rate:g}", "--only overfit")
             return Item("overfit", "failed", numbers | {"cause": "rate_too_high"}, told, following)
-    return Item("overfit", "failed", numbers | {"cause": "not_finite"}, f"{what}, at lower rates as well", precision)
+        moved = f"it is finite, and the loss hardly falls ({one.first:.3f} to {one.last:.3f})" if one else ""
+        tried.append(f"at {rate:g} {moved or ('not finite, too' if finished(course) else how(course))}")
+    told = f"{what} at {own:g}; {'; '.join(tried)}"
+    return Item("overfit", "failed", numbers | {"cause": "not_finite"}, told, precision)
 
 
 def _healthy(bench: Bench) -> Json:
