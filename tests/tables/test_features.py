@@ -8,6 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,6 +23,7 @@ from conftest import ROOT, SHARED, needs_shared
 from holdfast.base.files import Json
 from holdfast.cli.main import main
 from holdfast.tables.bars.features import ALL
+from holdfast.tables.bars.features.volume_profile import profile_of
 from holdfast.tables.bars.made import made_bars, made_vix
 from holdfast.tables.bars.vix import _seen
 from holdfast.tables.table.times import times_of
@@ -227,6 +229,42 @@ def test_the_size_of_a_chunk_changes_no_bit(made: Path, call: Call, tmp_path: Pa
     whole = features(call, made, tmp_path / "whole.parquet", keep="close,contract")
     small = features(call, made, tmp_path / "small.parquet", keep="close,contract", chunk=311)
     assert whole.equals(small) and whole.columns[-2:] == ["close", "contract"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_profile_of_fractions_of_a_contract_sees_no_later_bar(whole: bool) -> None:
+    """Coins are traded in fractions, whose sums round. Prices leave gaps between their bins, so that a side is empty for some of them."""
+    draw = np.random.default_rng(1)
+    price = 100 + np.cumsum(draw.normal(0, 0.05, 1500))
+    volume = draw.integers(1, 60, 1500).astype(float) if whole else draw.exponential(1.0, 1500)
+    starts, cut = np.array([0, 700]), 1440
+    every, early = (profile_of(price[:end], price[:end], volume[:end], starts, 0.01) for end in (1500, cut))
+    for name in ("session", "rolling"):
+        for level in ("vpoc", "high", "low"):
+            found, later = getattr(getattr(early, name), level), getattr(getattr(every, name), level)
+            assert np.array_equal(found, later[:cut], equal_nan=True), (name, level)
+    assert np.array_equal(early.here, every.here[:cut]) and np.array_equal(early.nodes, every.nodes[:cut])
+    bins = np.floor(price / 0.01).astype(int).tolist()
+    places = [(every.session, 0, at) for at in range(0, 400, 5)] + [(every.rolling, at - 1379, at) for at in range(1379, 1500, 60)]
+    for levels, first, at in places:
+        traded: dict[int, Fraction] = defaultdict(Fraction)
+        for place, some in zip(bins[first : at + 1], volume[first : at + 1].tolist(), strict=True):
+            traded[place] += Fraction(some)
+        assert (levels.low[at], levels.high[at]) == pytest.approx(_value_area(traded, 0.01), abs=1e-6), (first, at)
+
+
+def _value_area(traded: dict[int, Fraction], width: float) -> tuple[float, float]:
+    """Widen from the bin of most volume, without rounding: (lower, upper edge)."""
+    lowest = highest = min(traded, key=lambda number: (-traded[number], number))
+    inside, wanted, bottom, top = traded[lowest], Fraction(0.7) * sum(traded.values()), min(traded), max(traded)
+    while inside < wanted:
+        if highest < top and (traded.get(highest + 1, 0) >= traded.get(lowest - 1, 0) or lowest == bottom):
+            highest += 1
+            inside += traded.get(highest, 0)
+        else:
+            lowest -= 1
+            inside += traded.get(lowest, 0)
+    return lowest * width, (highest + 1) * width
 
 
 def test_every_row_is_kept_or_rejected_with_its_reason(made: Path, call: Call, tmp_path: Path) -> None:
