@@ -20,12 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, SHARED, needs_shared
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.cli.main import main
+from holdfast.tables.bars.build import Wish, build_features
 from holdfast.tables.bars.features import ALL
 from holdfast.tables.bars.features.volume_profile import profile_of
 from holdfast.tables.bars.made import made_bars, made_vix
-from holdfast.tables.bars.vix import _seen
+from holdfast.tables.bars.vix import _seen, read_vix
 from holdfast.tables.table.times import times_of
 
 Call = Callable[..., Json]
@@ -211,7 +213,7 @@ def test_altering_everything_after_a_bar_changes_nothing_up_to_it(
     for at in range(cut + 1, len(lines)):
         time, *_ = lines[at].split(",")
         price = 1000 + 90 * draw.random()
-        lines[at] = f"{time},{price},{price + 30},{price - 30},{price + 10},{draw.randrange(9000)},{draw.choice('AB')}"
+        lines[at] = f"{time},{price},{price + 30},{price - 30},{price + 10},{draw.randrange(9000)},{'AB'[at // 900 % 2]}"
     (tmp_path / "altered.csv").write_text("\n".join(lines) + "\n")
     day = lines[cut].split("T")[0]
     vix = [
@@ -320,6 +322,57 @@ def test_a_file_that_holds_no_bars_is_refused_in_one_sentence(name: str, tmp_pat
     said = capfd.readouterr().err
     assert told in said and len(said) < 500 and "Traceback" not in said
     assert not (tmp_path / "out.csv").exists()
+
+
+def bars_of(*rows: tuple[str, str], price: float = 100.0) -> str:
+    """Return a file of bars with a time and a contract each."""
+    texts = [f"{time},{price},{price},{price},{price},1,{contract}" for time, contract in rows]
+    return "\n".join(["timestamp,open,high,low,close,volume,contract", *texts]) + "\n"
+
+
+@pytest.mark.parametrize(("session", "days"), [("17:00", [0, 1]), ("09:30", [6, 0]), ("00:00", [0, 0])])
+def test_a_session_that_begins_in_the_morning_has_the_date_of_its_begin(session: str, days: list[int], tmp_path: Path, call: Call) -> None:
+    """A Monday's bars at 08:00 and at 18:00: of New York's shares at 09:30, the first belongs to the day before."""
+    (tmp_path / "bars.csv").write_text(bars_of(("2025-09-08T08:00:00", "A"), ("2025-09-08T18:00:00", "A")))
+    call("bars", tmp_path / "bars.csv", "--session", session, "--zone", "America/New_York", "--out", tmp_path / "out.csv")
+    assert pl.read_csv(tmp_path / "out.csv")["weekday"].to_list() == days
+
+
+def test_several_contracts_side_by_side_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A vendor's file of all months of a future: each minute has a bar of some of them."""
+    (tmp_path / "bars.csv").write_text(bars_of(*((f"2025-09-08T08:{n:02}:00", "AB"[n % 2]) for n in range(10))))
+    assert main(["data", "bars", str(tmp_path / "bars.csv"), "--out", str(tmp_path / "out.csv")]) == 1
+    assert "the contract changes 9 times in 1 session" in capfd.readouterr().err and not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(("late", "told"), [("13/09/2025,15.5", "13/09/2025"), ("Sept 12,15.5", "Sept 12"), ("2025-09-12,.", "")])
+def test_a_daily_vix_with_a_date_that_is_none_is_refused(late: str, told: str, tmp_path: Path) -> None:
+    """Day before month, the first twelve days of a month would be read as others; a holiday without a close is no error."""
+    (tmp_path / "vix.csv").write_text(f"DATE,CLOSE\n05/09/2025,15.0\n{late}\n")
+    if told:
+        with pytest.raises(Stop, match=f"vix.csv:3: '{told}' is no date"):
+            read_vix(tmp_path / "vix.csv")
+    else:
+        assert read_vix(tmp_path / "vix.csv").seen.close.tolist() == [15.0]
+
+
+def test_a_kept_column_stays_of_one_kind(tmp_path: Path, call: Call) -> None:
+    """Codes that look like numbers until one has a letter: a chunk at a time they would be of two kinds."""
+    text = bars_of(*((f"2025-09-08T08:0{n}:00", code) for n, code in enumerate(["007", "007", "H6"])))
+    (tmp_path / "bars.csv").write_text(text)
+    call("bars", tmp_path / "bars.csv", "--keep", "contract", "--chunk", 1, "--out", tmp_path / "out.csv")
+    assert pl.read_csv(tmp_path / "out.csv", infer_schema=False)["contract"].to_list() == ["007", "007", "H6"]
+    with pytest.raises(Stop, match="numbers at first, later 'H6'"):
+        build_features(Wish(tmp_path / "bars.csv", tmp_path / "out.parquet", None, tmp_path / "r", ("contract",), chunk=1), lambda _: None)
+
+
+def test_bars_beyond_the_grid_of_the_profile_are_counted(tmp_path: Path, call: Call) -> None:
+    """A coin of 100 that costs 100,000 ten years later: bins of the first price are a thousandth of what they should be."""
+    late = bars_of(*((f"2025-09-08T08:0{n}:00", "A") for n in range(2)), price=100_000.0).splitlines()[1:]
+    late += bars_of(("2025-09-08T08:02:00", "A"), price=100_100.0).splitlines()[1:]
+    (tmp_path / "bars.csv").write_text(bars_of(("2015-09-08T08:00:00", "A")) + "\n".join(late) + "\n")
+    assert call("bars", tmp_path / "bars.csv", "--out", tmp_path / "out.csv")["outside_profile"] == 1
+    assert call("bars", tmp_path / "bars.csv", "--bin", 10, "--out", tmp_path / "out.csv")["outside_profile"] == 0
 
 
 @needs_shared

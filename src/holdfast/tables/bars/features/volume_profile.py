@@ -66,6 +66,14 @@ def profile_of(typical: Column, close: Column, volume: Column, starts: Whole, wi
     return Profile(session, before, rolling, here, nodes)
 
 
+def outside(typical: Column, starts: Whole, width: float) -> npt.NDArray[np.bool_]:
+    """Mask the bars whose volume counts at an edge of their session's profile, though it was traded beyond."""
+    bins = np.floor(typical / width)
+    first = np.repeat(bins[starts], np.diff(np.append(starts, len(bins))))
+    found: npt.NDArray[np.bool_] = np.abs(bins - first) > _CLIP
+    return found
+
+
 def _nothing(count: int) -> Levels:
     return Levels(*(np.full(count, np.nan) for _ in range(3)))
 
