@@ -11,8 +11,12 @@ import pytest
 import yaml
 
 from conftest import lines
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.cli.main import main
+from holdfast.tables.table.frames import open_frames
+from holdfast.tables.table.schema import _odd_number
+from holdfast.tables.table.times import times_of
 
 ODD = """when,x,kind,y
 2025-01-01T00:00:00Z,1,a,1.5
@@ -125,3 +129,52 @@ def test_short_lines_have_missing_values_and_an_open_quote_is_told(tmp_path: Pat
     (tmp_path / "open.csv").write_text('x,y\n1,2\n"3,4\n5,6\n')
     assert main(["data", "check", str(tmp_path / "open.csv"), "--target", "y"]) == 1
     assert "a quote that is not closed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ('"price, USD",x,y', ("price, USD", "x", "y")),
+        ('a;"b, c, d, e"', ("a", "b, c, d, e")),
+        ('"x""y",b', ('x"y', "b")),
+        (f'"{"a" * 200_000}",b', ("a" * 200_000, "b")),
+    ],
+)
+def test_a_separator_in_the_quotes_of_a_header_parts_no_column(header: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    """Else each column has the values of the next one, and the last has none."""
+    separator = ";" if header[0] == "a" else ","
+    (tmp_path / "t.csv").write_text(f"{header}\n{separator.join('123'[: len(names)])}\n")
+    frames = open_frames(tmp_path / "t.csv")
+    assert frames.names == names
+    assert next(frames.chunks([*names], 10)).row(0)[: len(names)] == (*"123"[: len(names)],)
+
+
+@pytest.mark.parametrize(
+    ("texts", "odd"), [(["1,5", "2", "3"], "1,5"), (["\uff11\uff12", "3"], "\uff11\uff12"), (["1e5", "0", "-0.5"], None)]
+)
+def test_an_odd_number_is_one_that_is_not_read_as_a_number(texts: list[str], odd: str | None) -> None:
+    """Python's float takes digits of any script, and the reader of columns does not: they became names, and nobody was told."""
+    assert _odd_number(pl.Series("x", texts)) == odd
+
+
+def test_a_column_of_lists_and_one_class_in_two_spellings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An embedding in a Parquet file; a file that wrote 0 and 1, and one that wrote 0.0 and 1.0 because a row of it had none."""
+    pl.DataFrame({"v": [[1.0, 2.0]] * 20, "x": range(20), "y": range(20)}).write_parquet(tmp_path / "t.parquet")
+    assert main(["data", "check", str(tmp_path / "t.parquet"), "--target", "y"]) == 1
+    assert "the column v holds lists or objects" in capsys.readouterr().err
+    rows = [f"{n},{n % 2 if n < 20 else n % 2 / 1}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    tree = {"task": "tabular", "data": {"files": "t.csv", "held_out": 0}, "table": {"target": "y", "kind": "classification"}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
+    findings = told(capsys, 1, "check", "--config", tmp_path / "c.yaml")["findings"]
+    assert any("the classes 0 and 0.0, which are one number" in one["message"] for one in findings)
+
+
+@pytest.mark.parametrize(("texts", "refused"), [(["2025091109", "2025091110"], True), (["1757597400", "2025091109"], False)])
+def test_a_time_from_the_year_to_the_hour_is_no_unix_time(texts: list[str], refused: bool) -> None:
+    """Hourly weather is written so; read in seconds since 1970, its rows were a second apart, in 2034."""
+    if refused:
+        with pytest.raises(Stop, match="such as 2025091109"):
+            times_of(pl.Series("t", texts), "UTC")
+    else:
+        assert times_of(pl.Series("t", texts), "UTC").at[0] == 1_757_597_400_000_000

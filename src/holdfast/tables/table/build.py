@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,10 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
             f"the target {schema.target} has one class in the training part: {names[order[0]]}",
             "correct table.target or the split",
         )
+    for one, other in pairwise(names[code] for code in order):
+        if _sort_key(one)[:2] == _sort_key(other)[:2] and not _sort_key(one)[0]:
+            text = f"the target {schema.target} has the classes {one} and {other}, which are one number"
+            raise Stop(BLOCKED, text, "write it alike in all rows and files")
     weighted = table.class_weights if isinstance(table.class_weights, dict) else {}
     if unknown := sorted(weighted.keys() - {names[code] for code in order}):
         text = f"table.class_weights: no training row is of the class {listed(unknown, 5)}; those of {schema.target}: "
