@@ -57,6 +57,13 @@ def test_the_files_of_a_split(files: list[str], card: str, asked: dict[str, str]
     assert files_of(HubRows("me/rows", **asked), files, card, held_out)[1] == found
 
 
+def test_files_of_another_form_are_told() -> None:
+    """The same rows twice, or half of them: nobody can know, so it is said."""
+    files = ["train-1.parquet", "train-2.parquet", "train-3.jsonl", "test.jsonl"]
+    assert files_of(HubRows("me/rows"), files, "", held_out=False) == ("train", files[:2], ["test"], ["train-3.jsonl"])
+    assert files_of(HubRows("me/rows", path="train*"), files, "", held_out=False) == ("", files[:2], [], ["train-3.jsonl"])
+
+
 @pytest.mark.parametrize(
     ("files", "card", "asked", "held_out", "message"),
     [
