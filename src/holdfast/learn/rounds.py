@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
 from holdfast.data.collect.outfile import row_key
 from holdfast.serve.experts import experts_folder
@@ -111,6 +112,13 @@ def rounds_of(folder: Path) -> list[Round]:
     """Return rounds that were begun, in order. A folder without its first phase's file was never begun: it took nothing."""
     found = sorted((folder / "rounds").glob("[0-9]*"))
     return [Round(path) for path in found if Round(path).file("collected").exists()]
+
+
+def refuse_damaged(rounds: list[Round]) -> None:
+    """Raise Stop(1) where what a phase did can no longer be read: nobody would know what was trained on what, or promoted."""
+    for file in (each.file(phase) for each in rounds for phase in PHASES):
+        if file.exists() and read_json(file) is None:
+            raise Stop(BLOCKED, f"{file} is damaged: it holds no JSON object", "put it back from a copy of the folder of rounds")
 
 
 def standing_of(folder: Path) -> Json:
