@@ -366,6 +366,14 @@ def test_a_kept_column_stays_of_one_kind(tmp_path: Path, call: Call) -> None:
         build_features(Wish(tmp_path / "bars.csv", tmp_path / "out.parquet", None, tmp_path / "r", ("contract",), chunk=1), lambda _: None)
 
 
+@pytest.mark.parametrize(("step", "minutes"), [("1m", True), ("5m", False), ("10s", False)])
+def test_bars_of_another_length_are_told(step: str, minutes: bool, tmp_path: Path, call: Call) -> None:
+    """Of five minutes each, the volatility of a year in vix_premium would be too large by the root of five."""
+    times = pl.datetime_range(datetime(2025, 9, 8, 8), datetime(2025, 9, 8, 8, 40), step, eager=True).dt.to_string("%Y-%m-%dT%H:%M:%S")
+    (tmp_path / "bars.csv").write_text(bars_of(*((time, "A") for time in times)))
+    assert call("bars", tmp_path / "bars.csv", "--out", tmp_path / "out.csv")["minute_bars"] is minutes
+
+
 def test_bars_beyond_the_grid_of_the_profile_are_counted(tmp_path: Path, call: Call) -> None:
     """A coin of 100 that costs 100,000 ten years later: bins of the first price are a thousandth of what they should be."""
     late = bars_of(*((f"2025-09-08T08:0{n}:00", "A") for n in range(2)), price=100_000.0).splitlines()[1:]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from holdfast.base.errors import Stop
+from holdfast.base.files import write_json
 from holdfast.base.intervals import blocks_of, interval, reach, verdict
+from holdfast.cli.commands.walk import refuse_other_rows
+from holdfast.run.folder import RunFolder
 from holdfast.tables.walk_forward import together
 
 
@@ -28,6 +33,20 @@ def test_folds_are_judged_together() -> None:
     assert nothing["verdict"] == "cannot_tell" and "nothing is predicted" in nothing["says"]
     worse = together([fold((-0.05 + 0.1 * draw.normal(size=600)).tolist())])
     assert worse["verdict"] == "worse" and "nothing is predicted" in worse["says"]
+
+
+@pytest.mark.parametrize("rows", [(100, 100), (100, 120)])
+def test_folds_of_two_tables_are_not_judged_together(rows: tuple[int, ...], tmp_path: Path) -> None:
+    """A walk was stopped in the middle, the bars of another month were added, and the command given again."""
+    folds = [RunFolder(tmp_path / f"fold-{number}") for number in rows]
+    for run, count in zip(folds, rows, strict=True):
+        run.path.mkdir(exist_ok=True)
+        write_json(run.data_report_file, {"rows": count})
+    if len({*rows}) == 1:
+        refuse_other_rows(folds)
+    else:
+        with pytest.raises(Stop, match="fold-100 100, fold-120 120"):
+            refuse_other_rows(folds)
 
 
 def test_of_a_few_rows_nothing_is_claimed() -> None:

@@ -49,13 +49,15 @@ class Wish:
 
 @dataclass
 class _Count:
-    """What is told of the bars. gaps: places inside a session where minutes are missing; outside: bars off the grid of the profile."""
+    """What is told of the bars. gaps: places inside a session where minutes are missing; outside: bars off the grid of the profile;
+    other_steps: bars that stand another time than a minute after the one before in their session."""
 
     sessions: int = 0
     gaps: int = 0
     missing_minutes: int = 0
     without_vix: int = 0
     outside: int = 0
+    other_steps: int = 0
     first: int | None = None
     last: tuple[int, int] | None = None  # time and session of the newest bar
     bin: float = 0.0
@@ -67,6 +69,7 @@ class _Count:
         apart = np.diff(time, prepend=before)
         inside = np.diff(session, prepend=of) == 0
         jumps = inside & (apart > _MINUTE_US)
+        self.other_steps += int((inside & (apart != _MINUTE_US) & (apart > 0)).sum())
         self.gaps += int(jumps.sum())
         self.missing_minutes += int((apart[jumps] // _MINUTE_US - 1).sum())
         self.sessions += int((~inside).sum()) + (self.last is None)
@@ -195,6 +198,7 @@ def _facts(wish: Wish, judge: Judge, count: _Count, chosen: list[Feature]) -> Js
         "features": [feature.name for feature in chosen],
         "sessions": count.sessions,
         "gaps": count.gaps,
+        "minute_bars": 2 * count.other_steps < judge.kept,
         "missing_minutes": count.missing_minutes,
         "contracts": judge.contracts,
         "read": judge.kept + rejected,
