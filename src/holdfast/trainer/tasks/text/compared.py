@@ -125,7 +125,7 @@ class ComparedLoss:
     @cached_property
     def longest(self) -> int | None:
         """The most tokens that a prompt and another's answer may have."""
-        return table_of_positions(self.task.model)
+        return table_of_positions(self.task.model, self.task.losses.prefix)
 
     def _first(self, number: int) -> Row:
         return sequences(*self.task.tokens.row(number))[0][0]
@@ -225,14 +225,18 @@ def _mix(prompt: Row, answer: Row, longest: int | None) -> Row:
     return ids[:longest], np.concatenate([prompt[1][:first], answer[1][second:]])[:longest]
 
 
-def table_of_positions(model: Any) -> int | None:
-    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table."""
+def table_of_positions(model: Any, prefix: Tensor | None = None) -> int | None:
+    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table.
+
+    prefix: what a prompt adapter puts before each row, which takes some of them.
+    """
     config = getattr(model, "config", None)
     known = None if config is None else getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(known, int):
         return None
     last = ((name.rpartition(".")[2], one) for name, one in model.named_modules() if isinstance(one, nn.Embedding))
-    return known if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
+    taken = 0 if prefix is None else len(prefix)
+    return known - taken if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
 
 
 def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:
