@@ -278,6 +278,21 @@ def test_a_drift_that_is_no_number_reaches_the_gate_on_every_rank(model: Path, m
     assert math.isnan(float(laid[0][0].group.drift))
 
 
+@pytest.mark.parametrize("again", [[], [0], [2, 0]])
+def test_ranks_measure_the_drift_of_one_process_also_of_a_row_that_a_step_has_twice(
+    model: Path, again: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step over the end of an epoch may have it twice, each time with another answer of the next."""
+    stand = Stand(model, tokens=pairs_of(marked=True), train={"objective": "kto"})
+    task: Any = stand.task
+    monkeypatch.setattr(task.compared, "_apart", lambda rows, _: [torch.tensor([float(ids.sum() % 97) for ids, _ in rows])])
+    samples = [*stand.rows, *again]
+    [alone] = task.batches(samples, 4000)
+    laid = [task.batches(samples[:2], 4000), task.batches(samples[2:], 4000)]
+    task.compared.share_drift(samples, laid, Rank())
+    assert float(laid[0][0].group.drift) == float(task.compared._drift(alone.group)) > 0
+
+
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
 @pytest.mark.parametrize("virtual", [0, 4])
 def test_a_prompt_and_anothers_answer_take_no_more_places_than_the_model_has(tmp_path: Path, virtual: int) -> None:
