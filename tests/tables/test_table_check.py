@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -14,7 +15,9 @@ from conftest import lines
 from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.cli.main import main
+from holdfast.config.config import Config
 from holdfast.tables.table.frames import open_frames
+from holdfast.tables.table.look import look_at
 from holdfast.tables.table.schema import _odd_number
 from holdfast.tables.table.times import times_of
 
@@ -178,3 +181,33 @@ def test_a_time_from_the_year_to_the_hour_is_no_unix_time(texts: list[str], refu
             times_of(pl.Series("t", texts), "UTC")
     else:
         assert times_of(pl.Series("t", texts), "UTC").at[0] == 1_757_597_400_000_000
+
+
+@pytest.mark.parametrize("apart", ["files", "groups"])
+def test_a_feature_that_knows_the_next_row_is_found_in_each_of_many_series(apart: str, tmp_path: Path) -> None:
+    """Five series of the same times: in the order of time alone, the next row of one stands five rows later."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for name in "abcde":
+        moves = draw.normal(size=61).round(6)
+        rows.append([f"2025-01-01T00:{n:02}:00Z,{name},{moves[n]},{moves[n + 1]}\n" for n in range(60)])
+    parts = rows if apart == "files" else [[line for lines in zip(*rows, strict=True) for line in lines]]
+    files = [str(tmp_path / f"{number}.csv") for number in range(len(parts))]
+    for file, part in zip(files, parts, strict=True):
+        Path(file).write_text("time,name,move,soon\n" + "".join(part))
+    table = {"target": "move", "time": "time", "group": "name"}
+    config = Config.model_validate({"task": "tabular", "data": {"files": files, "held_out": 0.2}, "table": table})
+    found = look_at(files, config, tmp_path / "work", print)["findings"]
+    assert [one["message"] for one in found if one["id"] == "leaking-column"] == [
+        "the feature soon is the target 1 rows later (agreement 100.0000%): it gives away what is to be learned"
+    ]
+
+
+def test_a_horizon_longer_than_the_rows_that_have_one_is_looked_at(tmp_path: Path) -> None:
+    """Of a hundred rows forty have one sixty rows ahead: none of them stands sixty rows before another."""
+    rows = [f"2025-01-01T{n // 60:02}:{n % 60:02}:00Z,{n * 7 % 31},{n * 5 % 17 + 1}\n" for n in range(100)]
+    (tmp_path / "t.csv").write_text("time,x,price\n" + "".join(rows))
+    table = {"target": "price", "time": "time", "horizon": 60}
+    tree = {"task": "tabular", "data": {"files": str(tmp_path / "t.csv"), "held_out": 0}, "table": table}
+    answer = look_at([str(tmp_path / "t.csv")], Config.model_validate(tree), tmp_path / "work", print)
+    assert answer["notes"] == {"no_future": 60} and not answer["findings"]

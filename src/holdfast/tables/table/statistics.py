@@ -70,7 +70,8 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
     sample = _first_of(part, max(1000, _CELLS // max(1, len(schema.numbers))))
     training = int((part == TRAINING).sum())
     if schema.time:
-        sample = sample[np.argsort(raw.arrays["time"][sample], kind="stable")]
+        series = [raw.arrays[name][sample] for name in ("time", "group", "file")]  # each stands by itself: what is later is later in it
+        sample = sample[np.lexsort(series)]
     columns = _numbers(raw, schema, sample, target, found, horizon)
     columns += [_names(raw, schema, name, at, part, training) for at, name in enumerate(schema.categories)]
     classes: dict[int, dict[str, int]] = {TRAINING: {}, HELD_OUT: {}}
@@ -93,12 +94,13 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
 def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Moments, horizon: int | None) -> list[ColumnFacts]:
     values = np.asarray(raw.arrays["numbers"][sample], np.float64)
     wanted, price = target[sample], np.asarray(raw.arrays["target"][sample], np.float64) if horizon else None
+    series = raw.arrays["file"][sample] * np.int64(1 << 32) + raw.arrays["group"][sample] if schema.time else None
     seen: dict[bytes, str] = {}  # by a digest: a key of all bytes would hold the sample again
     columns = []
     for at, name in enumerate(schema.numbers):
         column = values[:, at]
         same = seen.setdefault(hashlib.sha256(column.tobytes()).digest(), name)
-        match, lag = _match(column, wanted, price if name != schema.target else None, bool(schema.time), horizon)
+        match, lag = _match(column, wanted, price if name != schema.target else None, series, horizon)
         counts = raw.counts[name]
         columns.append(
             ColumnFacts(
@@ -151,12 +153,16 @@ def _names(raw: Raw, schema: Schema, name: str, at: int, part: Array, training: 
     )
 
 
-def _match(column: Array, target: Array, price: Array | None, in_time: bool, horizon: int | None) -> tuple[float, int]:
-    """Return (largest share of rows where the column is the target, how many rows later that target is)."""
-    lags = (0, *_LAGS) if in_time else (0,)
-    found = [(_equal(column[: len(column) - lag], target[lag:]), lag) for lag in lags]
+def _match(column: Array, target: Array, price: Array | None, series: Array | None, horizon: int | None) -> tuple[float, int]:
+    """Return (largest share of rows where the column is the target, how many rows later that target is). series: of each row, in time."""
+
+    def equal(later: Array, lag: int) -> tuple[float, int]:
+        before = column[: max(0, len(column) - lag)]
+        return _equal(before if series is None else np.where(series[: len(before)] == series[lag:], before, np.nan), later[lag:]), lag
+
+    found = [equal(target, lag) for lag in ((0,) if series is None else (0, *_LAGS))]
     if price is not None and horizon:
-        found += [(_equal(column[: len(column) - lag], price[lag:]), lag) for lag in sorted({*_LAGS, horizon})]
+        found += [equal(price, lag) for lag in sorted({*_LAGS, horizon})]
     return max(found, key=lambda one: (one[0], -one[1]))
 
 
