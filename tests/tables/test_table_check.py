@@ -211,3 +211,16 @@ def test_a_horizon_longer_than_the_rows_that_have_one_is_looked_at(tmp_path: Pat
     tree = {"task": "tabular", "data": {"files": str(tmp_path / "t.csv"), "held_out": 0}, "table": table}
     answer = look_at([str(tmp_path / "t.csv")], Config.model_validate(tree), tmp_path / "work", print)
     assert answer["notes"] == {"no_future": 60} and not answer["findings"]
+
+
+@pytest.mark.parametrize("first", [0, 1, 700])
+def test_an_index_that_was_written_with_the_table_is_told(first: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As pandas writes it, in a file that is sorted by what is learned: with it each row is known, also those held out."""
+    rows = [f"{first + n},{n * 7 % 11},{n * 5 % 13},{n // 20}\n" for n in range(60)]
+    (tmp_path / "t.csv").write_text(",x,y,kind\n" + "".join(rows))
+    tree = {"task": "tabular", "data": {"files": "t.csv", "held_out": 0.2}, "table": {"target": "kind", "kind": "classification"}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
+    findings = told(capsys, 0, "check", "--config", tmp_path / "c.yaml")["findings"]
+    assert [one["message"] for one in findings if one["id"] == "row-numbers"] == [
+        "columns that count the rows of their file: (one without a name)"
+    ]

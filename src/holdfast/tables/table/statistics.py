@@ -19,6 +19,7 @@ from holdfast.tables.table.table_set import HELD_OUT, TRAINING
 CHUNK = 65_536  # rows
 _CELLS = 2_000_000  # of the sample in which columns are compared
 _LAGS = (1, 2, 3)
+_FEWEST = 10  # rows from which something is said of a column
 _STEPS = 1 << 20  # rows whose distances say what is usual
 Array = npt.NDArray[Any]
 
@@ -114,9 +115,17 @@ def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Mome
                 target_match=match,
                 target_lag=lag,
                 target_correlation=_correlation(column, wanted),
+                counts_rows=_counts_rows(column, raw.arrays["line"][sample], raw.arrays["file"][sample]),
             )
         )
     return columns
+
+
+def _counts_rows(column: Array, line: Array, file: Array) -> bool:
+    """True if a column goes up by one from line to line of each file."""
+    apart = column - line
+    _, first, of = np.unique(file, return_index=True, return_inverse=True)
+    return len(column) >= _FEWEST and bool((apart == apart[first][of]).all())
 
 
 def counts_of(codes: Array, chosen: Array) -> dict[int, int]:
@@ -168,7 +177,7 @@ def _match(column: Array, target: Array, price: Array | None, series: Array | No
 
 def _equal(one: Array, other: Array) -> float:
     both = ~(np.isnan(one) | np.isnan(other))
-    if both.sum() < 10:
+    if both.sum() < _FEWEST:
         return 0.0
     one, other = one[both], other[both]
     if other.min() == other.max():
@@ -178,7 +187,7 @@ def _equal(one: Array, other: Array) -> float:
 
 def _correlation(one: Array, other: Array) -> float:
     both = ~(np.isnan(one) | np.isnan(other))
-    if both.sum() < 10:
+    if both.sum() < _FEWEST:
         return 0.0
     one, other = one[both] - one[both].mean(), other[both] - other[both].mean()
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))
