@@ -87,12 +87,12 @@ def _by_card(config: dict[str, Any], usable: list[str]) -> Splits:
 
 
 def _by_names(files: list[str]) -> Splits:
-    """Group files into splits by the names of files and folders; all are "train" where no name says anything."""
+    """Group files into splits by the names of files and folders; those that no name tells of are "train" where the others all judge."""
     splits: Splits = {}
     for file in sorted(files):
-        if split := _named(file):
-            splits.setdefault(split, []).append(file)
-    return splits or ({"train": sorted(files)} if files else {})
+        splits.setdefault(_named(file), []).append(file)
+    rest = splits.pop("", [])
+    return {"train": rest, **splits} if rest and all(map(judges, splits)) else splits
 
 
 def _named(file: str) -> str:
