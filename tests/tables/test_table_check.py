@@ -16,6 +16,7 @@ from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.cli.main import main
 from holdfast.config.config import Config
+from holdfast.tables.table.build import _without_point
 from holdfast.tables.table.frames import open_frames
 from holdfast.tables.table.look import look_at
 from holdfast.tables.table.schema import _odd_number
@@ -171,6 +172,8 @@ def test_a_column_of_lists_and_one_class_in_two_spellings_are_told(tmp_path: Pat
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
     findings = told(capsys, 1, "check", "--config", tmp_path / "c.yaml")["findings"]
     assert any("the classes 0 and 0.0, which are one number" in one["message"] for one in findings)
+    kept = ["10", "01", "1.50", "1.10", "v1.0", "1.0.0"]
+    assert [*map(_without_point, [*kept, "10.0", "-1.00"])] == [*kept, "10", "-1"]
 
 
 @pytest.mark.parametrize(("texts", "refused"), [(["2025091109", "2025091110"], True), (["1757597400", "2025091109"], False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
             "correct table.target or the split",
         )
     for one, other in pairwise(names[code] for code in order):
-        if _sort_key(one)[:2] == _sort_key(other)[:2] and not _sort_key(one)[0]:
+        if _without_point(one) == _without_point(other):
             text = f"the target {schema.target} has the classes {one} and {other}, which are one number"
             raise Stop(BLOCKED, text, "write it alike in all rows and files")
     weighted = table.class_weights if isinstance(table.class_weights, dict) else {}
@@ -155,6 +156,11 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
         text = f"table.class_weights: no training row is of the class {listed(unknown, 5)}; those of {schema.target}: "
         raise Stop(BLOCKED, text + listed([names[code] for code in order], 20), "correct the names of the classes")
     return TargetColumn(**facts, classes=tuple(names[code] for code in order), counts=tuple(counts[code] for code in order))
+
+
+def _without_point(name: str) -> str:
+    """Return a whole number as it is written without a point; codes such as 01 and 1, or versions 1.1 and 1.10, stay apart."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", name)
 
 
 def _sort_key(name: str) -> tuple[bool, float, str]:
