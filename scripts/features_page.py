@@ -15,8 +15,9 @@ scripts/features_page.py` from the functions in `src/holdfast/tables/bars/featur
 
 A bar's features are known at its end: they use the bar itself, bars before it, and the VIX of days before its local day. O, H, L, C, V:
 open, high, low, close, volume; t counts bars, not minutes. A window that does not lie wholly in the file gives no value (an empty field),
-and neither does a ratio whose denominator is 0. A session is a trading day: it begins at `--session` local time. After a change of
-contract prices are scaled by the ratio of the last close to the new open, so that the change is no return.
+and neither does a ratio whose denominator is 0. A session is a trading day: it begins at `--session` local time, and one that begins at
+noon or later has the date of the next day. After a change of contract prices are scaled by the ratio of the last close to the new open,
+so that the change is no return.
 
 The volume profile: a bar's volume counts at the bin of its typical price (H + L + C) / 3; bins are `--bin` wide and begin at 0. VPOC: the
 middle of the bin with most volume, of the lowest of several. Value area: from the VPOC outwards, bin by bin to the side whose next bin

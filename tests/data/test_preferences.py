@@ -282,6 +282,33 @@ def test_what_stands_before_the_question_of_a_pair_is_kept(row: dict[str, Any], 
     assert (pair.messages[-1].content, pair.worse[-1].content) == ("six", "five")
 
 
+_SAID = "\n\nHuman: two?\n\nAssistant: "
+_TURNS = [[{"role": "user", "content": "two?"}, {"role": "assistant", "content": answer}] for answer in ("four", "five")]
+
+
+@pytest.mark.parametrize(
+    ("row", "before"),
+    [
+        ({"prompt": "two?", "chosen": f"{_SAID}four", "rejected": f"{_SAID}five"}, []),
+        ({"prompt": "two?", "chosen": "\n\nAssistant: four", "rejected": "\n\nAssistant: five"}, []),
+        ({"system": "be brief", "chosen": f"{_SAID}four", "rejected": f"{_SAID}five"}, ["be brief"]),
+        ({"system": "be brief", "prompt": "two?", "chosen": _TURNS[0], "rejected": _TURNS[1]}, ["be brief"]),
+        ({"system": "be brief", "chosen": _TURNS[0], "rejected": [{"role": "system", "content": "be long"}, *_TURNS[1]]}, None),
+    ],
+)
+def test_two_whole_conversations_stand_behind_the_system_alone(row: dict[str, Any], before: list[str] | None) -> None:
+    """As HH writes them in a text, or as turns; a prompt beside them is in them."""
+    if before is None:
+        with pytest.raises(BadRow):
+            parse_example(row, "auto", {}, "pairs")
+        return
+    pair = parse_example(row, "auto", {}, "pairs")
+    for turns, answer in ((pair.messages, "four"), (pair.worse, "five")):
+        assert [(one.role, one.content) for one in turns] == [
+            *(("system", text) for text in before), ("user", "two?"), ("assistant", answer),
+        ]  # fmt: skip
+
+
 def test_a_history_beside_turns_is_told_as_unused_in_a_pair_too() -> None:
     row = {"messages": ASKED, "chosen": "19", "rejected": "many", "history": [["two?", "four"]]}
     unused = UnusedFields()

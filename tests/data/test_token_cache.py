@@ -12,7 +12,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ import pytest
 from conftest import ROOT, events, fill, kill, lines, make_rows, wait_until, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.wait import what_is_done
-from holdfast.base_model.folder import read_model
+from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.data.files.raw_row import UnparsedRow
@@ -38,7 +38,7 @@ from holdfast.data.workers import workers
 from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Copies, Workers
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.preparation.rows import check_data
+from holdfast.supervision.preparation.rows import check_data, longest_row
 from holdfast.terminal.run_view import Terminal
 from support.chat_templates import SHAPES, codec_with
 
@@ -483,3 +483,10 @@ def test_answers_held_against_others_count_whole(assets: SimpleNamespace, worse:
     rules = Rules(wanted="pairs", learns="last")
     found = tokenise(Block((UnparsedRow(1, json.dumps(pair).encode()),)), rules, load_codec(assets.model)).verdicts
     assert dict(found.by_reason) == {"bad_weight": 1}
+
+
+@pytest.mark.parametrize(("adapter", "positions", "limit"), [({}, 64, 64), ({"type": "prompt"}, 64, 44), ({"type": "prompt"}, None, 512)])
+def test_a_row_leaves_room_for_the_learned_tokens_before_it(adapter: dict[str, Any], positions: int | None, limit: int) -> None:
+    """With a table of positions, as GPT-2 has one, a row of all of them ended the training with an index out of range."""
+    tree = {"model": "m", "data": {"files": "x"}, "adapter": adapter, "train": {"max_tokens": 512}}
+    assert longest_row(Config.model_validate(tree), cast("ModelFacts", SimpleNamespace(positions=positions))) == limit

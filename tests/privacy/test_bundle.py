@@ -16,7 +16,8 @@ from holdfast.base.errors import Stop
 from holdfast.cli.commands import bundle as bundle_verb
 from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
-from holdfast.report.bundle_parts import BundlePart, is_bundle_of
+from holdfast.report import bundle_parts
+from holdfast.report.bundle_parts import BundlePart, is_bundle_of, read_parts, without_edges
 from holdfast.run.folder import RunFolder
 
 TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
@@ -161,6 +162,21 @@ def test_secrets_names_and_rows_are_not_in_it(wrecked: Path, tmp_path: Path) -> 
         assert secret not in everything, secret
     assert answer["scrubbed"]["secret"] >= 5
     assert answer["scrubbed"]["user"] + answer["scrubbed"]["path"] >= 3
+
+
+def test_half_a_secret_beside_a_cut_is_none_that_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a long file is cut, a key may begin in what is left out: what is left of it has no sign of what it is."""
+    monkeypatch.setattr(bundle_parts, "LONGEST", 8192)
+    monkeypatch.setattr(bundle_parts, "_EDGE", 3000)
+    key, run = [f"{number:04}" + "Ab3/" * 15 for number in range(40)], tmp_path / "run"
+    secret = "\n".join(["-----BEGIN PRIVATE KEY-----", *key, "-----END PRIVATE KEY-----\n"])
+    run.mkdir()
+    for behind in (4096 - 1000, 4096, 4096 + 2000, 4096 + 3000):
+        (run / "config.yaml").write_text("steps: 1\n" * 2000 + secret + "steps: 1\n" * (behind // 9))
+        [part] = read_parts(run, lambda _: ("", ""))
+        text = without_edges(Scrubber(PERSON).text(part.text))
+        assert "[...]" in text and "left out" in part.note and len(text) < 8300
+        assert not [line for line in key if line in text], behind
 
 
 def test_it_holds_what_one_needs_and_says_what_is_cut(wrecked: Path, tmp_path: Path) -> None:

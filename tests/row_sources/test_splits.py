@@ -41,6 +41,9 @@ OF_LANGUAGES = ["en/train-1.jsonl", "en/train-2.jsonl", "en/test.jsonl", "fr/tra
         (["constrained.jsonl", "test.jsonl"], "", {}, True, ["test.jsonl"]),
         (["train/a.parquet", "train/b.parquet", "test/a.parquet"], "", {}, False, ["train/a.parquet", "train/b.parquet"]),
         (["train.parquet", "train.csv"], "", {}, False, ["train.parquet"]),
+        (["rows.jsonl", "test.jsonl"], "", {}, False, ["rows.jsonl"]),
+        (["rows.jsonl", "test.jsonl"], "", {}, True, ["test.jsonl"]),
+        (["rows.jsonl", "train.jsonl", "test.jsonl"], "", {}, False, ["train.jsonl"]),
         (["train.jsonl.gz", "valid.jsonl.gz"], "", {}, True, ["valid.jsonl.gz"]),
         (SHARDS, "", {"split": "train_sft"}, False, SHARDS[4:]),
         (SHARDS, "", {"split": "test_sft"}, True, SHARDS[:2]),
@@ -55,6 +58,13 @@ OF_LANGUAGES = ["en/train-1.jsonl", "en/train-2.jsonl", "en/test.jsonl", "fr/tra
 )
 def test_the_files_of_a_split(files: list[str], card: str, asked: dict[str, str], held_out: bool, found: list[str]) -> None:
     assert files_of(HubRows("me/rows", **asked), files, card, held_out)[1] == found
+
+
+def test_files_of_another_form_are_told() -> None:
+    """The same rows twice, or half of them: nobody can know, so it is said."""
+    files = ["train-1.parquet", "train-2.parquet", "train-3.jsonl", "test.jsonl"]
+    assert files_of(HubRows("me/rows"), files, "", held_out=False) == ("train", files[:2], ["test"], ["train-3.jsonl"])
+    assert files_of(HubRows("me/rows", path="train*"), files, "", held_out=False) == ("", files[:2], [], ["train-3.jsonl"])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from holdfast.data.tokens.codec import Tokens
 from holdfast.serve import engines
 from holdfast.serve.endpoint import RequestRefused
 from holdfast.serve.engines import AnswerRequest, LlamaCpp, hash_of_base
-from holdfast.serve.requests import chat_ids, message_of, text_ids, wanted_of
+from holdfast.serve.requests import chat_ids, message_of, text_ids, trimmed, wanted_of
 from support.chat_templates import SHAPES, codec_with
 
 TEXT = {"type": "text", "text": "What is it?"}
@@ -58,6 +58,16 @@ def test_a_system_message_that_the_template_drops_is_refused(tmp_path: Path) -> 
         codec = codec_with(tmp_path / str(number), source)
         assert "Answer in one word." in codec.tokenizer.decode(chat_ids(codec, turns), skip_special_tokens=False)
     assert chat_ids(codec_with(tmp_path / "drops", drops), turns[1:])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize("text", [" \n Yes,  it\nis. \n", "Yes", " \n ", "", "a ", " a", "a \n\n b"])
+def test_an_answer_in_parts_is_the_answer_as_a_whole(text: str, size: int) -> None:
+    """Both are without the white space around it, which templates put there."""
+    parts = [(text[at : at + size], 1, None) for at in range(0, len(text), size)]
+    found = [*trimmed([*parts, ("", 0, "stop")])]
+    assert "".join(piece for piece, _, _ in found) == text.strip()
+    assert sum(tokens for _, tokens, _ in found) == len(parts) and found[-1][2] == "stop"
 
 
 def test_without_a_seed_each_answer_is_another_draw() -> None:

@@ -8,6 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -19,11 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, SHARED, needs_shared
+from holdfast.base.errors import Stop
 from holdfast.base.files import Json
 from holdfast.cli.main import main
+from holdfast.tables.bars.build import Wish, build_features
 from holdfast.tables.bars.features import ALL
+from holdfast.tables.bars.features.volume_profile import profile_of
 from holdfast.tables.bars.made import made_bars, made_vix
-from holdfast.tables.bars.vix import _seen
+from holdfast.tables.bars.vix import _seen, read_vix
 from holdfast.tables.table.times import times_of
 
 Call = Callable[..., Json]
@@ -209,7 +213,7 @@ def test_altering_everything_after_a_bar_changes_nothing_up_to_it(
     for at in range(cut + 1, len(lines)):
         time, *_ = lines[at].split(",")
         price = 1000 + 90 * draw.random()
-        lines[at] = f"{time},{price},{price + 30},{price - 30},{price + 10},{draw.randrange(9000)},{draw.choice('AB')}"
+        lines[at] = f"{time},{price},{price + 30},{price - 30},{price + 10},{draw.randrange(9000)},{'AB'[at // 900 % 2]}"
     (tmp_path / "altered.csv").write_text("\n".join(lines) + "\n")
     day = lines[cut].split("T")[0]
     vix = [
@@ -227,6 +231,42 @@ def test_the_size_of_a_chunk_changes_no_bit(made: Path, call: Call, tmp_path: Pa
     whole = features(call, made, tmp_path / "whole.parquet", keep="close,contract")
     small = features(call, made, tmp_path / "small.parquet", keep="close,contract", chunk=311)
     assert whole.equals(small) and whole.columns[-2:] == ["close", "contract"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_profile_of_fractions_of_a_contract_sees_no_later_bar(whole: bool) -> None:
+    """Coins are traded in fractions, whose sums round. Prices leave gaps between their bins, so that a side is empty for some of them."""
+    draw = np.random.default_rng(1)
+    price = 100 + np.cumsum(draw.normal(0, 0.05, 1500))
+    volume = draw.integers(1, 60, 1500).astype(float) if whole else draw.exponential(1.0, 1500)
+    starts, cut = np.array([0, 700]), 1440
+    every, early = (profile_of(price[:end], price[:end], volume[:end], starts, 0.01) for end in (1500, cut))
+    for name in ("session", "rolling"):
+        for level in ("vpoc", "high", "low"):
+            found, later = getattr(getattr(early, name), level), getattr(getattr(every, name), level)
+            assert np.array_equal(found, later[:cut], equal_nan=True), (name, level)
+    assert np.array_equal(early.here, every.here[:cut]) and np.array_equal(early.nodes, every.nodes[:cut])
+    bins = np.floor(price / 0.01).astype(int).tolist()
+    places = [(every.session, 0, at) for at in range(0, 400, 5)] + [(every.rolling, at - 1379, at) for at in range(1379, 1500, 60)]
+    for levels, first, at in places:
+        traded: dict[int, Fraction] = defaultdict(Fraction)
+        for place, some in zip(bins[first : at + 1], volume[first : at + 1].tolist(), strict=True):
+            traded[place] += Fraction(some)
+        assert (levels.low[at], levels.high[at]) == pytest.approx(_value_area(traded, 0.01), abs=1e-6), (first, at)
+
+
+def _value_area(traded: dict[int, Fraction], width: float) -> tuple[float, float]:
+    """Widen from the bin of most volume, without rounding: (lower, upper edge)."""
+    lowest = highest = min(traded, key=lambda number: (-traded[number], number))
+    inside, wanted, bottom, top = traded[lowest], Fraction(0.7) * sum(traded.values()), min(traded), max(traded)
+    while inside < wanted:
+        if highest < top and (traded.get(highest + 1, 0) >= traded.get(lowest - 1, 0) or lowest == bottom):
+            highest += 1
+            inside += traded.get(highest, 0)
+        else:
+            lowest -= 1
+            inside += traded.get(lowest, 0)
+    return lowest * width, (highest + 1) * width
 
 
 def test_every_row_is_kept_or_rejected_with_its_reason(made: Path, call: Call, tmp_path: Path) -> None:
@@ -282,6 +322,65 @@ def test_a_file_that_holds_no_bars_is_refused_in_one_sentence(name: str, tmp_pat
     said = capfd.readouterr().err
     assert told in said and len(said) < 500 and "Traceback" not in said
     assert not (tmp_path / "out.csv").exists()
+
+
+def bars_of(*rows: tuple[str, str], price: float = 100.0) -> str:
+    """Return a file of bars with a time and a contract each."""
+    texts = [f"{time},{price},{price},{price},{price},1,{contract}" for time, contract in rows]
+    return "\n".join(["timestamp,open,high,low,close,volume,contract", *texts]) + "\n"
+
+
+@pytest.mark.parametrize(("session", "days"), [("17:00", [0, 1]), ("09:30", [6, 0]), ("00:00", [0, 0])])
+def test_a_session_that_begins_in_the_morning_has_the_date_of_its_begin(session: str, days: list[int], tmp_path: Path, call: Call) -> None:
+    """A Monday's bars at 08:00 and at 18:00: of New York's shares at 09:30, the first belongs to the day before."""
+    (tmp_path / "bars.csv").write_text(bars_of(("2025-09-08T08:00:00", "A"), ("2025-09-08T18:00:00", "A")))
+    call("bars", tmp_path / "bars.csv", "--session", session, "--zone", "America/New_York", "--out", tmp_path / "out.csv")
+    assert pl.read_csv(tmp_path / "out.csv")["weekday"].to_list() == days
+
+
+def test_several_contracts_side_by_side_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A vendor's file of all months of a future: each minute has a bar of some of them."""
+    (tmp_path / "bars.csv").write_text(bars_of(*((f"2025-09-08T08:{n:02}:00", "AB"[n % 2]) for n in range(10))))
+    assert main(["data", "bars", str(tmp_path / "bars.csv"), "--out", str(tmp_path / "out.csv")]) == 1
+    assert "the contract changes 9 times in 1 session" in capfd.readouterr().err and not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(("late", "told"), [("13/09/2025,15.5", "13/09/2025"), ("Sept 12,15.5", "Sept 12"), ("2025-09-12,.", "")])
+def test_a_daily_vix_with_a_date_that_is_none_is_refused(late: str, told: str, tmp_path: Path) -> None:
+    """Day before month, the first twelve days of a month would be read as others; a holiday without a close is no error."""
+    (tmp_path / "vix.csv").write_text(f"DATE,CLOSE\n05/09/2025,15.0\n{late}\n")
+    if told:
+        with pytest.raises(Stop, match=f"vix.csv:3: '{told}' is no date"):
+            read_vix(tmp_path / "vix.csv")
+    else:
+        assert read_vix(tmp_path / "vix.csv").seen.close.tolist() == [15.0]
+
+
+def test_a_kept_column_stays_of_one_kind(tmp_path: Path, call: Call) -> None:
+    """Codes that look like numbers until one has a letter: a chunk at a time they would be of two kinds."""
+    text = bars_of(*((f"2025-09-08T08:0{n}:00", code) for n, code in enumerate(["007", "007", "H6"])))
+    (tmp_path / "bars.csv").write_text(text)
+    call("bars", tmp_path / "bars.csv", "--keep", "contract", "--chunk", 1, "--out", tmp_path / "out.csv")
+    assert pl.read_csv(tmp_path / "out.csv", infer_schema=False)["contract"].to_list() == ["007", "007", "H6"]
+    with pytest.raises(Stop, match="numbers at first, later 'H6'"):
+        build_features(Wish(tmp_path / "bars.csv", tmp_path / "out.parquet", None, tmp_path / "r", ("contract",), chunk=1), lambda _: None)
+
+
+@pytest.mark.parametrize(("step", "minutes"), [("1m", True), ("5m", False), ("10s", False)])
+def test_bars_of_another_length_are_told(step: str, minutes: bool, tmp_path: Path, call: Call) -> None:
+    """Of five minutes each, the volatility of a year in vix_premium would be too large by the root of five."""
+    times = pl.datetime_range(datetime(2025, 9, 8, 8), datetime(2025, 9, 8, 8, 40), step, eager=True).dt.to_string("%Y-%m-%dT%H:%M:%S")
+    (tmp_path / "bars.csv").write_text(bars_of(*((time, "A") for time in times)))
+    assert call("bars", tmp_path / "bars.csv", "--out", tmp_path / "out.csv")["minute_bars"] is minutes
+
+
+def test_bars_beyond_the_grid_of_the_profile_are_counted(tmp_path: Path, call: Call) -> None:
+    """A coin of 100 that costs 100,000 ten years later: bins of the first price are a thousandth of what they should be."""
+    late = bars_of(*((f"2025-09-08T08:0{n}:00", "A") for n in range(2)), price=100_000.0).splitlines()[1:]
+    late += bars_of(("2025-09-08T08:02:00", "A"), price=100_100.0).splitlines()[1:]
+    (tmp_path / "bars.csv").write_text(bars_of(("2015-09-08T08:00:00", "A")) + "\n".join(late) + "\n")
+    assert call("bars", tmp_path / "bars.csv", "--out", tmp_path / "out.csv")["outside_profile"] == 1
+    assert call("bars", tmp_path / "bars.csv", "--bin", 10, "--out", tmp_path / "out.csv")["outside_profile"] == 0
 
 
 @needs_shared

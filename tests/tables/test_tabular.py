@@ -18,18 +18,23 @@ from hypothesis import strategies as st
 
 from conftest import events, holdfast, lines, write_table
 from holdfast.base.errors import Stop
-from holdfast.base.files import Json
+from holdfast.base.files import Json, sha256
+from holdfast.base.intervals import interval_of_groups
 from holdfast.checkup.examine import examine
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.config.table import Table, columns_of
+from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.tasks import tabular
 from holdfast.tables.table.build import build_table
 from holdfast.tables.table.form import CategoryColumn, Form, TargetColumn
 from holdfast.tables.table.split import part_rows
 from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_table
+from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
+from holdfast.trainer.tasks.tabular.evaluation import gain_of
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.metrics import middle_of, one_after_another
 from holdfast.trainer.tasks.tabular.network import new_network
@@ -402,6 +407,21 @@ def test_groups_stay_together_and_a_share_of_the_rows_can_be_used(tmp_path: Path
     sides = [{who[row] for row in table.rows_of(part)} for part in (TRAINING, HELD_OUT)]
     assert not sides[0] & sides[1] and sides[1]
     assert facts.parts["train"] == pytest.approx(facts.parts["unused"], abs=1)
+    assert table.group is not None and [f"p{group}" for group in table.group] == who, "its interval is over groups"
+    gained = np.arange(400.0)
+    assert gain_of(gained, table.group, 0) == interval_of_groups(gained, table.group) != gain_of(gained, None, 0)
+
+
+def test_a_run_that_is_older_than_the_groups_in_its_file_gets_its_own_rows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("who,x,y\n" + "".join(f"p{n % 17},{n * 7 % 13},{n * 5 % 11}\n" for n in range(400)))
+    config = load_config(write_config(tmp_path, file, table={"group": "who"}))
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    old = build_table(config, tmp_path / "work", run.data_file, lambda _: None, grouped=False).digest
+    assert load_table(run.data_file).group is None
+    monkeypatch.setattr(RunFolder, "plan", lambda _: SimpleNamespace(data_sha256=old))
+    assert tabular._check_again(run, config, Terminal(to_stderr=False, quiet=True)) == old == sha256(run.data_file)
 
 
 LAW = "x,kind,y\n1,a,1\n2,b,2\nthree,a,3\ninf,b,4\n5,a,\n6,b,six\n,a,7\n8,b,8\n\n9,a,9\n10,b,1\n11,a,2\n12,b,5\n13,a,3\n14,b,4\n"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from holdfast.base.intervals import blocks_of, interval, reach, verdict
+from holdfast.base.errors import Stop
+from holdfast.base.files import write_json
+from holdfast.base.intervals import blocks_of, interval, interval_of_groups, reach, verdict
+from holdfast.cli.commands.walk import refuse_other_rows
+from holdfast.run.folder import RunFolder
 from holdfast.tables.walk_forward import together
 
 
@@ -30,6 +35,20 @@ def test_folds_are_judged_together() -> None:
     assert worse["verdict"] == "worse" and "nothing is predicted" in worse["says"]
 
 
+@pytest.mark.parametrize("rows", [(100, 100), (100, 120)])
+def test_folds_of_two_tables_are_not_judged_together(rows: tuple[int, ...], tmp_path: Path) -> None:
+    """A walk was stopped in the middle, the bars of another month were added, and the command given again."""
+    folds = [RunFolder(tmp_path / f"fold-{number}") for number in rows]
+    for run, count in zip(folds, rows, strict=True):
+        run.path.mkdir(exist_ok=True)
+        write_json(run.data_report_file, {"rows": count})
+    if len({*rows}) == 1:
+        refuse_other_rows(folds)
+    else:
+        with pytest.raises(Stop, match="fold-100 100, fold-120 120"):
+            refuse_other_rows(folds)
+
+
 def test_of_a_few_rows_nothing_is_claimed() -> None:
     assert blocks_of(np.ones(20)) == [] and interval(np.ones(20))["interval"] is None
     assert verdict(None) == "cannot_tell" and reach([1.0] * 4) is None
@@ -46,6 +65,21 @@ def test_rows_that_share_a_horizon_are_no_evidence_each(horizon: int, series: in
             found = interval(values, shared)["interval"]
             claimed[shared] += found is not None and verdict(found) != "cannot_tell"
     assert claimed[horizon * series] / 1000 < 0.1 < claimed[0] / 1000
+
+
+def test_rows_of_one_group_are_no_evidence_each() -> None:
+    """Twelve patients, whose rows stand among each other's: of how the next one fares, their rows tell as often as there are patients."""
+    draw, claimed = np.random.default_rng(3), {"rows": 0, "groups": 0}
+    for _ in range(300):
+        group = draw.permutation(np.repeat(np.arange(12, dtype=np.int32), draw.integers(20, 60, 12)))
+        values = draw.normal(size=12)[group] + 0.1 * draw.normal(size=len(group))
+        for name, found in (("rows", interval(values)), ("groups", interval_of_groups(values, group))):
+            claimed[name] += verdict(found["interval"]) != "cannot_tell"
+    assert claimed["groups"] / 300 < 0.1 and claimed["rows"] / 300 > 0.5
+    assert interval_of_groups(np.ones(40), np.repeat(np.arange(4, dtype=np.int32), 10))["interval"] is None, "of four nothing is claimed"
+    even = np.arange(60.0)
+    by_part = interval_of_groups(even, np.repeat(np.arange(30, dtype=np.int32), 2))
+    assert by_part["blocks"] == pytest.approx(interval(np.repeat(even, 3))["blocks"]) and by_part["mean"] == 29.5
 
 
 def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:

@@ -278,17 +278,37 @@ def test_a_drift_that_is_no_number_reaches_the_gate_on_every_rank(model: Path, m
     assert math.isnan(float(laid[0][0].group.drift))
 
 
+@pytest.mark.parametrize("again", [[], [0], [2, 0]])
+def test_ranks_measure_the_drift_of_one_process_also_of_a_row_that_a_step_has_twice(
+    model: Path, again: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step over the end of an epoch may have it twice, each time with another answer of the next."""
+    stand = Stand(model, tokens=pairs_of(marked=True), train={"objective": "kto"})
+    task: Any = stand.task
+    monkeypatch.setattr(task.compared, "_apart", lambda rows, _: [torch.tensor([float(ids.sum() % 97) for ids, _ in rows])])
+    samples = [*stand.rows, *again]
+    [alone] = task.batches(samples, 4000)
+    laid = [task.batches(samples[:2], 4000), task.batches(samples[2:], 4000)]
+    task.compared.share_drift(samples, laid, Rank())
+    assert float(laid[0][0].group.drift) == float(task.compared._drift(alone.group)) > 0
+
+
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
-def test_a_prompt_and_anothers_answer_take_no_more_places_than_the_model_has(tmp_path: Path) -> None:
-    """A long prompt with another row's long answer ran out of GPT-2's table of positions, and rows were accused of it."""
+@pytest.mark.parametrize("virtual", [0, 4])
+def test_a_prompt_and_anothers_answer_take_no_more_places_than_the_model_has(tmp_path: Path, virtual: int) -> None:
+    """A long prompt with another row's long answer ran out of GPT-2's table of positions, and rows were accused of it.
+
+    The learned tokens of a prompt adapter stand in it, too.
+    """
     rng = np.random.default_rng(3)
     parts = [(10, 2), (2, 10), (10, 2), (2, 10)]
     learned = np.concatenate([np.repeat([0, 1], part) + 2 * (at % 2) for at, part in enumerate(parts)]).astype(np.uint8)
     rows = np.arange(4)
     ids = rng.integers(3, 211, 48).astype(np.int32)
     tokens = TokenSet(ids, learned, 12 * np.arange(5), np.zeros(4, np.int32), rows + 1, ("rows.jsonl",), 0, 0)
-    folder = model_folder(tmp_path / "model", "gpt2", n_positions=12)
-    stand = Stand(folder, tokens=tokens, train={"objective": "kto", "lr": 0.05})
+    folder = model_folder(tmp_path / "model", "gpt2", n_positions=12 + virtual)
+    adapter = {"adapter": {"type": "prompt", "virtual_tokens": virtual}} if virtual else {}
+    stand = Stand(folder, tokens=tokens, train={"objective": "kto", "lr": 0.05}, **adapter)
     assert stand.compute(1).finite
     task: Any = stand.task
     assert task.compared.longest == 12

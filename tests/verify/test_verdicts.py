@@ -14,7 +14,7 @@ import pytest
 from holdfast.base.errors import Stop
 from holdfast.verify import stats
 from holdfast.verify.compare import REFUSAL, clusters_of
-from holdfast.verify.expectations import failed, parses, read_prompts
+from holdfast.verify.expectations import _schema, failed, parses, read_prompts
 from holdfast.verify.stats import holm, paired_difference, pairs_for, rows_for, share_interval, sign_test, t_cdf, t_quantile
 from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, pairs_answer
 
@@ -334,16 +334,32 @@ def test_every_mistake_of_a_file_of_prompts_is_told(tmp_path: Path) -> None:
         json.dumps({"prompt": "?", "number": float("nan")}),
         json.dumps({"prompt": "?", "number": 10**400}),
         json.dumps({"prompt": "?", "number": 3, "tolerance": float("inf")}),
+        json.dumps({"prompt": "?", "json_schema": {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {}}}),
+        json.dumps({"prompt": "?", "json_schema": {"$ref": "https://example.org/x.json"}}),
         json.dumps({"prompt": "fine, in two lines for some:\u2028here", "equals": "x"}, ensure_ascii=False),
     ]
     (tmp_path / "prompts.jsonl").write_text("\n".join(rows))
     with pytest.raises(Stop) as stop:
         read_prompts(tmp_path / "prompts.jsonl")
-    assert stop.value.code == 2 and "12 mistakes" in stop.value.message
+    assert stop.value.code == 2 and "14 mistakes" in stop.value.message
     for number, word in enumerate(
         ("not JSON", "object", "nothing is expected", "empty", "unknown key equal", "repeat", "number", "bash"), 1
     ):
         assert any(f"line {number}:" in line and word in line for line in stop.value.message.splitlines()), (number, word)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}},
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        {"$id": "https://a.example/b.json", "$ref": "c.json", "$defs": {"c": {"$id": "c.json", "$ref": "#/nowhere"}}},
+        {"const": {"$ref": "nothing"}, "properties": {"$ref": {"type": "string"}}},
+        True,
+    ],
+)
+def test_a_schema_may_refer_to_what_is_in_it(schema: Any) -> None:
+    assert _schema(schema) is None
 
 
 def test_a_refusal_is_one_with_either_apostrophe() -> None:

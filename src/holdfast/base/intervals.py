@@ -35,6 +35,22 @@ def interval(values: npt.NDArray[np.float64], shared: int = 0) -> dict[str, Any]
     return {"mean": float(values.mean()) if len(values) else None, "interval": reach(blocks), "blocks": blocks}
 
 
+def interval_of_groups(values: npt.NDArray[np.float64], group: npt.NDArray[np.int32]) -> dict[str, Any]:
+    """Return the same where rows of one group are alike, wherever they stand: of at most 30 parts of whole groups.
+
+    blocks: what each part adds to the mean (the jackknife's pseudo-values), which for parts of one size is its own mean.
+    """
+    names, of = np.unique(group, return_inverse=True)
+    count = min(_BLOCKS, len(names))
+    if count < _FEWEST:
+        return {"mean": float(values.mean()) if len(values) else None, "interval": None, "blocks": []}
+    part = (np.arange(len(names)) * count // len(names))[of]
+    sums, rows = np.bincount(part, values), np.bincount(part)
+    mean, without = sums.sum() / rows.sum(), (sums.sum() - sums) / (rows.sum() - rows)
+    blocks = (count * mean - (count - 1) * without).tolist()
+    return {"mean": float(mean), "interval": reach(blocks), "blocks": blocks}
+
+
 def reach(means: Sequence[float]) -> list[float] | None:
     """Compute the interval of 95 % of a mean, from the means of blocks; None where there are too few."""
     if len(means) < _FEWEST:

@@ -15,7 +15,17 @@ from holdfast.export.registry import name_of, promote, read_registry, record_ver
 from holdfast.export.subject import read_subject
 from holdfast.learn.judge_rows import round_config
 from holdfast.learn.learn import Learner
-from holdfast.learn.rounds import WITHDRAWN, Round, hash_of, learned_by, rounds_of, taken_by, withdraw_person, written
+from holdfast.learn.rounds import (
+    WITHDRAWN,
+    Round,
+    hash_of,
+    learned_by,
+    refuse_damaged,
+    rounds_of,
+    taken_by,
+    withdraw_person,
+    written,
+)
 from holdfast.learn.sources import arrived
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
@@ -26,6 +36,7 @@ from holdfast.supervision.preparation.rows import token_cache_of
 def price(learner: Learner, person: str) -> Json:
     """Compute the price: how many rows, which rounds train again, and the time they first took. Raises Stop(1) in the middle of a round."""
     rounds = rounds_of(learner.folder)
+    refuse_damaged(rounds)
     if rounds and not rounds[-1].over:
         raise Stop(BLOCKED, f"round {rounds[-1].number} is not over", "finish it first with the same command without --forget")
     rows = sum(fate["person"] == person and fate["fate"] != WITHDRAWN for each in rounds for fate in read_lines(each.fates))

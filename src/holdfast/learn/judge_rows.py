@@ -56,9 +56,9 @@ class JudgedRows:
         return dict(Counter(filter(None, self.reasons)).most_common())
 
     @property
-    def flood(self) -> int:
-        """How many are rejected for what they are: not for having been here before, nor for being too many of one person's."""
-        return sum(reason not in ("", ONE_PERSON, *OLD_REASONS) for reason in self.reasons)
+    def flood(self) -> Counter[str]:
+        """Count by reason those rejected for what they are: not for having been here before, nor for being too many of one person's."""
+        return Counter(reason for reason in self.reasons if reason not in ("", ONE_PERSON, *OLD_REASONS))
 
 
 def round_config(policy: Policy, train: Path, start: Path | None = None) -> tuple[Config, list[str]]:

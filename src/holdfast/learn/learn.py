@@ -30,6 +30,7 @@ from holdfast.learn.rounds import (
     disliked_by,
     hash_of,
     learned_by,
+    refuse_damaged,
     rounds_of,
     taken_by,
     withdrawn_people,
@@ -55,6 +56,7 @@ class Learner:
     def next_round(self) -> tuple[Round | None, Json]:
         """Return the round that is not over, or one that begins now; else None, and what is waited for."""
         rounds = rounds_of(self.folder)
+        refuse_damaged(rounds)
         if rounds and not rounds[-1].over:
             self.say(f"round {rounds[-1].number} goes on")
             return rounds[-1], {}
@@ -115,7 +117,7 @@ class Learner:
 
     def _poisoned(self, judged: JudgedRows) -> bool:
         """True if a round's worth of rows has come of which most are unusable: such a round is refused as it is."""
-        bad = judged.flood
+        bad = judged.flood.total()
         total = bad + len(judged.kept)
         return total >= self.policy.round.rows and bad > self.policy.keep.rejected * total
 
@@ -180,9 +182,9 @@ class Learner:
         facts |= {"disliked_since": self._disliked_since(learned_by(before, start), as_kept(heard, before))}
         facts |= {"by_reason": judged.by_reason, "data_sha256": sha256(one.train), "refused": None}
         if self._poisoned(judged):
-            worst, count = next(iter((reason, n) for reason, n in judged.by_reason.items() if reason != "seen_before"))
-            of = judged.flood + len(judged.kept)
-            facts["refused"] = f"{judged.flood} of {of} rows are rejected, {count} of them as {worst}: nothing was trained on the rest"
+            bad_rows, (worst, count) = judged.flood.total(), judged.flood.most_common(1)[0]
+            of = bad_rows + len(judged.kept)
+            facts["refused"] = f"{bad_rows} of {of} rows are rejected, {count} of them as {worst}: nothing was trained on the rest"
         return facts
 
     def _apart_from(self, others: list[Json], rows: list[Json], what: str) -> list[Json]:

@@ -123,6 +123,13 @@ def rounds_of(folder: Path) -> list[Round]:
     return [Round(path) for path in found if Round(path).file("collected").exists()]
 
 
+def refuse_damaged(rounds: list[Round]) -> None:
+    """Raise DamagedFile where what a phase did can no longer be read: nobody would know what was trained on what, or promoted."""
+    for each in rounds:
+        for phase in PHASES:
+            each.of(phase)
+
+
 def standing_of(folder: Path) -> Json:
     """Return where a policy's rounds stand, as `holdfast status` tells it: its newest round, the last decision, the last promotion.
 

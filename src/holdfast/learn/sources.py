@@ -20,6 +20,7 @@ from holdfast.base.files import Json
 from holdfast.data.collect.files import batches_of, kind_of
 from holdfast.data.collect.gather import cleared
 from holdfast.data.collect.outfile import row_key
+from holdfast.data.collect.pairs import RATINGS
 from holdfast.data.collect.record import Record, Unusable
 from holdfast.data.collect.redisstream import ONE_FIELD, StreamReader, StreamSource
 from holdfast.learn.policy import Origin, Policy
@@ -169,8 +170,11 @@ def without_unknown_ratings(policy: Policy, came: list[ArrivedRecord]) -> tuple[
 
 
 def _rating(record: Record) -> Any:
-    """Return what people said of an answer, None where they said nothing."""
-    return record.rating.get("value", record.rating.get("rating")) if isinstance(record.rating, dict) else record.rating
+    """Return what people said of an answer, None where they said nothing; an object, where none of its fields is known."""
+    said = record.rating
+    if not isinstance(said, dict):
+        return said
+    return next((said[name] for name in ("value", *RATINGS) if said.get(name) is not None), said or None)
 
 
 def _number(value: Any) -> float | None:
@@ -185,6 +189,8 @@ def _number(value: Any) -> float | None:
 def _is_good(value: Any, good: float | list[str] | None) -> bool | None:
     """True if a rating says that the answer is good; None where it is not known what it says."""
     number, word = _number(value), str(value).strip().lower()
+    if isinstance(value, dict | list):
+        return None
     if isinstance(good, list):
         told = {word} if number is None else {word, f"{number:g}"}  # 5.0 is 5
         return bool(told & {one.strip().lower() for one in good})

@@ -16,6 +16,7 @@ from holdfast.base.files import replacing
 from holdfast.base.safe_open import LARGEST_JSON, open_regular, read_small
 
 LONGEST = 1 << 18  # bytes of one file; of a longer one its beginning and its end
+_EDGE, _CUT = 1 << 14, "\0[...]\0"  # characters beside a cut, which stay until they are scrubbed; what stands for it
 JOURNAL_HEAD, JOURNAL_TAIL = 20, 300  # rows
 FIRST, NEWEST = 2, 12  # attempts, trials, checkpoints
 _DAY = (1980, 1, 1, 0, 0, 0)
@@ -147,7 +148,14 @@ def _cut(data: bytes, how: str) -> tuple[str, str]:
 
 
 def _shortened(text: str, note: str) -> tuple[str, str]:
-    if len(text) <= LONGEST:
+    if len(text) <= LONGEST + 2 * _EDGE:
         return text, note
-    half = LONGEST // 2
-    return f"{text[:half]}\n[...]\n{text[-half:]}", f"{len(text) - LONGEST:,} characters in the middle are left out"
+    half = LONGEST // 2 + _EDGE
+    left = f"{len(text) - LONGEST:,} characters in the middle are left out"
+    return f"{text[:half]}{_CUT}{text[-half:]}", f"{note}; {left}" if note else left
+
+
+def without_edges(text: str) -> str:
+    """Return a part's text without what stands beside its cut, once it is scrubbed: half a secret looks like none."""
+    begin, cut, end = text.partition(_CUT)
+    return f"{begin[:-_EDGE]}\n[...]\n{end[_EDGE:]}" if cut else text

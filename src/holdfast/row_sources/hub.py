@@ -14,7 +14,7 @@ from holdfast.base.hub import refusal, unreachable
 from holdfast.base.units import counted
 from holdfast.base.versions import install
 from holdfast.row_sources.names import HubRows
-from holdfast.row_sources.splits import files_of
+from holdfast.row_sources.splits import files_of, shown_some
 
 _HERE = "a file"
 _CARD = "README.md"
@@ -30,7 +30,7 @@ def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[st
     try:
         commit, names, away = _listing(hub, rows, tell)
         card = _get(hub, rows.name, commit, _CARD, away).read_text(encoding="utf-8", errors="replace") if _CARD in names else ""
-        split, files, others = files_of(rows, names, card, held_out)
+        split, files, others, forms = files_of(rows, names, card, held_out)
         found = [_get(hub, rows.name, commit, file, away) for file in files]
     except Exception as error:  # each way in which it can fail is an error of its own, of two libraries
         if isinstance(error, Stop):
@@ -39,6 +39,7 @@ def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[st
     size = sum(file.stat().st_size for file in found)
     what = [f"{key} {value}" for key, value in (("subset", rows.subset), ("split", split), ("commit", commit[:12])) if value]
     left = f"; not used: split {', '.join(others)}" if others and not rows.split else ""
+    left += f"; not read, as they are of another form: {shown_some(forms)}" if forms else ""
     tell(f"{rows.name}, {', '.join(what)}: {counted(len(found), 'file')}, {size:,} bytes, in the hub's cache{left}")
     return [str(file) for file in found]
 

@@ -21,13 +21,17 @@ _NO_SPLIT = ("data", "part")  # what writers call shards: save_to_disk, Spark
 Splits = dict[str, list[str]]
 
 
-def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tuple[str, list[str], list[str]]:
-    """Return (the chosen split, its files, the other splits). held_out: rows that judge. Raises Stop(2), naming the splits there are."""
+def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tuple[str, list[str], list[str], list[str]]:
+    """Return (the chosen split, its files, the other splits, its files of other forms, which are not read). held_out: rows that judge.
+
+    Raises Stop(2), naming the splits there are.
+    """
     if rows.path:
         found = matching(files, rows.path)
         if not found:
-            raise Stop(USAGE, f"{rows.name} has no file {rows.path}", f"it has {_some(files)}")
-        return "", _one_format(found), []
+            raise Stop(USAGE, f"{rows.name} has no file {rows.path}", f"it has {shown_some(files)}")
+        read, others = _one_format(found)
+        return "", read, [], others
     usable = [file for file in files if _holds_rows(file)]
     subset, splits = _subset(rows, usable, _configs(card))
     if not splits:
@@ -42,7 +46,8 @@ def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tupl
         asked = f"split {rows.split}" if rows.split else f"split named {', '.join(wanted)}"
         key = f"{rows.name}?split={next(iter(splits))}" if held_out else f"data.split: {next(iter(splits))}"
         raise Stop(USAGE, f"{rows.name} has no {asked}{of}; it has {told}", f"for example {key}")
-    return chosen, _one_format(splits[chosen]), [split for split in splits if split != chosen]
+    read, others = _one_format(splits[chosen])
+    return chosen, read, [split for split in splits if split != chosen], others
 
 
 def _subset(rows: HubRows, usable: list[str], configs: list[dict[str, Any]]) -> tuple[str, Splits]:
@@ -59,7 +64,7 @@ def _subset(rows: HubRows, usable: list[str], configs: list[dict[str, Any]]) -> 
     wanted = rows.subset or (default[0] if default else None)
     if wanted not in names:
         told = f"{rows.name} has no subset {wanted}" if wanted else f"{rows.name} has several subsets, and none is the default"
-        raise Stop(USAGE, f"{told}; it has {_some(names, 20)}", f"data.subset: {names[0]}")
+        raise Stop(USAGE, f"{told}; it has {shown_some(names, 20)}", f"data.subset: {names[0]}")
     config = configs[names.index(wanted)]
     return (wanted if len(names) > 1 else ""), _by_card(config, usable)
 
@@ -82,12 +87,12 @@ def _by_card(config: dict[str, Any], usable: list[str]) -> Splits:
 
 
 def _by_names(files: list[str]) -> Splits:
-    """Group files into splits by the names of files and folders; all are "train" where no name says anything."""
+    """Group files into splits by the names of files and folders; those that no name tells of are "train" where the others all judge."""
     splits: Splits = {}
     for file in sorted(files):
-        if split := _named(file):
-            splits.setdefault(split, []).append(file)
-    return splits or ({"train": sorted(files)} if files else {})
+        splits.setdefault(_named(file), []).append(file)
+    rest = splits.pop("", [])
+    return {"train": rest, **splits} if rest and all(map(judges, splits)) else splits
 
 
 def _named(file: str) -> str:
@@ -122,11 +127,11 @@ def judges(name: str) -> bool:
     return split_called(name) in _TO_JUDGE
 
 
-def _one_format(files: list[str]) -> list[str]:
-    """Select the files of the most frequent form: a data set that offers the same rows in two forms is read once."""
+def _one_format(files: list[str]) -> tuple[list[str], list[str]]:
+    """Return (files of the most frequent form, the others): a data set that offers the same rows in two forms is read once."""
     kinds = Counter(suffix_of(file) for file in files if suffix_of(file) != ".txt") or Counter(suffix_of(file) for file in files)
     most = max(kinds, key=lambda kind: (kinds[kind], kind == ".parquet"), default="")
-    return [file for file in files if suffix_of(file) == most]
+    return [file for file in files if suffix_of(file) == most], [file for file in files if suffix_of(file) != most]
 
 
 def _holds_rows(file: str) -> bool:
@@ -165,5 +170,5 @@ def _without_rows(rows: HubRows, files: list[str]) -> tuple[str, str]:
     return f"{rows.name} holds no files of rows ({', '.join((*ROWS[:3], *PACKED[:1]))} and others are read): it has {told}", other
 
 
-def _some(names: list[str], most: int = 8) -> str:
+def shown_some(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -19,7 +19,7 @@ from holdfast.data.judge.turns import Message
 from holdfast.serve.endpoint import LOOPBACK, GuardedHandler, RequestRefused, open_server
 from holdfast.serve.engines import AnswerRequest, Engine
 from holdfast.serve.preferences import CHOICES, Blind
-from holdfast.serve.requests import chat_ids, message_of, text_ids, until, wanted_of
+from holdfast.serve.requests import chat_ids, message_of, text_ids, trimmed, until, wanted_of
 from holdfast.serve.served import GatewayState, ServedModel
 
 _LOOK_S = 0.1  # how often one that waits looks whether its client is still there
@@ -95,7 +95,7 @@ class GatewayHandler(GuardedHandler):
             return
         text, count, reason = collect(self.state, served, wanted, self._gone)
         choice: Json = {"index": 0, "finish_reason": reason, "logprobs": None}
-        choice |= {"message": {"role": "assistant", "content": text.strip()}} if chat else {"text": text}
+        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         usage = {"prompt_tokens": len(ids), "completion_tokens": count, "total_tokens": len(ids) + count}
         self.send_json(head | {"object": name, "choices": [choice], "usage": usage})
 
@@ -141,7 +141,7 @@ class GatewayHandler(GuardedHandler):
                 self.begin_stream()
             for side, wanted in zip(("left", "right"), wishes, strict=True):
                 say = functools.partial(self._send_part, side) if streamed else None
-                answers[wanted.model] = collect(self.state, served, served.routed(wanted)[0], self._gone, say)[0].strip()
+                answers[wanted.model] = collect(self.state, served, served.routed(wanted)[0], self._gone, say)[0]
         send = self.send_event if streamed else self.send_json
         send(blind.show(prompt, answers, order, served.name))
 
@@ -194,12 +194,16 @@ def _asked(engine: Engine, wanted: AnswerRequest) -> Generator[tuple[str, int, s
 def counted(
     state: GatewayState, served: ServedModel, wanted: AnswerRequest, gone: Callable[[], bool]
 ) -> Generator[tuple[str, int, str | None], None, None]:
-    """Yield what the engine gives up to a stop text, counted for the metrics. Raises ConnectionError once the client has gone."""
+    """Yield what the engine gives up to a stop text, counted for the metrics; an answer without white space around it.
+
+    Raises ConnectionError once the client has gone.
+    """
     began = time.monotonic()
     state.requests[wanted.model] += 1
     try:
         with _turn(served, gone), contextlib.closing(_asked(served.engine, wanted)) as parts:
-            for part in until(parts, wanted.stop):
+            ended = until(parts, wanted.stop)
+            for part in ended if wanted.goes_on else trimmed(ended):
                 state.tokens[wanted.model] += part[1]
                 if gone():
                     raise ConnectionResetError("the client has gone")

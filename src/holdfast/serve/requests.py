@@ -124,6 +124,16 @@ def _tell_usage(body: Json) -> bool:
     return bool(options.get("include_usage"))
 
 
+def trimmed(parts: Iterable[tuple[str, int, str | None]]) -> Iterator[tuple[str, int, str | None]]:
+    """Yield the parts of an answer without the white space it begins and ends with, as `str.strip` leaves it; what may be its end waits."""
+    held, begun = "", False
+    for piece, tokens, reason in parts:
+        text = held + piece if begun else piece.lstrip()
+        ready = text.rstrip()
+        held, begun = text[len(ready) :], begun or bool(ready)
+        yield ready, tokens, reason
+
+
 def until(parts: Iterable[tuple[str, int, str | None]], stops: tuple[str, ...]) -> Iterator[tuple[str, int, str | None]]:
     """Yield the parts of an answer up to the first of `stops`, which is left out; what may be the beginning of one waits."""
     held = ""

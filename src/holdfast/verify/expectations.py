@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,13 +124,37 @@ def _schema(value: Any) -> str | None:
         return "a JSON schema is an object"
     try:
         import jsonschema
+        from jsonschema_specifications import REGISTRY
+        from referencing import Resource
+        from referencing.exceptions import Unresolvable
+        from referencing.jsonschema import DRAFT202012
     except ImportError:
         return f"jsonschema is not installed: {install('ship')}"
     try:
         jsonschema.validators.validator_for(value).check_schema(value)
     except jsonschema.exceptions.SchemaError as error:
         return f"not a JSON schema: {error.message}"
+    root = Resource.from_contents(value, default_specification=DRAFT202012)
+    resolver = REGISTRY.resolver_with_root(root)
+    for name in _references(value):
+        try:
+            resolver.lookup(name)
+        except Unresolvable:
+            return f"a schema that has what it refers to in itself; {name} is not there"
     return None
+
+
+def _references(schema: Any) -> Iterator[str]:
+    """Yield what a schema refers to; a part of it that has a name of its own is not looked into."""
+    if isinstance(schema, dict):
+        if isinstance(name := schema.get("$ref"), str):
+            yield name
+        schema = [one for key, one in schema.items() if key not in _VALUES and not (isinstance(one, dict) and "$id" in one)]
+    for one in schema if isinstance(schema, list) else ():
+        yield from _references(one)
+
+
+_VALUES = ("const", "enum", "default", "examples")  # of a JSON schema
 
 
 def _shell(value: Any) -> str | None:

@@ -16,7 +16,7 @@ class ColumnFacts(BaseModel, frozen=True, extra="forbid"):
 
     same_as: an earlier column with equal values; uncounted: it has more than `distinct` values; target_match: share of rows where it
     equals the target, target_lag: of so many rows later; target_correlation: absolute, with the same row's target. odd_number: a value of a
-    column of names, where most of them are numbers that are written otherwise (1,5 or $20 or 7%).
+    column of names, where most of them are numbers that are written otherwise (1,5 or $20 or 7%). counts_rows: it is the number of its row.
     """
 
     name: str
@@ -33,6 +33,7 @@ class ColumnFacts(BaseModel, frozen=True, extra="forbid"):
     target_correlation: float = 0.0
     target_lag: int = 0
     odd_number: str | None = None
+    counts_rows: bool = False
 
 
 class TableFacts(BaseModel, frozen=True, extra="forbid"):

@@ -24,7 +24,7 @@ from holdfast.machine.read import installed, read_machine
 from holdfast.privacy.person import person
 from holdfast.privacy.scrub import Person, Scrubber
 from holdfast.privacy.suspects import Suspect, suspects
-from holdfast.report.bundle_parts import BundlePart, is_bundle_of, listing, read_parts, write_archive
+from holdfast.report.bundle_parts import BundlePart, is_bundle_of, listing, read_parts, without_edges, write_archive
 from holdfast.report.pages import writing
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(USAGE, f"{out.name}: a bundle is a zip archive, not {out.suffix}", f"--out {out.name.partition('.')[0] or 'bundle'}.zip")
     raw = [*found, *_made(folder)]
     scrubber = Scrubber(_person(folder, raw, os.environ))
-    parts = [BundlePart(scrubber.text(part.name), part.what, scrubber.text(part.text), scrubber.text(part.note)) for part in raw]
+    scrubbed = scrubber.text
+    parts = [BundlePart(scrubbed(one.name), one.what, without_edges(scrubbed(one.text)), scrubbed(one.note)) for one in raw]
     name = scrubber.text(f"{folder.path.name}-bundle")
     taken = {kind: count for kind, count in sorted(scrubber.taken.items()) if count}
     unsure = suspects((part.name, part.text) for part in parts)

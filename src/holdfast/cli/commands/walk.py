@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from holdfast.base.errors import DONE, USAGE, Stop
+from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.inert import say
 from holdfast.config.load import load_config
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         if code != DONE:
             return code, facts
         found.append({"fold": fold, **facts})
+    refuse_other_rows([RunFolder(Path(one["run"])) for one in found])
     answer: Json = {"folds": found, **together(found), "run": str(place)}
     write_json(place / "walk.json", answer)
     if not arguments.json:
@@ -69,6 +70,14 @@ def _fold(arguments: argparse.Namespace, path: Path, fold: int, stop: StopSignal
             if code != DONE:
                 return code, summary
     return DONE, _evaluation(folder)
+
+
+def refuse_other_rows(folds: list[RunFolder]) -> None:
+    """Raise Stop(1) where the files had other rows when a later fold began: stretches of two tables are no walk over one."""
+    rows = [(read_json(run.data_report_file) or {}).get("rows") for run in folds]
+    if len(set(rows)) > 1:
+        told = ", ".join(f"{run.path.name} {count:,}" for run, count in zip(folds, rows, strict=True) if count is not None)
+        raise Stop(BLOCKED, f"the files of data.files have changed between the folds, which read rows: {told}", "walk again: --run DIR")
 
 
 def _evaluation(run: RunFolder) -> Json:

@@ -20,7 +20,7 @@ _REQUESTS = ("request", "request_body", "input")
 _RESPONSES = ("response", "response_body", "output", "completion", "result")
 _PAIRED = ("instruction", "input", "context", "output", "response", "prompt", "completion", "question", "answer")
 _FIELDS = (*_PAIRED, "text", "messages", "conversations", "tools", "system")
-_RATINGS = ("rating", "human_rating", "feedback", "thumbs", "score")
+RATINGS = ("rating", "human_rating", "feedback", "thumbs", "score")
 _LINE_END = re.compile(r"\r\n?|\n")  # of an event; other characters that end lines may stand in its JSON
 _YES = {True, "true", "yes", "granted", "given", "opt_in", "1"}
 _CONSENTS, _REFUSALS = ("consent", "opt_in", "allow_training"), ("opt_out", "do_not_train", "no_training")
@@ -41,7 +41,7 @@ def record_of(value: Any, place: str, raw: str, kind: str) -> Record | Unusable:
         return Unusable(place, raw, bad.reason, bad.detail)
     known = [each for each in around if isinstance(each, dict)]
     category = next((each["category"] for each in known if isinstance(each.get("category"), str) and each["category"].strip()), kind)
-    rating = next((each[name] for each in known for name in _RATINGS if each.get(name) is not None), None)
+    rating = next((each[name] for each in known for name in RATINGS if each.get(name) is not None), None)
     return Record(place, row, raw, category, consent_of(known), rating)
 
 

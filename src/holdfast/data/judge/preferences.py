@@ -106,8 +106,8 @@ def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message,
         return given + answer
     if isinstance(answer, str):
         found = _transcript(answer)
-        if found and not given:
-            return found
+        if found:
+            return _behind(given, found)
         if not any(message.role == "user" for message in given):
             raise BadRow("missing_field", f"{name} is an answer without a prompt: {_FORMS} are read")
         return (*given, Message("assistant", answer))
@@ -117,8 +117,14 @@ def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message,
             raise BadRow("empty_answer", f"{name} is empty")
         raise BadRow("wrong_type", f"{name} must be a text, a turn or a list of turns, it is {kind_of(answer)}")
     found = tuple(turn_of(turn, at) for at, turn in enumerate(turns))
-    own = any(message.role == "user" for message in found)
-    return found if own else given + found
+    return _behind(given, found)
+
+
+def _behind(given: tuple[Message, ...], found: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Put turns behind those given; a whole conversation has its own, and of those given the system's alone, where it has none."""
+    if not any(message.role == "user" for message in found):
+        return given + found
+    return found if found[0].role == "system" else (*(one for one in given if one.role == "system"), *found)
 
 
 def _transcript(text: str) -> tuple[Message, ...]:

@@ -29,7 +29,7 @@ from holdfast.planning.tracing import tracer
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
-from holdfast.supervision.preparation.rows import check_data, divide
+from holdfast.supervision.preparation.rows import check_data, divide, longest_row
 from holdfast.supervision.preparation.types import Foreseen
 
 _LOOKED_AT = 20  # rows of each file
@@ -49,7 +49,7 @@ def foresee(config: Config, machine: Json) -> Foreseen:
         config = as_it_comes(config, model)
     except Stop as stop:
         return Foreseen(None, [Finding("model-folder", "block", stop.message, stop.hint), *findings], config)
-    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    limit = longest_row(config, model)
     lengths = {"max": limit, "mean": limit / 2, "rows": 0, "step": limit * config.train.effective_batch}
     plan = quick_plan(config, model, machine, lengths)
     if not any(found.severity == "block" for found in findings):

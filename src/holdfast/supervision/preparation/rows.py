@@ -57,8 +57,14 @@ def _rows_per_epoch(config: Config, training: int) -> int:
 def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
     """Return the user's cache folder for rows tokenised with this config; None without a cache."""
     codec, folder = codec_of(config, model.folder), cache_folder(os.environ)
-    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    limit = longest_row(config, model)
     return folder / _TOKENS / cache_key(codec, rules_of(config, limit)) if folder else None
+
+
+def longest_row(config: Config, model: ModelFacts) -> int:
+    """Return how many tokens a row may have: what the config says, or as many as the model has positions for, behind learned ones."""
+    before = config.adapter.virtual_tokens if config.adapter.kind.prefix else 0
+    return min(config.train.max_tokens, max(1, model.positions - before)) if model.positions else config.train.max_tokens
 
 
 def check_data(run: RunFolder, config: Config, model: ModelFacts, audience: Audience, wanted: str = "") -> tuple[TokenSet, Json]:
@@ -70,7 +76,7 @@ def check_data(run: RunFolder, config: Config, model: ModelFacts, audience: Audi
         text = f"data.too_long split is for train.objective sft: {config.train.objective} looks at whole answers"
         raise Stop(USAGE, text, "take data.too_long cut or reject")
     codec = codec_of(config, model.folder)
-    limit = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+    limit = (run.plan().max_tokens if wanted else None) or longest_row(config, model)
     if limit < config.train.max_tokens:
         run.event("rows_limited", max_tokens=config.train.max_tokens, positions=limit)
         audience.say(f"rows may have {limit} tokens, all positions the model has, not train.max_tokens = {config.train.max_tokens}")

@@ -16,8 +16,9 @@ from holdfast.base.files import Json, append_line
 from holdfast.tables.bars.features import ALL, LOOKBACK
 from holdfast.tables.bars.features.feature import Feature
 from holdfast.tables.bars.features.stretch import Stretch
+from holdfast.tables.bars.features.volume_profile import outside
 from holdfast.tables.bars.features.windows import Column, Whole
-from holdfast.tables.bars.judge import Judge, KeptBars, refuse_backward
+from holdfast.tables.bars.judge import Judge, KeptBars, refuse_backward, refuse_several
 from holdfast.tables.bars.read import JOINED, Layout, read_chunks
 from holdfast.tables.bars.vix import DailyVix
 from holdfast.tables.table.write import table_writer
@@ -48,12 +49,15 @@ class Wish:
 
 @dataclass
 class _Count:
-    """What is told of the bars. gaps: places inside a session where minutes are missing; breaks: changes of session."""
+    """What is told of the bars. gaps: places inside a session where minutes are missing; outside: bars off the grid of the profile;
+    other_steps: bars that stand another time than a minute after the one before in their session."""
 
     sessions: int = 0
     gaps: int = 0
     missing_minutes: int = 0
     without_vix: int = 0
+    outside: int = 0
+    other_steps: int = 0
     first: int | None = None
     last: tuple[int, int] | None = None  # time and session of the newest bar
     bin: float = 0.0
@@ -65,6 +69,7 @@ class _Count:
         apart = np.diff(time, prepend=before)
         inside = np.diff(session, prepend=of) == 0
         jumps = inside & (apart > _MINUTE_US)
+        self.other_steps += int((inside & (apart != _MINUTE_US) & (apart > 0)).sum())
         self.gaps += int(jumps.sum())
         self.missing_minutes += int((apart[jumps] // _MINUTE_US - 1).sum())
         self.sessions += int((~inside).sum()) + (self.last is None)
@@ -97,12 +102,14 @@ def build_features(wish: Wish, done: Callable[[int], None]) -> Json:
             count.add(kept.time, kept.session)
             joined = {name: getattr(stretch, JOINED[name])[new:] for name in wish.keep if name not in layout.keep}
             columns = {feature.name: feature.of(stretch)[new:] for feature in chosen}
+            count.outside += int(outside(stretch.typical, stretch.starts, stretch.bin)[new:].sum())
             for name, values in columns.items():
                 count.empty[name] = count.empty.get(name, 0) + int(np.isnan(values).sum())
             write(kept, columns, joined)
             carried = stretch.from_bar(_needed_from(stretch))
             done(judge.kept)
         refuse_backward(judge.kept, judge.by_reason, str(wish.file))
+        refuse_several(judge.contracts, count.sessions, str(wish.file))
         if not judge.kept:
             told = ", ".join(f"{reason} {number:,}" for reason, number in judge.by_reason.most_common()) or "it holds no row"
             raise Stop(
@@ -160,22 +167,27 @@ def _round_bin(price: float) -> float:
 @contextlib.contextmanager
 def _writer(out: Path, layout: Layout, keep: tuple[str, ...]) -> Iterator[_Write]:
     """Write timestamps, features and kept columns, chunk by chunk; times as they stand in a CSV, as times in Parquet."""
-    stamp, as_text = layout.columns["timestamp"], out.suffix.lower() == ".csv"
+    stamp, as_text, of_numbers = layout.columns["timestamp"], out.suffix.lower() == ".csv", dict[str, bool]()
     with table_writer(out) as write_table:
+
+        def kept_column(texts: pl.Series) -> pl.Series:
+            """Return a column as it stands; for Parquet as numbers, where its first bars have them."""
+            numbers = texts.cast(pl.Float64, strict=False)
+            known = numbers.null_count() == texts.null_count()
+            if as_text or not of_numbers.setdefault(texts.name, known):
+                return texts
+            if not known:
+                odd = texts.filter(numbers.is_null() & texts.is_not_null())[0]
+                raise Stop(BLOCKED, f"--keep {texts.name}: numbers at first, later {odd!r}", "write a .csv, which keeps it as it stands")
+            return numbers
 
         def write(kept: KeptBars, columns: dict[str, Column], joined: dict[str, Column]) -> None:
             time = kept.frame[stamp] if as_text else pl.Series(kept.time).cast(pl.Datetime("us", "UTC"))
             numbers = [pl.Series(name, values).fill_nan(None) for name, values in columns.items()]
-            beside = [pl.Series(name, joined[name]) if name in joined else _kept_column(kept.frame[name]) for name in keep]
+            beside = [pl.Series(name, joined[name]) if name in joined else kept_column(kept.frame[name]) for name in keep]
             write_table(pl.DataFrame([time.alias("timestamp"), *numbers, *beside]))
 
         yield write
-
-
-def _kept_column(values: pl.Series) -> pl.Series:
-    """Return a column as numbers where it holds nothing else."""
-    numbers = values.cast(pl.Float64, strict=False)
-    return numbers if numbers.null_count() == values.null_count() else values
 
 
 def _facts(wish: Wish, judge: Judge, count: _Count, chosen: list[Feature]) -> Json:
@@ -186,6 +198,7 @@ def _facts(wish: Wish, judge: Judge, count: _Count, chosen: list[Feature]) -> Js
         "features": [feature.name for feature in chosen],
         "sessions": count.sessions,
         "gaps": count.gaps,
+        "minute_bars": 2 * count.other_steps < judge.kept,
         "missing_minutes": count.missing_minutes,
         "contracts": judge.contracts,
         "read": judge.kept + rejected,
@@ -198,6 +211,7 @@ def _facts(wish: Wish, judge: Judge, count: _Count, chosen: list[Feature]) -> Js
         "without_offset": judge.without_offset,
         "without_vix": count.without_vix if wish.vix else None,
         "bin": count.bin,
+        "outside_profile": count.outside,
         "empty": {name: number for name, number in count.empty.items() if number},
         "out": str(wish.out),
     }

@@ -11,6 +11,7 @@ import polars as pl
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json
+from holdfast.base.units import counted
 from holdfast.tables.bars.features.windows import Whole
 from holdfast.tables.bars.read import Layout
 from holdfast.tables.table.frames import LINE, RAGGED
@@ -26,6 +27,7 @@ REASONS = {
     "volume_negative": "the volume is below 0",
     "high_below_low": "high and low do not enclose open and close",
 }
+_NOON = 720  # minutes
 _PRICES = ("open", "high", "low", "close")
 
 
@@ -111,7 +113,7 @@ class Judge:
         ).to_physical().to_numpy() // 1_000_000
         day = local // 86_400
         minute = (local - day * 86_400) / 60.0
-        session = (local + (86_400 - self.begin * 60 if self.begin else 0)) // 86_400
+        session = (local - self.begin * 60 + (86_400 if self.begin >= _NOON else 0)) // 86_400  # an evening's is the next day's
         volume = numbers.pop("volume")
         return KeptBars(frame, time, day, minute, session, numbers, volume, self._first_of_contract(frame))
 
@@ -127,6 +129,13 @@ class Judge:
 
 def _numbers(texts: pl.Series) -> npt.NDArray[np.float64]:
     return texts.str.strip_chars().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+
+
+def refuse_several(contracts: int, sessions: int, file: str) -> None:
+    """Raise Stop(1) where contracts take turns within sessions: several stand side by side in the file, and no series is made of them."""
+    if contracts - 1 > 2 * sessions:
+        text = f"{file}: the contract changes {contracts - 1:,} times in {counted(sessions, 'session')}: several stand side by side"
+        raise Stop(BLOCKED, text, "give a file with one contract at a time, as the one with most volume of each day")
 
 
 def refuse_backward(kept: int, rejected: Counter[str], file: str) -> None:

@@ -58,7 +58,10 @@ def read_vix(file: Path) -> DailyVix:
         )
     days = frame.select(pl.coalesce(pl.col(date).str.strip_chars().str.to_date(form, strict=False) for form in _FORMS)).to_series()
     values = frame[close].str.strip_chars().cast(pl.Float64, strict=False)
-    bad = (days.is_null() | values.is_null() | ~values.is_finite() | (values <= 0)).fill_null(value=True)
+    bad = (values.is_null() | ~values.is_finite() | (values <= 0)).fill_null(value=True)  # a holiday, as some write it
+    if len(odd := (days.is_null() & ~bad).arg_true()):
+        text = f"{file}:{odd[0] + 2}: {frame[date][odd[0]]!r} is no date, as {len(odd):,} of its {len(frame):,} rows have it"
+        raise Stop(BLOCKED, text, "dates are written 2025-09-11 or 09/11/2025, the month before the day")
     if bad.all():
         raise Stop(BLOCKED, f"{file}: no row has a date and a close above 0", "dates are written 2025-09-11 or 09/11/2025")
     table = pl.DataFrame({"day": days.to_physical().cast(pl.Int64), "close": values}).filter(~bad)

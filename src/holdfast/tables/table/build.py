@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,11 @@ class Built:
     parts: dict[str, int]
 
 
-def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json], None]) -> Built:
-    """Write `out`, whole or not at all. folder: for what is written meanwhile. Raises Stop(1), OSError."""
+def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json], None], grouped: bool = True) -> Built:
+    """Write `out`, whole or not at all. folder: for what is written meanwhile. Raises Stop(1), OSError.
+
+    grouped: with the group of each row, where they are parted by it; older runs have none.
+    """
     names = (*config.data.files, *config.data.held_out_files)
     files = open_all(names)
     table = columns_of(config)
@@ -54,12 +59,14 @@ def build_table(config: Config, folder: Path, out: Path, reject: Callable[[Json]
     try:
         for number, file in enumerate(files):
             intake.take(file, number)
-        return _arranged(config, schema, intake.done(), out, names, reject)
+        return _arranged(config, schema, intake.done(), out, names, reject, grouped)
     finally:
         intake.close()
 
 
-def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[str, ...], reject: Callable[[Json], None]) -> Built:
+def _arranged(
+    config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[str, ...], reject: Callable[[Json], None], grouped: bool
+) -> Built:
     seen = survey(config, schema, raw)
     for reason, rows in seen.late.items():
         raw.by_reason.update([reason] * len(rows))
@@ -75,7 +82,8 @@ def _arranged(config: Config, schema: Schema, raw: Raw, out: Path, names: tuple[
         scaled = _class_numbers(form.target, raw, columns_of(config).horizon)
         for some in chunks(len(part)):  # rows of a class that no training row has are not used
             part[some][scaled(target[some]) < 0] = UNUSED
-    digest = _write(out, form, schema, raw, part, lambda some: scaled(target[some]), names)
+    kinds = _KINDS | ({"group": np.dtype("<i4")} if grouped and form.parted_by == "group" else {})
+    digest = _write(out, kinds, form, schema, raw, part, lambda some: scaled(target[some]), names)
     counts = np.bincount(part, minlength=3)
     unknown = int(np.isnan(seen.target).sum())
     parts = {"train": int(counts[1]), "held_out": int(counts[2]), "unused": int(counts[0]) - unknown}
@@ -139,11 +147,20 @@ def _target(config: Config, schema: Schema, raw: Raw, values: Array, training: A
             f"the target {schema.target} has one class in the training part: {names[order[0]]}",
             "correct table.target or the split",
         )
+    for one, other in pairwise(names[code] for code in order):
+        if _without_point(one) == _without_point(other):
+            text = f"the target {schema.target} has the classes {one} and {other}, which are one number"
+            raise Stop(BLOCKED, text, "write it alike in all rows and files")
     weighted = table.class_weights if isinstance(table.class_weights, dict) else {}
     if unknown := sorted(weighted.keys() - {names[code] for code in order}):
         text = f"table.class_weights: no training row is of the class {listed(unknown, 5)}; those of {schema.target}: "
         raise Stop(BLOCKED, text + listed([names[code] for code in order], 20), "correct the names of the classes")
     return TargetColumn(**facts, classes=tuple(names[code] for code in order), counts=tuple(counts[code] for code in order))
+
+
+def _without_point(name: str) -> str:
+    """Return a whole number as it is written without a point; codes such as 01 and 1, or versions 1.1 and 1.10, stay apart."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", name)
 
 
 def _sort_key(name: str) -> tuple[bool, float, str]:
@@ -162,11 +179,14 @@ def _class_numbers(target: TargetColumn, raw: Raw, horizon: int | None) -> Calla
     return lambda codes: numbers[np.where(np.isnan(codes), len(names), codes).astype(int)]
 
 
-def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target: Callable[[slice], Array], files: tuple[str, ...]) -> str:
+def _write(
+    out: Path, kinds: dict[str, np.dtype[Any]], form: Form, schema: Schema, raw: Raw, part: Array,
+    target: Callable[[slice], Array], files: tuple[str, ...],
+) -> str:  # fmt: skip
     """Write the arrays one after the other, a chunk at a time; the SHA-256 of the file."""
     rows = len(part)
     wide = {"inputs": form.width, "codes": len(form.categories)}
-    sizes = {name: rows * wide.get(name, 1) for name in _KINDS}
+    sizes = {name: rows * wide.get(name, 1) for name in kinds}
     digest = hashlib.sha256()
     made: dict[str, Callable[[slice], Array]] = {
         "inputs": lambda some: _inputs(form, _columns(raw.arrays["numbers"], schema.numbers, [one.name for one in form.numbers], some)),
@@ -176,19 +196,20 @@ def _write(out: Path, form: Form, schema: Schema, raw: Raw, part: Array, target:
         "file": lambda some: raw.arrays["file"][some],
         "line": lambda some: raw.arrays["line"][some],
         "time": lambda some: raw.arrays["time"][some],
+        "group": lambda some: raw.arrays["group"][some],
     }
     with replacing(out) as handle:
-        for block in _blocks(header_of({"form": form.model_dump(mode="json"), "files": files}, _KINDS, sizes), made, rows):
+        for block in _blocks(header_of({"form": form.model_dump(mode="json"), "files": files}, kinds, sizes), kinds, made, rows):
             digest.update(block)
             handle.write(block)
     return digest.hexdigest()
 
 
-def _blocks(header: bytes, made: dict[str, Callable[[slice], Array]], rows: int) -> Iterator[bytes]:
+def _blocks(header: bytes, kinds: dict[str, np.dtype[Any]], made: dict[str, Callable[[slice], Array]], rows: int) -> Iterator[bytes]:
     yield header
-    for name in in_file_order(_KINDS):
+    for name in in_file_order(kinds):
         for some in chunks(rows):
-            yield np.ascontiguousarray(made[name](some), _KINDS[name]).tobytes()
+            yield np.ascontiguousarray(made[name](some), kinds[name]).tobytes()
 
 
 def _columns(values: Array, names: tuple[str, ...], wanted: list[str], rows: slice) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -69,8 +70,8 @@ def _csv(file: Path) -> Frames:
     if not header.strip():
         raise Stop(BLOCKED, f"{file} is empty or begins with an empty line", "its first line has to name the columns")
     text = header.decode("utf-8-sig", "replace").rstrip("\r\n")
-    separator = max(",\t;|", key=text.count)
-    names = tuple(name.strip().strip('"') for name in text.split(separator))
+    separator = max(",\t;|", key=re.sub('"[^"]*"', "", text).count)
+    names = tuple(name.strip().strip('"') for name in _fields(text, separator))
 
     def chunks(wanted: list[str], rows: int) -> Iterator[pl.DataFrame]:
         number = 2
@@ -123,7 +124,15 @@ def _if_ragged(line: bytes, separator: str, most: int) -> str | None:
     if line.count(separator.encode()) < most:
         return None
     text = line.decode("utf-8", "replace").rstrip("\r\n")
-    return text if b'"' not in line or len(next(csv.reader([text], delimiter=separator))) > most else None
+    return text if b'"' not in line or len(_fields(text, separator)) > most else None
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    """Part a line; a separator in quotes parts nothing."""
+    try:
+        return next(csv.reader([line], delimiter=separator)) if '"' in line else line.split(separator)
+    except csv.Error:  # a field of more than 128 KiB
+        return line.split(separator)
 
 
 def _binary(file: Path) -> Frames:
@@ -155,7 +164,10 @@ def _told(error: BaseException) -> str:
 
 
 def as_text(values: pl.Series) -> pl.Series:
-    """Convert a column to texts: times to ISO 8601, others as they are written."""
+    """Convert a column to texts: times to ISO 8601, others as they are written. Raises Stop(1) for one of lists or objects."""
     if values.dtype == pl.String:
         return values
+    if values.dtype.is_nested() or values.dtype == pl.Object:
+        text = f"the column {values.name} holds lists or objects ({values.dtype}), and neither numbers nor names"
+        raise Stop(BLOCKED, text, "write each of its parts as a column, or leave it out with table.ignore")
     return values.dt.to_string("iso:strict") if isinstance(values.dtype, pl.Datetime) else values.cast(pl.String)

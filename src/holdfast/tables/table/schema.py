@@ -102,17 +102,10 @@ def _odd_number(values: pl.Series) -> str | None:
     if values.dtype != pl.String:
         return None
     texts = values.str.strip_chars().drop_nulls()
-    there = texts.filter(~texts.is_in(MISSING)).head(_VALUES).to_list()
-    numbers = [text for text in there if _ODD_NUMBER.fullmatch(text)]
-    odd = next((text for text in numbers if not _is_number(text)), None)
-    return odd if len(numbers) >= _NUMBERS * len(there) else None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(float(text) or True)
-    except ValueError:
-        return False
+    there = texts.filter(~texts.is_in(MISSING)).head(_VALUES)
+    numbers = there.filter([bool(_ODD_NUMBER.fullmatch(text)) for text in there])
+    odd = numbers.filter(numbers.cast(pl.Float64, strict=False).is_null())
+    return odd[0] if len(odd) and len(numbers) >= _NUMBERS * len(there) else None
 
 
 def _is_times(values: pl.Series) -> bool:

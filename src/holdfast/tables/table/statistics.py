@@ -19,6 +19,7 @@ from holdfast.tables.table.table_set import HELD_OUT, TRAINING
 CHUNK = 65_536  # rows
 _CELLS = 2_000_000  # of the sample in which columns are compared
 _LAGS = (1, 2, 3)
+_FEWEST = 10  # rows from which something is said of a column
 _STEPS = 1 << 20  # rows whose distances say what is usual
 Array = npt.NDArray[Any]
 
@@ -70,7 +71,8 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
     sample = _first_of(part, max(1000, _CELLS // max(1, len(schema.numbers))))
     training = int((part == TRAINING).sum())
     if schema.time:
-        sample = sample[np.argsort(raw.arrays["time"][sample], kind="stable")]
+        series = [raw.arrays[name][sample] for name in ("time", "group", "file")]  # each stands by itself: what is later is later in it
+        sample = sample[np.lexsort(series)]
     columns = _numbers(raw, schema, sample, target, found, horizon)
     columns += [_names(raw, schema, name, at, part, training) for at, name in enumerate(schema.categories)]
     classes: dict[int, dict[str, int]] = {TRAINING: {}, HELD_OUT: {}}
@@ -93,12 +95,13 @@ def facts_of(raw: Raw, schema: Schema, part: Array, target: Array, found: Moment
 def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Moments, horizon: int | None) -> list[ColumnFacts]:
     values = np.asarray(raw.arrays["numbers"][sample], np.float64)
     wanted, price = target[sample], np.asarray(raw.arrays["target"][sample], np.float64) if horizon else None
+    series = raw.arrays["file"][sample] * np.int64(1 << 32) + raw.arrays["group"][sample] if schema.time else None
     seen: dict[bytes, str] = {}  # by a digest: a key of all bytes would hold the sample again
     columns = []
     for at, name in enumerate(schema.numbers):
         column = values[:, at]
         same = seen.setdefault(hashlib.sha256(column.tobytes()).digest(), name)
-        match, lag = _match(column, wanted, price if name != schema.target else None, bool(schema.time), horizon)
+        match, lag = _match(column, wanted, price if name != schema.target else None, series, horizon)
         counts = raw.counts[name]
         columns.append(
             ColumnFacts(
@@ -112,9 +115,17 @@ def _numbers(raw: Raw, schema: Schema, sample: Array, target: Array, found: Mome
                 target_match=match,
                 target_lag=lag,
                 target_correlation=_correlation(column, wanted),
+                counts_rows=_counts_rows(column, raw.arrays["line"][sample], raw.arrays["file"][sample]),
             )
         )
     return columns
+
+
+def _counts_rows(column: Array, line: Array, file: Array) -> bool:
+    """True if a column goes up by one from line to line of each file."""
+    apart = column - line
+    _, first, of = np.unique(file, return_index=True, return_inverse=True)
+    return len(column) >= _FEWEST and bool((apart == apart[first][of]).all())
 
 
 def counts_of(codes: Array, chosen: Array) -> dict[int, int]:
@@ -151,18 +162,22 @@ def _names(raw: Raw, schema: Schema, name: str, at: int, part: Array, training: 
     )
 
 
-def _match(column: Array, target: Array, price: Array | None, in_time: bool, horizon: int | None) -> tuple[float, int]:
-    """Return (largest share of rows where the column is the target, how many rows later that target is)."""
-    lags = (0, *_LAGS) if in_time else (0,)
-    found = [(_equal(column[: len(column) - lag], target[lag:]), lag) for lag in lags]
+def _match(column: Array, target: Array, price: Array | None, series: Array | None, horizon: int | None) -> tuple[float, int]:
+    """Return (largest share of rows where the column is the target, how many rows later that target is). series: of each row, in time."""
+
+    def equal(later: Array, lag: int) -> tuple[float, int]:
+        before = column[: max(0, len(column) - lag)]
+        return _equal(before if series is None else np.where(series[: len(before)] == series[lag:], before, np.nan), later[lag:]), lag
+
+    found = [equal(target, lag) for lag in ((0,) if series is None else (0, *_LAGS))]
     if price is not None and horizon:
-        found += [(_equal(column[: len(column) - lag], price[lag:]), lag) for lag in sorted({*_LAGS, horizon})]
+        found += [equal(price, lag) for lag in sorted({*_LAGS, horizon})]
     return max(found, key=lambda one: (one[0], -one[1]))
 
 
 def _equal(one: Array, other: Array) -> float:
     both = ~(np.isnan(one) | np.isnan(other))
-    if both.sum() < 10:
+    if both.sum() < _FEWEST:
         return 0.0
     one, other = one[both], other[both]
     if other.min() == other.max():
@@ -172,7 +187,7 @@ def _equal(one: Array, other: Array) -> float:
 
 def _correlation(one: Array, other: Array) -> float:
     both = ~(np.isnan(one) | np.isnan(other))
-    if both.sum() < 10:
+    if both.sum() < _FEWEST:
         return 0.0
     one, other = one[both] - one[both].mean(), other[both] - other[both].mean()
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))

@@ -20,7 +20,7 @@ _ROWS = 1 << 16  # looked at together
 class TableSet:
     """inputs: [rows, form.width] scaled; codes: [rows, categories]; target: scaled numbers, or numbers of classes; part: what a row is for.
 
-    time: microseconds, 0 without a column of times.
+    time: microseconds, 0 without a column of times; group: where rows are parted by it, but for older runs.
     """
 
     form: Form
@@ -32,6 +32,7 @@ class TableSet:
     file: npt.NDArray[np.int32]
     line: npt.NDArray[np.int64]
     time: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.part)

@@ -15,6 +15,7 @@ _ZONED = "%+"
 _PLAIN = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%m/%d/%YT%H:%M:%S", "%m/%d/%YT%H:%M", "%Y%m%dT%H%M%S")  # without an offset
 _DAYS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
 _DAY_FIRST = r"^(1[3-9]|2\d|3[01])/(0?[1-9]|1[0-2])/\d{4}\b"  # is no month/day/year, and shows that the others may be none
+_WITH_HOUR = r"^(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])$"  # year to hour, or a Unix time from 2030 on
 _US = {10: 1_000_000, 13: 1_000, 16: 1}  # digits of a Unix time in seconds, milliseconds, microseconds; 19: nanoseconds
 
 
@@ -40,6 +41,10 @@ def times_of(values: pl.Series, zone: str) -> Times:
     if len(day_first := texts.filter(texts.str.contains(_DAY_FIRST).fill_null(value=False))):
         told = f"the column {values.name} has times such as {day_first[0]}: read as month/day/year, 05/09 of such a column would be May 9"
         raise Stop(BLOCKED, told, "write times as 2025-09-05T09:30:00, with an offset where there is one")
+    seconds = texts.filter(texts.str.contains(r"^\d{10}$").fill_null(value=False))
+    if len(seconds) and seconds.str.contains(_WITH_HOUR).all():
+        told = f"the column {values.name} has times such as {seconds[0]}: read as Unix times, they are of 2030 or later"
+        raise Stop(BLOCKED, told, "write them as 2025-09-05T09:00:00")
     try:
         frame = pl.DataFrame({"t": texts}).select(
             text.str.to_datetime(_ZONED, time_unit="us", time_zone="UTC", strict=False).dt.epoch("us").alias("zoned"),

@@ -140,6 +140,11 @@ def _tell(answer: Json) -> None:
     say(f"{counted(answer['rows'], 'bar')} of {counted(answer['sessions'], 'session')}: {answer['out']}")
     say(f"from {answer['first']} to {answer['last']}")
     say(f"{len(answer['features'])} features; volume profile in bins of {answer['bin']:g}; {answer['seconds']:.1f} s")
+    if answer["outside_profile"]:
+        say(f"! {counted(answer['outside_profile'], 'bar')} lie more than 2,000 bins from the first of their session: the profile counts")
+        say(f"  them at its edge, and its features say little. Give --bin, about a ten-thousandth of the price; it is {answer['bin']:g}")
+    if not answer["minute_bars"]:
+        say("! most bars are not a minute apart: windows count bars all the same, and vix_premium takes 1,380 of them for a day")
     if answer["gaps"]:
         say(f"gaps inside sessions: {answer['gaps']:,}, {counted(answer['missing_minutes'], 'minute')} without a bar")
     if answer["contracts"] > 1:

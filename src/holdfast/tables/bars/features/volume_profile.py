@@ -66,6 +66,14 @@ def profile_of(typical: Column, close: Column, volume: Column, starts: Whole, wi
     return Profile(session, before, rolling, here, nodes)
 
 
+def outside(typical: Column, starts: Whole, width: float) -> npt.NDArray[np.bool_]:
+    """Mask the bars whose volume counts at an edge of their session's profile, though it was traded beyond."""
+    bins = np.floor(typical / width)
+    first = np.repeat(bins[starts], np.diff(np.append(starts, len(bins))))
+    found: npt.NDArray[np.bool_] = np.abs(bins - first) > _CLIP
+    return found
+
+
 def _nothing(count: int) -> Levels:
     return Levels(*(np.full(count, np.nan) for _ in range(3)))
 
@@ -105,14 +113,15 @@ def _end_of_block(bins: Whole, start: int) -> int:
 
 
 def _last_bars(bins: Whole, volume: Column, start: int, stop: int) -> tuple[Column, int]:
-    """Return (volume of the last ROLLING bars [bars, bins], lowest bin)."""
+    """Return (volume of the last ROLLING bars [bars, bins], lowest bin). A bin in which none of them traded has exactly 0."""
     first = start - ROLLING + 1
     places, low, size = _grid(bins[first:stop])
-    count = stop - first
-    rows = np.zeros((count + 1, size))
-    rows[np.arange(1, count + 1), places] = volume[first:stop]
-    np.cumsum(rows, axis=0, out=rows)
-    return rows[ROLLING:] - rows[: count + 1 - ROLLING], low
+    at = np.arange(1, stop - first + 1), places
+    rows, traded = np.zeros((len(places) + 1, size)), np.zeros((len(places) + 1, size), np.int32)
+    rows[at], traded[at] = volume[first:stop], volume[first:stop] > 0
+    for sums in (rows, traded):
+        np.cumsum(sums, axis=0, out=sums)
+    return np.where(traded[ROLLING:] > traded[:-ROLLING], rows[ROLLING:] - rows[:-ROLLING], 0.0), low
 
 
 def _levels(rows: Column, low: int, width: float) -> tuple[Column, Column, Column]:
@@ -129,35 +138,34 @@ def _value_areas(rows: Column, poc: Whole) -> tuple[Whole, Whole]:
     """Return (lowest, highest bin) of each row's value area. One pass widens all rows by a bin; those that are done drop out."""
     count, size = rows.shape
     flat, offset = rows.ravel(), np.arange(count) * size
-    at_poc = flat[offset + poc]
-    upto = np.cumsum(rows, axis=1)
-    total = upto[:, -1]
-    up_left, down_left = total - upto.ravel()[offset + poc], upto.ravel()[offset + poc] - at_poc
+    at_poc, wanted = flat[offset + poc], VALUE_AREA * _totals(rows)
+    bottom, top = (rows > 0).argmax(axis=1), size - 1 - (rows[:, ::-1] > 0).argmax(axis=1)  # with volume: no sum says it of fractions
     lowest, highest = poc.copy(), poc.copy()
-    lanes = np.flatnonzero(at_poc < VALUE_AREA * total)
-    have, wanted = at_poc[lanes], VALUE_AREA * total[lanes]
+    lanes = np.flatnonzero(at_poc < wanted)
+    have, wanted, bottom, top = at_poc[lanes], wanted[lanes], bottom[lanes], top[lanes]
     down, up, base = poc[lanes], poc[lanes], offset[lanes]
-    up_left, down_left = up_left[lanes], down_left[lanes]
     while len(lanes):
         higher, lower = flat[base + up + 1], flat[base + down - 1]
-        upward = (up_left > 0) & ((higher >= lower) | (down_left <= 0))
-        taken = np.where(upward, higher, lower)
+        upward = (up < top) & ((higher >= lower) | (down <= bottom))
+        have = have + np.where(upward, higher, lower)
         up, down = up + upward, down - ~upward
-        have = have + taken
-        up_left, down_left = up_left - np.where(upward, taken, 0.0), down_left - np.where(upward, 0.0, taken)
-        done = (have >= wanted) | ((up_left <= 0) & (down_left <= 0)) | (up >= size - 1) | (down <= 0)
+        done = (have >= wanted) | ((up >= top) & (down <= bottom))
         if done.any():
             lowest[lanes[done]], highest[lanes[done]] = down[done], up[done]
-            left = ~done
-            lanes, have, wanted, down, up, base = (one[left] for one in (lanes, have, wanted, down, up, base))
-            up_left, down_left = up_left[left], down_left[left]
+            lanes, have, wanted, bottom, top, down, up, base = (one[~done] for one in (lanes, have, wanted, bottom, top, down, up, base))
     return lowest, highest
+
+
+def _totals(rows: Column) -> Column:
+    """Sum each row bin by bin, so that bins without volume, which later bars add to the grid, change no bit of it."""
+    totals: Column = np.cumsum(rows, axis=1)[:, -1]
+    return totals
 
 
 def _nodes(rows: Column, at: Whole) -> tuple[Column, npt.NDArray[np.float64]]:
     """Return (volume at the bins `at` relative to the mean of those with volume, number of high-volume nodes) of each row."""
     count, size = rows.shape
-    most, total = rows.max(axis=1), rows.sum(axis=1)
+    most, total = rows.max(axis=1), _totals(rows)
     inside = (at >= 0) & (at < size)
     here = np.where(inside, rows[np.arange(count), np.clip(at, 0, size - 1)], 0.0)
     middle = rows[:, 1:-1]

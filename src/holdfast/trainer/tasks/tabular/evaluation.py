@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from holdfast.base.files import Json
-from holdfast.base.intervals import interval, verdict
+from holdfast.base.intervals import interval, interval_of_groups, verdict
 from holdfast.base.units import counted
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
@@ -78,7 +78,7 @@ def _compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.nd
     best = min(naive, key=lambda name: float(naive[name].mean()))
     series = table.file[rows]  # a file is one, and all of them stand side by side in time
     at_once, horizon = len(np.unique(series)), form.target.horizon or 0
-    gain = interval(naive[best] - ours, horizon * at_once)
+    gain = gain_of(naive[best] - ours, None if table.group is None else table.group[rows], horizon * at_once)
     result: Json = {
         "loss": loss,
         "class_weights": weights and dict(zip(form.target.classes, weights, strict=True)),
@@ -102,6 +102,11 @@ def _compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.nd
             cost = columns_of(config).cost
             result["trades"] = trades(middle[taken], wanted[taken], before[taken], horizon, cost, at_once)
     return result | {"says": says(result, len(rows))}
+
+
+def gain_of(gained: Column, group: np.ndarray | None, shared: int) -> Json:
+    """Return the mean gain with its interval: over stretches of rows, or over groups where whole ones are held out."""
+    return interval(gained, shared) if group is None else interval_of_groups(gained, group)
 
 
 def says(result: Json, rows: int) -> str:

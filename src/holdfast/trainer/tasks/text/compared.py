@@ -104,20 +104,26 @@ class ComparedLoss:
 
         samples: of the step, whose order says which answer a prompt is given, as where one process has them all.
         """
-        after = dict(zip(samples, [*samples[1:], *samples[:1]], strict=True))
+        pairs = [*zip(samples, [*samples[1:], *samples[:1]], strict=True)]
+        after: dict[int, list[int]] = {}  # several, of a sample that is there twice: at the end of an epoch
+        for number, other in dict.fromkeys(pairs):
+            after.setdefault(number, []).append(other)
 
-        def measure() -> list[tuple[int, float]]:
-            found: list[tuple[int, float]] = []
+        def measure() -> list[tuple[int, int, float]]:
+            found: list[tuple[int, int, float]] = []
             for part in laid if len(samples) > 1 else ():
                 if part and (group := part[0].group):
                     with tag_out_of_memory(part[0]):
-                        rows = [_mix(self._first(number), self._first(after[number]), self.longest) for number in group.numbers]
-                        found += zip(group.numbers, torch.cat(self._apart(rows, group.budget)).tolist(), strict=True)
+                        asked = [(number, other) for number in group.numbers for other in after[number]]
+                        rows = [_mix(self._first(number), self._first(other), self.longest) for number, other in asked]
+                        apart = torch.cat(self._apart(rows, group.budget)).tolist()
+                        found += ((*pair, value) for pair, value in zip(asked, apart, strict=True))
             return found
 
         _, every = rank.agreed(measure, lambda found: {"drift": found})
-        of = {number: math.nan if value is None else value for one in every for number, value in one["drift"]}  # JSON has no NaN
-        drift = torch.tensor([of[number] for number in samples] if of else [0.0], device=self.task.device).mean().clamp_min(0.0)
+        # JSON has no NaN
+        of = {(number, other): math.nan if value is None else value for one in every for number, other, value in one["drift"]}
+        drift = torch.tensor([of[pair] for pair in pairs] if of else [0.0], device=self.task.device).mean().clamp_min(0.0)
         for batch in (batch for part in laid for batch in part):
             if batch.group is not None:
                 batch.group.drift = drift
@@ -125,7 +131,7 @@ class ComparedLoss:
     @cached_property
     def longest(self) -> int | None:
         """The most tokens that a prompt and another's answer may have."""
-        return table_of_positions(self.task.model)
+        return table_of_positions(self.task.model, self.task.losses.prefix)
 
     def _first(self, number: int) -> Row:
         return sequences(*self.task.tokens.row(number))[0][0]
@@ -225,14 +231,18 @@ def _mix(prompt: Row, answer: Row, longest: int | None) -> Row:
     return ids[:longest], np.concatenate([prompt[1][:first], answer[1][second:]])[:longest]
 
 
-def table_of_positions(model: Any) -> int | None:
-    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table."""
+def table_of_positions(model: Any, prefix: Tensor | None = None) -> int | None:
+    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table.
+
+    prefix: what a prompt adapter puts before each row, which takes some of them.
+    """
     config = getattr(model, "config", None)
     known = None if config is None else getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(known, int):
         return None
     last = ((name.rpartition(".")[2], one) for name, one in model.named_modules() if isinstance(one, nn.Embedding))
-    return known if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
+    taken = 0 if prefix is None else len(prefix)
+    return known - taken if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
 
 
 def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:

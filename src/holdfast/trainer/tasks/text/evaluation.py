@@ -211,7 +211,7 @@ def _divergence(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -
 
 def _drift(sides: Sides, tokens: TokenSet, rows: list[int], asked: Asked) -> Tensor:
     """Compute of each row the drift that an evaluation on the way gives it: that of the rows which are judged together."""
-    found, longest = [], table_of_positions(sides.tuned)
+    found, longest = [], table_of_positions(sides.tuned, _inner(sides.tuned)[1])
     for start in range(0, len(rows), HELD_OUT_AT_ONCE):
         some = mixed([sequences(*tokens.row(row))[0][0] for row in rows[start : start + HELD_OUT_AT_ONCE]], longest)
         if not some:
