@@ -135,7 +135,12 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}}},
     "hrm_text": {"num_layers_per_stack": 2, "num_hidden_layers": 16},
     "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1], "downsample_rate": "1/2"},
-    "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_size": [3, 4]},
+    "blt": {
+        "encoder_hash_byte_group_vocab": 500,
+        "encoder_hash_byte_group_size": [3, 4],
+        **{f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder")},
+    },
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},
     "xmod": {"default_language": "en_XX"},
     "emu3": {"vocabulary_map": {"<image>": 20, "<|extra_200|>": 21}, "vq_config": {"codebook_size": 64, "base_channels": 32}},
     "dots3_note": {

@@ -23,7 +23,7 @@ from holdfast.base_model.parts import is_router, why_no_lora
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.machine.heap import heap_environment
-from holdfast.planning.memory.trained_size import trainable_parameters, what_learns
+from holdfast.planning.memory.trained_size import reached_by_part, trainable_parameters, what_learns
 from holdfast.run.plan import Plan
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.jobs.measure import by_token
@@ -141,7 +141,7 @@ def test_a_model_whose_own_code_fails_on_text_is_refused_with_what_it_says(error
     if isinstance(error, IndexError):  # does not come again
         refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
         return
-    with pytest.raises(Refusal, match="cannot compute a row of text alone: .*" + re.escape(str(error)[-12:])):
+    with pytest.raises(Refusal, match="cannot compute a row of 24 tokens of text alone while it trains: .*" + re.escape(str(error)[-12:])):
         refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
 
 
@@ -153,7 +153,7 @@ def test_a_model_whose_own_code_fails_only_while_it_trains_is_refused() -> None:
             raise ValueError("pad to 4096")
         return torch.ones(len(ids), 7)
 
-    with pytest.raises(Refusal, match="pad to 4096"):
+    with pytest.raises(Refusal, match="24 tokens of text alone while it trains: ValueError: pad to 4096"):
         refuse_unfit(model, failing, np.arange(40, dtype=np.int32), torch.float32, False)
 
 
@@ -199,6 +199,7 @@ UNLEARNED = {  # what all-linear leaves out, by its last name
     "deepseek_v32": ({"wq_b", "wk", "weights_proj"}, "chooses what attention sees"),
     "marian": ({"q_proj", "k_proj", "v_proj", "out_proj"}, "reads what an encoder gives"),
     "big_bird": ({"pooler"}, "gives nothing that a next token follows from"),
+    "blt": ({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, "chooses where patches of bytes end"),
     "jamba": ({"dt_proj"}, "the code of jamba, or fused code"),
     "gemma3n_text": ({"correction_coefs"}, "the code of gemma3n_text, or fused code"),
     "deepseek_v4": ({"o_a_proj", "wo_a"}, "a layer of deepseek_v4 that computes by groups"),
@@ -330,6 +331,19 @@ def test_all_linear_learns_in_every_layer_of_new_families(kind: str, tmp_path: P
     assert stand.step(1) > 0
     facts = read_model(str(tmp_path))
     assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+
+
+def test_a_model_that_asks_which_tokens_are_images_is_told_that_none_is(tmp_path: Path) -> None:
+    make("molmo2", tmp_path, read_model("tiny").folder, 3584)
+    facts, stand = read_model(str(tmp_path)), Stand(tmp_path, settings=LEARNS)
+    assert "own_head" not in stand.task.prove()[0]
+    assert stand.step(1) > 0
+    assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+    named = Stand(
+        tmp_path, settings=LEARNS, adapter={"targets": ["q_proj", "up_proj"]}
+    )  # the file has q, k and v as one layer, up and gate
+    assert trainable_parameters(named.task.config, facts) == sum(one.numel() for one in named.task.trained.values())
+    assert reached_by_part(named.task.config, facts).keys() == {"attention", "mlp"}
 
 
 def test_an_output_layer_behind_another_layer_is_left_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ _LOST = dict.fromkeys(("inkling2", "inkling2_text"), ("weight_proj",))  # layers
 _UNLEARNED = {  # words in names of modules that no loss of next tokens depends on smoothly, or at all
     "indexer": "chooses what attention sees, through which no gradient comes",
     **dict.fromkeys(("encoder_attn", "cross_attn"), "reads what an encoder gives, and rows of text have none"),
+    "patcher": "chooses where patches of bytes end, through which no gradient comes",
     "pooler": "gives nothing that a next token follows from",
 }
 _LAYER = re.compile(r"\.layers\.(\d+)\.")

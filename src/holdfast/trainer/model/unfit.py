@@ -104,8 +104,9 @@ def _raise_others(model: Any, error: Exception, narrow: bool) -> None:
 
 def _unable(model: Any, error: Exception) -> Refusal:
     own = f"{type(model).__name__} of transformers {transformers.__version__}"
-    text = f"{own} cannot compute a row of text alone: {error_message(error)}"
-    return Refusal("launch_misconfigured", text, f"give a language model that takes text alone, {_FRESH}")
+    when = " while it trains" if model.training else ""
+    text = f"{own} cannot compute a row of {_LENGTH} tokens of text alone{when}: {error_message(error)}"
+    return Refusal("launch_misconfigured", text, f"give a language model that takes rows of text of any length, {_FRESH}")
 
 
 def _sees_ahead(model: Any, moved: float) -> Refusal:
