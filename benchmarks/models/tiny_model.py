@@ -131,7 +131,10 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "qwen2_5_omni_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "step3p7": {"text_config": {"sliding_window": 64}},
-    "zamba2": {"mamba_headdim": 16, "mamba_expand": 2, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
+    "zamba2": {  # two layers that share their weights, as all real ones have
+        **{"mamba_headdim": 16, "mamba_expand": 2, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
+        **{"num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "hybrid_layer_ids": [1, 3]},
+    },
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}}},
     "hrm_text": {"num_layers_per_stack": 2, "num_hidden_layers": 16},
     "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1], "downsample_rate": "1/2"},

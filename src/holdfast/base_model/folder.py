@@ -31,8 +31,8 @@ EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base model
 
 
 def _is_embedding(name: str) -> bool:
-    """True if a matrix is a table that is looked up, or the output layer."""
-    return (
+    """True if a matrix is a table that is looked up, or the output layer: of RoBERTa's two the last."""
+    return not name.endswith("lm_head.dense") and (
         name in _OUTPUT
         or "unembed" in name.split(".")
         or any(part in name for part in _EMBEDDINGS)
