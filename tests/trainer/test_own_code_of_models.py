@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers.models.auto.auto_mappings import SPECIAL_MODEL_TYPE_TO_MODULE_NAME as SPECIAL
 
 from conftest import ROOT
@@ -22,6 +23,7 @@ from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.base_model.parts import is_router, why_no_lora
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.export.subject import read_subject
 from holdfast.machine.heap import heap_environment
 from holdfast.planning.memory.trained_size import reached_by_part, trainable_parameters, what_learns
 from holdfast.run.plan import Plan
@@ -31,6 +33,7 @@ from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.model.unfit import refuse_unfit
 from support.architectures import ARCHITECTURES, GQA, SIZES
+from support.shipped import make_adapter
 from support.stand import Stand, model_folder
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "models"))
@@ -348,6 +351,23 @@ def test_a_model_that_asks_which_tokens_are_images_is_told_that_none_is(tmp_path
     )  # the file has q, k and v as one layer, up and gate
     assert trainable_parameters(named.task.config, facts) == sum(one.numel() for one in named.task.trained.values())
     assert reached_by_part(named.task.config, facts).keys() == {"attention", "mlp"}
+
+
+def test_keys_and_values_that_a_layer_takes_from_another_are_none_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of Gemma 3n and 4 have them for every layer; the models of their small sizes have none in the last ones."""
+    shared = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 2}
+    monkeypatch.setitem(OWN, "gemma4_text", shared)
+    make("gemma4_text", tmp_path / "model", read_model("tiny").folder, 3584)
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    for name in [name for name in tensors if re.search(r"layers\.[01]\.self_attn\.[kv]_", name)]:
+        tensors[name.replace("layers.0", "layers.4").replace("layers.1", "layers.5")] = tensors[name].clone()
+    save_file(tensors, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    facts, stand = read_model(str(tmp_path / "model")), Stand(tmp_path / "model", settings=LEARNS)
+    assert stand.step(1) > 0
+    assert not [name for name in stand.task.trained if re.search(r"layers\.[45]\.self_attn\.[kv]_proj", name)]
+    assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+    adapter = make_adapter(tmp_path / "model", tmp_path / "adapter", target_modules=["q_proj", "k_proj", "v_proj"])
+    assert read_subject(adapter).weights.exists(), "an adapter of PEFT's is whole without them"
 
 
 def test_an_output_layer_behind_another_layer_is_left_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
