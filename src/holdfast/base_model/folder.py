@@ -130,8 +130,8 @@ def read_model(model: str) -> ModelFacts:
             types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - {COUNTS, *(("U8", "I8") if packed else ())}
         size += file.stat().st_size
     stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
-    model = ModelFacts(folder, config, shapes, size, stored)
-    return replace(model, shapes={name: shape for name, shape in shapes.items() if not _is_dropped(name, model.text)})
+    facts = ModelFacts(folder, config, shapes, size, stored)
+    return replace(facts, shapes={name: shape for name, shape in shapes.items() if not _is_dropped(name, facts.text)})
 
 
 def _is_dropped(name: str, text: Json) -> bool:
