@@ -134,6 +134,7 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "zamba2": {  # two layers that share their weights, as all real ones have
         "num_hidden_layers": 4,
         "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "hybrid_layer_ids": [1, 3],
         "mamba_headdim": 16,
         "mamba_expand": 2,
         "n_mamba_heads": 8,
@@ -242,8 +243,8 @@ def make(kind: str, folder: Path, tokenizer: Path, vocabulary: int) -> Any:
     if size > MOST:
         raise ValueError(f"{size:,} parameters are not tiny")
     model = auto.from_config(config).to(torch.bfloat16)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else None
+    for name, parameter in model.named_parameters():  # trained factors are not the zeros that some begin with
+        torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 or not (parameter.any() or "bias" in name) else None
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((tokenizer / name).read_bytes())

@@ -216,7 +216,6 @@ UNLEARNED = {  # what all-linear leaves out, by its last name
 
 STILL = {  # of which more stays as it began in a tiny model
     "big_bird": "its output layer is behind another one, which the proof of a start finds",
-    "gemma3n_text": "it begins with a factor of 0 behind its gates",
     "deepseek_v4": "it compresses longer rows than these",
 }
 
