@@ -35,19 +35,20 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
     ids = beginning(stream)
     other = ids.copy()
     other[-1] = next(number for number in (*ids, 0, 1) if number != ids[-1])
+    model.eval()
+    for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
+        once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
+        moved = float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
+        if math.isnan(moved) or moved <= _MOVED[dtype]:  # logits that are no numbers tell nothing
+            break
+        if last:
+            raise _sees_ahead(model, moved)
     model.train()  # some take other shapes then
     for module in model.modules():
         if isinstance(module, StatelessDropout):  # needs a micro-batch
             module.eval()
     of_its_code(model, partial(logits, ids), narrow)
     model.eval()
-    for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
-        once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
-        moved = float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
-        if math.isnan(moved) or moved <= _MOVED[dtype]:  # logits that are no numbers tell nothing
-            return
-        if last:
-            raise _sees_ahead(model, moved)
 
 
 @torch.no_grad()
