@@ -151,7 +151,7 @@ def _loaded(folder: Path) -> dict[str, Any]:
 
 def _logits(model: Any) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = model.eval()(input_ids=torch.arange(40, 80)[None]).logits.float()
+        logits: torch.Tensor = model.eval()(input_ids=torch.arange(40, 80)[None], use_cache=False).logits.float()
     return logits
 
 

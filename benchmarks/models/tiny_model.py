@@ -131,11 +131,25 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "qwen2_5_omni_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "step3p7": {"text_config": {"sliding_window": 64}},
-    "zamba2": {"mamba_headdim": 16, "mamba_expand": 2, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
+    "zamba2": {  # two layers that share their weights, as all real ones have
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "hybrid_layer_ids": [1, 3],
+        "mamba_headdim": 16,
+        "mamba_expand": 2,
+        "n_mamba_heads": 8,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+    },
     "glm4v_moe": {"text_config": {"rope_parameters": {**_ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}}},
     "hrm_text": {"num_layers_per_stack": 2, "num_hidden_layers": 16},
     "granite4_vision": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0, 1], "downsample_rate": "1/2"},
-    "blt": {"encoder_hash_byte_group_vocab": 500, "encoder_hash_byte_group_size": [3, 4]},
+    "blt": {
+        "encoder_hash_byte_group_vocab": 500,
+        "encoder_hash_byte_group_size": [3, 4],
+        **{f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder")},
+    },
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},
     "xmod": {"default_language": "en_XX"},
     "emu3": {"vocabulary_map": {"<image>": 20, "<|extra_200|>": 21}, "vq_config": {"codebook_size": 64, "base_channels": 32}},
     "dots3_note": {
@@ -229,8 +243,8 @@ def make(kind: str, folder: Path, tokenizer: Path, vocabulary: int) -> Any:
     if size > MOST:
         raise ValueError(f"{size:,} parameters are not tiny")
     model = auto.from_config(config).to(torch.bfloat16)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else None
+    for name, parameter in model.named_parameters():  # trained factors are not the zeros that some begin with
+        torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 or not (parameter.any() or "bias" in name) else None
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((tokenizer / name).read_bytes())

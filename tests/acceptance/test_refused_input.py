@@ -124,6 +124,11 @@ SETTINGS = settings_with(attention="eager")
             "checkpoint_model_mismatch",
             "lack tensors of the model that config.json describes: model.layers.2.input_layernorm.weight;",
         ),
+        (
+            {"num_hidden_layers": 1, "layer_types": None, "tie_word_embeddings": False},
+            "checkpoint_model_mismatch",
+            "lm_head.weight, and have others without a place in it: model.layers.1.input_layernorm.weight; ",
+        ),
         ({"hidden_act": "qwelu"}, "checkpoint_unreadable", "cannot be loaded by transformers"),
         ({"num_attention_heads": None}, "checkpoint_unreadable", "cannot be loaded by transformers"),
     ],

@@ -22,6 +22,7 @@ from holdfast.export.export import ExportRequest
 from holdfast.export.gguf import convert, judge
 from holdfast.export.gguf import export as exporting
 from holdfast.export.gguf.export import export_gguf
+from holdfast.export.gguf.families import family_of
 from holdfast.export.gguf.kinds import quantiser
 from holdfast.export.gguf.make import Tools
 from holdfast.export.subject import read_subject, subject_codec
@@ -33,6 +34,10 @@ gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
 pytest.importorskip("xllamacpp", reason="the package xllamacpp is not installed")
 
 
+EXPERTS = ("qwen3_moe", "mixtral", "olmoe")
+OF_EXPERTS = {"target_modules": ["q_proj", "v_proj", "o_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
+
+
 @pytest.fixture(scope="module")
 def made(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """An adapter on a family's random model."""
@@ -42,7 +47,7 @@ def made(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> C
     def of(family: str) -> Path:
         if family not in done:
             base = make_family(family, assets.model, folder / family)
-            done[family] = make_adapter(base, folder / f"{family}-adapter")
+            done[family] = make_adapter(base, folder / f"{family}-adapter", **(OF_EXPERTS if family in EXPERTS else {}))
         return done[family]
 
     return of
@@ -73,10 +78,10 @@ def test_the_values_that_choose_the_type_are_read_once_each(made: Any, tmp_path:
     assert 0 < len(read) <= len(subject.model.shapes)
 
 
-LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("mistral", "qwen2", "gemma", "gemma2")]
+LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("mistral", "qwen2", "gemma", "gemma2", "mixtral", "olmoe")]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", *LONG])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe", "gemma3", *LONG])
 def test_llama_cpp_computes_what_base_and_adapter_do(family: str, made: Any, tmp_path: Path) -> None:
     checked = export_gguf(order_of(made(family), tmp_path / "out"), ["f16"], Tools())["checked"]
     assert checked["engine"] == "llama.cpp" and checked["nmse"] <= 1e-4
@@ -114,6 +119,21 @@ def test_settings_of_yarn_that_are_not_converted_are_told(more: dict[str, float]
     with pytest.raises(Stop, match=next(iter(more))):
         order = replace(order_of(made("qwen2"), tmp_path / "out"), subject=replace(subject, facts=replace(subject.facts, config=config)))
         export_gguf(order, ["f16"], Tools())
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "told"),
+    [
+        ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}, "norm_topk_prob False"),
+        ("OlmoeForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
+        ("OlmoeForCausalLM", {"clip_qkv": 8.0}, "clip_qkv 8.0"),
+        ("Qwen3MoeForCausalLM", {"norm_topk_prob": True, "mlp_only_layers": [0]}, "layers without experts"),
+    ],
+)
+def test_settings_of_experts_that_are_not_converted_are_told(family: str, changed: dict[str, Any], told: str, made: Any) -> None:
+    facts = read_subject(made("qwen2")).facts
+    with pytest.raises(Stop, match=told):
+        family_of(replace(facts, config=facts.config | {"architectures": [family]} | changed))
 
 
 def test_an_adapter_in_gguf_is_compared_on_a_base_in_gguf(made: Any, tmp_path: Path) -> None:

@@ -23,6 +23,15 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
     "mistral": lambda words: transformers.MistralConfig(**SHAPE, vocab_size=words, sliding_window=None),
     "qwen2": lambda words: transformers.Qwen2Config(**SHAPE, vocab_size=words, tie_word_embeddings=True),
     "qwen3": lambda words: transformers.Qwen3Config(**SHAPE, vocab_size=words, head_dim=16, tie_word_embeddings=True),
+    "mixtral": lambda words: transformers.MixtralConfig(
+        **SHAPE, vocab_size=words, sliding_window=None, num_local_experts=3, num_experts_per_tok=2
+    ),
+    "qwen3_moe": lambda words: transformers.Qwen3MoeConfig(
+        **SHAPE, vocab_size=words, head_dim=16, num_experts=12, num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True
+    ),
+    "olmoe": lambda words: transformers.OlmoeConfig(
+        **SHAPE | {"num_key_value_heads": 4}, vocab_size=words, num_experts=4, num_experts_per_tok=2
+    ),
     "gemma": lambda words: transformers.GemmaConfig(**SHAPE, vocab_size=words, head_dim=16),
     "gemma2": lambda words: transformers.Gemma2Config(
         **SHAPE, vocab_size=words, head_dim=16, query_pre_attn_scalar=16, sliding_window=64

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers.models.auto.auto_mappings import SPECIAL_MODEL_TYPE_TO_MODULE_NAME as SPECIAL
 
 from conftest import ROOT
@@ -22,8 +23,9 @@ from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.base_model.parts import is_router, why_no_lora
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.export.subject import read_subject
 from holdfast.machine.heap import heap_environment
-from holdfast.planning.memory.trained_size import trainable_parameters, what_learns
+from holdfast.planning.memory.trained_size import reached_by_part, trainable_parameters, what_learns
 from holdfast.run.plan import Plan
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.jobs.measure import by_token
@@ -31,6 +33,7 @@ from holdfast.trainer.model.load import load_base
 from holdfast.trainer.model.plain import load_plain
 from holdfast.trainer.model.unfit import refuse_unfit
 from support.architectures import ARCHITECTURES, GQA, SIZES
+from support.shipped import make_adapter
 from support.stand import Stand, model_folder
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "models"))
@@ -117,8 +120,11 @@ def test_a_decoder_that_generates_with_other_positions_is_refused(kind: str, tmp
         Stand(folder, settings={"packing": False, "frozen": "fp32"}).task.prove()
     assert "give a causal language model" in refused.value.hint
     folder = model_folder(tmp_path / "decoder", kind)
+    stand = Stand(folder, settings=LEARNS)
+    assert any("lm_head.dense" in name for name in stand.task.trained)
+    assert trainable_parameters(stand.task.config, read_model(str(folder))) == sum(one.numel() for one in stand.task.trained.values())
     with pytest.raises(Refusal, match="writes with other positions than it is trained with") as refused:
-        Stand(folder, settings={"packing": False, "frozen": "fp32"}).task.prove()
+        stand.task.prove()
     assert "give a causal language model" in refused.value.hint
     model, ids = transformers.AutoModelForCausalLM.from_pretrained(folder), torch.arange(9, 40)[None]
     best = model(input_ids=ids).logits[0, -1].argmax()  # what it learned to write next; transformers writes another token
@@ -141,7 +147,7 @@ def test_a_model_whose_own_code_fails_on_text_is_refused_with_what_it_says(error
     if isinstance(error, IndexError):  # does not come again
         refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
         return
-    with pytest.raises(Refusal, match="cannot compute a row of text alone: .*" + re.escape(str(error)[-12:])):
+    with pytest.raises(Refusal, match="cannot compute a row of 24 tokens of text alone: .*" + re.escape(str(error)[-12:])):
         refuse_unfit(torch.nn.Linear(2, 2), failing, stream, torch.float32, False)
 
 
@@ -153,7 +159,7 @@ def test_a_model_whose_own_code_fails_only_while_it_trains_is_refused() -> None:
             raise ValueError("pad to 4096")
         return torch.ones(len(ids), 7)
 
-    with pytest.raises(Refusal, match="pad to 4096"):
+    with pytest.raises(Refusal, match="24 tokens of text alone while it trains: ValueError: pad to 4096"):
         refuse_unfit(model, failing, np.arange(40, dtype=np.int32), torch.float32, False)
 
 
@@ -199,6 +205,8 @@ UNLEARNED = {  # what all-linear leaves out, by its last name
     "deepseek_v32": ({"wq_b", "wk", "weights_proj"}, "chooses what attention sees"),
     "marian": ({"q_proj", "k_proj", "v_proj", "out_proj"}, "reads what an encoder gives"),
     "big_bird": ({"pooler"}, "gives nothing that a next token follows from"),
+    "blt": ({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, "chooses where patches of bytes end"),
+    "zamba2": ({"0", "1", "q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"}, "is one weight of several layers"),
     "jamba": ({"dt_proj"}, "the code of jamba, or fused code"),
     "gemma3n_text": ({"correction_coefs"}, "the code of gemma3n_text, or fused code"),
     "deepseek_v4": ({"o_a_proj", "wo_a"}, "a layer of deepseek_v4 that computes by groups"),
@@ -208,7 +216,6 @@ UNLEARNED = {  # what all-linear leaves out, by its last name
 
 STILL = {  # of which more stays as it began in a tiny model
     "big_bird": "its output layer is behind another one, which the proof of a start finds",
-    "gemma3n_text": "it begins with a factor of 0 behind its gates",
     "deepseek_v4": "it compresses longer rows than these",
 }
 
@@ -330,6 +337,36 @@ def test_all_linear_learns_in_every_layer_of_new_families(kind: str, tmp_path: P
     assert stand.step(1) > 0
     facts = read_model(str(tmp_path))
     assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+
+
+def test_a_model_that_asks_which_tokens_are_images_is_told_that_none_is(tmp_path: Path) -> None:
+    make("molmo2", tmp_path, read_model("tiny").folder, 3584)
+    facts, stand = read_model(str(tmp_path)), Stand(tmp_path, settings=LEARNS)
+    assert "own_head" not in stand.task.prove()[0]
+    assert stand.step(1) > 0
+    assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+    named = Stand(
+        tmp_path, settings=LEARNS, adapter={"targets": ["q_proj", "up_proj"]}
+    )  # the file has q, k and v as one layer, up and gate
+    assert trainable_parameters(named.task.config, facts) == sum(one.numel() for one in named.task.trained.values())
+    assert reached_by_part(named.task.config, facts).keys() == {"attention", "mlp"}
+
+
+def test_keys_and_values_that_a_layer_takes_from_another_are_none_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of Gemma 3n and 4 have them for every layer; the models of their small sizes have none in the last ones."""
+    shared = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 2}
+    monkeypatch.setitem(OWN, "gemma4_text", shared)
+    make("gemma4_text", tmp_path / "model", read_model("tiny").folder, 3584)
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    for name in [name for name in tensors if re.search(r"layers\.[01]\.self_attn\.[kv]_", name)]:
+        tensors[name.replace("layers.0", "layers.4").replace("layers.1", "layers.5")] = tensors[name].clone()
+    save_file(tensors, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    facts, stand = read_model(str(tmp_path / "model")), Stand(tmp_path / "model", settings=LEARNS)
+    assert stand.step(1) > 0
+    assert not [name for name in stand.task.trained if re.search(r"layers\.[45]\.self_attn\.[kv]_proj", name)]
+    assert trainable_parameters(stand.task.config, facts) == sum(one.numel() for one in stand.task.trained.values())
+    adapter = make_adapter(tmp_path / "model", tmp_path / "adapter", target_modules=["q_proj", "k_proj", "v_proj"])
+    assert read_subject(adapter).weights.exists(), "an adapter of PEFT's is whole without them"
 
 
 def test_an_output_layer_behind_another_layer_is_left_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,24 @@ def test_peft_is_told_the_class_of_a_wrapped_model_alone() -> None:
         assert for_auto_peft(other, wrapped) == other
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [
+        ["self_attn.q_proj", "mlp.down_proj"],
+        ["language_model.layers.1.self_attn.q_proj"],
+        r"model\.language_model\.layers\.\d+\.self_attn\.(q|v)_proj",
+        r"model\.language_model\..*_proj",
+    ],
+)
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl"])
+def test_the_plan_reads_targets_as_peft_does(kind: str, targets: str | list[str], tmp_path: Path) -> None:
+    """They name modules of the class, whose language half has another place in the files; the plan of a CPU goes by these."""
+    folder = wrapped_folder(tmp_path / "model", kind)
+    stand = Stand(folder, settings={"packing": False}, adapter={"targets": targets})
+    trained = sum(tensor.numel() for tensor in stand.task.artifact.values())
+    assert trained and trained == trainable_parameters(stand.config, read_model(str(folder)))
+
+
 @pytest.mark.parametrize("adapter", [{"type": "full"}, {"type": "layers", "layers": 1}], ids=["full", "layers"])
 @pytest.mark.parametrize("kind", ["qwen3_5", "gemma3", "qwen2_5_vl"])
 def test_towers_stay_as_they_were_where_weights_themselves_are_trained(kind: str, adapter: dict[str, Any], tmp_path: Path) -> None:

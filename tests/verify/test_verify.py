@@ -396,6 +396,19 @@ def test_answers_of_models_that_take_no_batch_are_those_of_plain_generate(config
         assert (answer.ids, answer.ended) == (theirs[:-1], True) if theirs[-1] == 2 else (theirs, False)
 
 
+def test_prompts_are_read_one_by_one_where_a_config_makes_no_cache(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLT's config does not say how many layers the model has, which transformers' cache asks."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(made.base, dtype=torch.float32).eval()
+    prompts = [[5, 6, 17], [9, 12, 40, 8]]
+    wanted = [answer.ids for answer in greedy(model, prompts, 0, [2], 4)]
+
+    def none(**_: Any) -> None:
+        raise AttributeError("'BltConfig' object has no attribute 'num_hidden_layers'")
+
+    monkeypatch.setattr("holdfast.trainer.model.greedy.DynamicCache", none)
+    assert [answer.ids for answer in greedy(model, prompts, 0, [2], 4)] == wanted
+
+
 @pytest.mark.parametrize(
     ("what", "told"),
     [

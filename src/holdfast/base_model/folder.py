@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
@@ -19,12 +19,14 @@ from holdfast.base_model.forms import names_in_index, read_config, refuse_odd_co
 from holdfast.base_model.gguf_file import is_gguf, widened_folder
 from holdfast.base_model.packed import about_packing, packed_as, unpacked_shapes, widened_from, widened_shapes
 from holdfast.base_model.tensor_header import NoTensors, TensorEntry, read_header
+from holdfast.base_model.types import is_tower
 
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "lm_head", "embed_in", "embed_out", "word_embeddings", "segment_emb")
 _OUTPUT = ("output", "head")  # the output layer in files of Mistral's and DeepSeek V4's own; within a layer the names mean others
 _TABLE = re.compile(r"(\w+_)?(embed|embeddings?|embed_\w+)")  # the last word of a name, as older models have it
 _STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # types as config.json and as safetensors name them
 COUNTS = "I64"  # the type of tables of whole numbers, as DeepSeek V4's of experts by token: no weights, in few bits or many
+_KEYS = re.compile(r"\blayers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.")
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _NOT_OF_A_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the weights once more, for others' code: gpt-oss, Llama, Mistral
 _ALIKE = 0.75  # of the letters of two names
@@ -32,8 +34,8 @@ EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base model
 
 
 def _is_embedding(name: str) -> bool:
-    """True if a matrix is a table that is looked up, or the output layer."""
-    return (
+    """True if a matrix is a table that is looked up, or the output layer: of RoBERTa's two the last."""
+    return not name.endswith("lm_head.dense") and (
         name in _OUTPUT
         or "unembed" in name.split(".")
         or any(part in name for part in _EMBEDDINGS)
@@ -142,7 +144,15 @@ def read_model(model: str) -> ModelFacts:
             types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - {COUNTS, *(("U8", "I8") if packed else ())}
         size += file.stat().st_size
     stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
-    return ModelFacts(folder, config, shapes, size, stored)
+    facts = ModelFacts(folder, config, shapes, size, stored)
+    return replace(facts, shapes={name: shape for name, shape in shapes.items() if not _is_dropped(name, facts.text)})
+
+
+def _is_dropped(name: str, text: Json) -> bool:
+    """Return whether a tensor is of keys or values in a layer that takes an earlier one's (Gemma 3n and 4): no model has it, files do."""
+    found, shared, layers = _KEYS.search(name), text.get("num_kv_shared_layers"), text.get("num_hidden_layers")
+    known = found is not None and type(shared) is int and type(layers) is int and not is_tower(name)
+    return bool(known and int(found[1]) >= layers - shared)  # type: ignore[index, operator]
 
 
 def _refuse_adapter(folder: Path) -> None:

@@ -24,9 +24,11 @@ _READ_PAST = {  # by model_type, layers whose weight the model's code, or fused 
 }
 _GROUPED = {"deepseek_v4": ("o_a_proj", "wo_a")}  # of several products, beside which LoRA is one; the second as files name it
 _LOST = dict.fromkeys(("inkling2", "inkling2_text"), ("weight_proj",))  # layers whose adapter PEFT does not find again
-_UNLEARNED = {  # words in names of modules that no loss of next tokens depends on smoothly, or at all
+_UNLEARNED = {  # words in names of modules that no loss of next tokens depends on smoothly, or at all, or whose change none could merge
+    **dict.fromkeys(("shared_transf", "shared_transformer"), "is one weight of several layers, and each would learn a change of its own"),
     "indexer": "chooses what attention sees, through which no gradient comes",
     **dict.fromkeys(("encoder_attn", "cross_attn"), "reads what an encoder gives, and rows of text have none"),
+    "patcher": "chooses where patches of bytes end, through which no gradient comes",
     "pooler": "gives nothing that a next token follows from",
 }
 _LAYER = re.compile(r"\.layers\.(\d+)\.")

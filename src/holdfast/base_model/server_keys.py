@@ -6,6 +6,8 @@ Read in the packages vLLM 0.33.0 and SGLang 0.5.23; each rule names where:
   module has is left out without an error (lora/model_manager.py, activate_adapter). In a wrapped model it knows the language half as
   `model.language_model.` (vllm-project/vllm#39369, #48019); the older `model.` too where a class maps that (OLDER_NAMES_TOO), and
   `model.text_model.` where its own modules are named so (idefics3.py). A class it has not, it runs by transformers, with the names there.
+  Its Molmo 2 has `model.layers.` of layers that a file has as one (molmo2.py, packed_modules_mapping), and no adapter of transformers'
+  class has these.
 * vLLM adapts towers only with --enable-tower-connector-lora (vllm-project/vllm#23796, #35147). SGLang goes by `layers.N.` and the module's
   last name alone (srt/lora/lora.py, mem_pool.py), so it finds every language half, and takes a tower's layers for those of the language
   half; what has no such number it leaves out (sgl-project/sglang#28784).
@@ -93,6 +95,8 @@ def serves_wrapped(config: Json) -> bool:
 
 def _finds(name: str, config: Json) -> bool:
     kind = config.get("model_type")
+    if kind == "molmo2":
+        return name.startswith("lm_head.")
     if not serves_wrapped(config) or name.startswith(("model.language_model.", "language_model.", "lm_head.", "model.text_model.")):
         return True
     return kind in _OWN_NAMES or (kind in _OLDER_NAMES_TOO and name.startswith("model."))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.export.tensors import Floats, PendingTensor, StoredTensor, held_te
 
 OWN_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what the package gguf quantises; the others need llama-quantize
 _FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32}
+_ROUTER, _EXPERT = "ffn_gate_inp.weight", re.compile(r"\.experts\.(\d+)\.")
 _MOST_HALF = 6e4  # of 65,504: what an adapter adds has to fit, too
 _NO_GGUF = ("exporting to GGUF needs the package gguf, which is not installed", install("ship"))
 
@@ -89,14 +91,26 @@ def _tensors(gguf: Any, subject: Subject, family: Family, kind: str, adapted: bo
     factors, otherwise = rope_factors(family), sixteen(subject)  # which reads every weight: once, not for each
     if factors is not None:
         yield NamedTensor("rope_freqs.weight", "f32", factors.shape, lambda: factors)
-    for tensor in coming:
-        if tensor.name == HEAD and family.arch.startswith("gemma") and not delta.untied:
+    for own, tensors in _stacked(coming).items():
+        if own == HEAD and family.arch.startswith("gemma") and not delta.untied:
             continue  # llama.cpp takes the embedding
-        name = names.get_name(tensor.name, try_suffixes=(".weight", ".bias"))
+        name = names.get_name(own, try_suffixes=(".weight", ".bias"))
         if name is None:
-            raise Stop(BLOCKED, f"{tensor.name} has no place in llama.cpp's {family.arch}", "use llama.cpp's own: --llama-cpp DIR")
-        stored = kind if len(tensor.shape) > 1 else "f32"
-        yield NamedTensor(name, _fitting(gguf, stored, tensor.shape, otherwise), tensor.shape, _values(tensor, family))
+            raise Stop(BLOCKED, f"{own} has no place in llama.cpp's {family.arch}", "use llama.cpp's own: --llama-cpp DIR")
+        each = tensors[0].shape
+        shape = each if tensors[0].name == own else (len(tensors), *each)
+        stored = kind if len(shape) > 1 and not name.endswith(_ROUTER) else "f32"
+        yield NamedTensor(name, _fitting(gguf, stored, shape, otherwise), shape, _values(tensors, family, shape))
+
+
+def _stacked(coming: list[PendingTensor]) -> dict[str, list[PendingTensor]]:
+    """Return tensors by name, those of a layer's experts, which a file has apart, in the order of their numbers under one name."""
+    found: dict[str, list[tuple[int, PendingTensor]]] = {}
+    for tensor in coming:
+        expert = _EXPERT.search(tensor.name)
+        own = _EXPERT.sub(".experts.", tensor.name)
+        found.setdefault(own, []).append((int(expert[1]) if expert else 0, tensor))
+    return {own: [tensor for _, tensor in sorted(parts, key=lambda part: part[0])] for own, parts in found.items()}
 
 
 def expected_tensors(subject: Subject) -> Iterator[NamedTensor]:
@@ -104,11 +118,11 @@ def expected_tensors(subject: Subject) -> Iterator[NamedTensor]:
     yield from _tensors(need_gguf(), subject, family_of(subject.model), "f32", adapted=True)
 
 
-def _values(tensor: PendingTensor, family: Family) -> Callable[[], Floats]:
+def _values(tensors: list[PendingTensor], family: Family, shape: tuple[int, ...]) -> Callable[[], Floats]:
     def computed() -> Floats:
-        parts = [widen(np.ascontiguousarray(part), tensor.dtype) for part in tensor.write()]
-        values: Floats = np.concatenate(parts).reshape(tensor.shape)
-        turned: Floats = family.turned(tensor.name, values)
+        parts = [widen(np.ascontiguousarray(part), tensor.dtype) for tensor in tensors for part in tensor.write()]
+        values: Floats = np.concatenate(parts).reshape(shape)
+        turned: Floats = family.turned(tensors[0].name, values)
         return turned
 
     return computed

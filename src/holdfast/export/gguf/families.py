@@ -1,7 +1,8 @@
 """What llama.cpp wants to know of each family of models that is converted here, and how it wants their tensors.
 
-After llama.cpp's own conversion (its LlamaModel, Qwen2Model, Qwen3Model, Gemma..Gemma3Model): names come from the gguf package, the
-rest is metadata, the order of rotary halves in Llama's queries and keys, and Gemma's norms, which are stored without their 1.
+After llama.cpp's own conversion (its LlamaModel, Qwen2Model, Qwen3Model, Qwen3MoeModel, OlmoeModel, Gemma..Gemma3Model): names come
+from the gguf package, the rest is metadata, the order of rotary halves in Llama's queries and keys, and Gemma's norms, which are stored
+without their 1.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ ARCHITECTURES = {  # of transformers, and llama.cpp's name
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "llama",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "OlmoeForCausalLM": "olmoe",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
 }
 _GEMMA3_PATTERN = 6  # each sixth layer sees everything: llama.cpp has it built in
 _YARN = {"beta_fast": 32, "beta_slow": 1, "truncate": True} | dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"))
-_ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "gemma": "gelu", "gemma2": "gelu", "gemma3": "gelu"}
+_ACTIVATIONS = dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3moe", "olmoe"), "silu") | dict.fromkeys(
+    ("gemma", "gemma2", "gemma3"), "gelu"
+)
+_SHARES_SUM_TO_1 = {"qwen3moe": True, "olmoe": False}  # of the experts that are chosen, as llama.cpp has it built in
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,12 @@ def _refuse_settings(family: Family) -> None:
         types = config.get("layer_types") or []
         if any((kind == "full_attention") != ((at + 1) % _GEMMA3_PATTERN == 0) for at, kind in enumerate(types)):
             wrong.append("another pattern of sliding layers than each sixth full")
+    if (sums := _SHARES_SUM_TO_1.get(family.arch)) is not None and bool(config.get("norm_topk_prob")) != sums:
+        wrong.append(f"norm_topk_prob {bool(config.get('norm_topk_prob'))}")
+    if config.get("mlp_only_layers") or (config.get("decoder_sparse_step") or 1) != 1:
+        wrong.append("layers without experts among those with")
+    if config.get("clip_qkv"):
+        wrong.append(f"clip_qkv {config['clip_qkv']}")
     rope = rope_of(config)
     kind = rope["rope_type"]
     if kind == "yarn":
@@ -111,7 +124,7 @@ def context_of(family: Family) -> int:
     config = family.config
     longest = int(config.get("max_position_embeddings") or 2048)
     window = config.get("sliding_window")
-    used = family.arch in ("llama", "qwen2", "qwen3") and config.get("use_sliding_window", family.arch == "llama")
+    used = family.arch in ("llama", "qwen2", "qwen3", "qwen3moe") and config.get("use_sliding_window", family.arch == "llama")
     return min(longest, int(window)) if used and window else longest
 
 
@@ -128,7 +141,12 @@ def metadata(family: Family, writer: Any) -> None:
     writer.add_key_length(family.head)
     writer.add_value_length(family.head)
     writer.add_vocab_size(config["vocab_size"])
-    if family.arch in ("llama", "qwen2", "qwen3"):
+    if experts := config.get("num_experts") or config.get("num_local_experts"):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        if config.get("moe_intermediate_size"):
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if not family.arch.startswith("gemma"):
         writer.add_rope_dimension_count(family.head)
     _rope(family, writer)
     if family.arch in ("gemma2", "gemma3"):

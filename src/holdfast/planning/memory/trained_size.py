@@ -18,6 +18,16 @@ _LORA = ("LORA", "ADALORA")
 _APART = re.compile(r"experts\.\d+\.")
 _FUSED, _DOWN = ("gate_proj", "up_proj", "w1", "w3"), ("down_proj", "w2")
 _FUSES_GATES, _GATE_OR_UP = ("minimax_m3_vl", "minimax_m3_vl_text"), re.compile(r"\.(gate|up)_proj$")
+_APART_AS_LOADED = {  # by model_type, the layers that transformers makes of one in a file
+    "molmo2": {
+        "att_proj": ("q_proj", "k_proj", "v_proj"),
+        "ff_proj": ("up_proj", "gate_proj"),
+        "attn_out": ("o_proj",),
+        "ff_out": ("down_proj",),
+    }
+}
+_TOPS = ("model", "transformer")  # of a loaded model, which some files leave out
+_HOMES = ("", "model.", "language_model.", "model.language_model.", "language_model.model.")  # of a language half's layers, here or there
 _OF_A_LAYER = re.compile(r"\.(\d+)\.")
 
 
@@ -40,11 +50,11 @@ def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
     """Return the parameters in the model's files that are trained or carry an adapter, by part."""
     found = trained_sizes(config, model)
 
-    def reached(name: str) -> bool:
-        module = _as_loaded(model, name.removesuffix(".weight"))
-        return name in found or f"{module}.adapter" in found or any(f".{name}".endswith(f".{one}") for one in found)
+    def reached(name: str, shape: tuple[int, ...]) -> bool:
+        modules = _as_loaded(model, name.removesuffix(".weight"), shape)
+        return name in found or any(f"{one}.adapter" in found for one in modules) or any(f".{name}".endswith(f".{one}") for one in found)
 
-    return by_part({name: math.prod(shape) for name, shape in model.shapes.items() if reached(name)}, is_wrapped(model))
+    return by_part({name: math.prod(shape) for name, shape in model.shapes.items() if reached(name, shape)}, is_wrapped(model))
 
 
 def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
@@ -158,23 +168,31 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
     if targets == "all-linear":
         taken = {name: one for name, one in model.linear().items() if learns(name) and not why_no_lora(model.config, name)}
         return _matrices(_fused(model, taken))
-    modules = {name: shape for name, shape in model.matrices().items() if learns(name)}
+    modules = _fused(model, {name: shape for name, shape in model.matrices().items() if learns(name)})
     if "lm_head" not in modules and (tied := [shape for name, shape in modules.items() if name.endswith("embed_tokens")]):
         modules["lm_head"] = tied[0]
     return _matrices({name: shape for name, shape in modules.items() if _is_named(name, targets)})
 
 
-def _as_loaded(model: ModelFacts, name: str) -> str:
-    """Return a module's name in the model that transformers makes of a file where it loads gate and up as one layer."""
-    return _GATE_OR_UP.sub(".gate_up_proj", name) if model.config.get("model_type") in _FUSES_GATES else name
+def _as_loaded(model: ModelFacts, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the modules that transformers makes of a matrix in a file: it loads some of them as one layer, and some apart."""
+    kind, (home, dot, last) = model.config.get("model_type"), name.rpartition(".")
+    if kind in _FUSES_GATES:
+        return {_GATE_OR_UP.sub(".gate_up_proj", name): shape}
+    parts = _APART_AS_LOADED.get(str(kind), {}).get(last)
+    if parts is None or len(shape) != 2:
+        return {name: shape}
+    keys = model.number("num_key_value_heads", default=1) * model.number("head_dim", default=1)
+    rows = [shape[0] - 2 * keys, keys, keys] if len(parts) == 3 else [shape[0] // len(parts)] * len(parts)
+    return {f"{home}{dot}{part}": (count, shape[1]) for part, count in zip(parts, rows, strict=True)}
 
 
 def _fused(model: ModelFacts, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a file's layers as transformers loads them."""
     found: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes.items():
-        module = _as_loaded(model, name)
-        found[module] = (found[module][0] + shape[0], *shape[1:]) if module in found else shape
+    for name, file_shape in shapes.items():
+        for module, shape in _as_loaded(model, name, file_shape).items():
+            found[module] = (found[module][0] + shape[0], *shape[1:]) if module in found else shape
     return found
 
 
@@ -194,7 +212,12 @@ def _matrices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Matrix]:
 
 
 def _is_named(name: str, targets: str | list[str]) -> bool:
-    """Return whether `targets` select a module, read as PEFT reads them: a text is a pattern, else a list of names."""
+    """Return whether `targets` select a module of a file, read as PEFT reads them: a text is a pattern, else a list of ends of names.
+
+    They name modules as transformers loads them, before whose layers a file may have other words.
+    """
+    home, layers, rest = name.partition("layers.")
+    names = [name, *(f"{top}.{name}" for top in _TOPS), *(f"{one}{layers}{rest}" for one in _HOMES if layers and home in _HOMES)]
     if isinstance(targets, str):
-        return re.fullmatch(targets, name) is not None
-    return name.rpartition(".")[2] in targets or name in targets
+        return any(re.fullmatch(targets, one) for one in names)
+    return any(f".{one}".endswith(f".{target}") for one in names for target in targets)

@@ -71,7 +71,8 @@ def batches(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> bool:
     wanted = [_last_logits(model, prompt) for prompt in pair]
     inner, virtual = _without_virtual(model)
     try:
-        shown, mask, positions, cache = _begin_batch(inner, [prompt[:-1] for prompt in pair], pad, virtual)
+        shown, mask, positions = _begin_batch(inner, [prompt[:-1] for prompt in pair], pad, virtual)
+        cache = DynamicCache(config=inner.config)
         _next_logits(inner, shown, mask, positions, cache)
         cache.batch_select_indices(torch.arange(len(pair), device=mask.device))
         shown = {"input_ids": torch.tensor([prompt[-1:] for prompt in pair], device=mask.device)}
@@ -110,16 +111,14 @@ def begin_alone(model: Any, prompt: Sequence[int]) -> tuple[Any, dict[str, Tenso
     return inner, _begin_batch(inner, [prompt], 0, virtual)[0]
 
 
-def _begin_batch(
-    model: Any, prompts: Sequence[Sequence[int]], pad: int, virtual: Tensor
-) -> tuple[dict[str, Tensor], Tensor, Tensor, DynamicCache]:
-    """Return what a model is given for left-padded prompts: (inputs, attention mask, positions, empty cache)."""
+def _begin_batch(model: Any, prompts: Sequence[Sequence[int]], pad: int, virtual: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Return what a model is given for left-padded prompts: (inputs, attention mask, positions)."""
     device = next(model.parameters()).device
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + [*prompt] for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * (len(virtual) + len(prompt)) for prompt in prompts], device=device)
     shown = {"inputs_embeds": _embed_prompts(model, ids, [*map(len, prompts)], virtual)} if len(virtual) else {"input_ids": ids}
-    return shown, mask, (mask.cumsum(1) - 1).clamp(min=0), DynamicCache(config=model.config)
+    return shown, mask, (mask.cumsum(1) - 1).clamp(min=0)
 
 
 def _next_logits(model: Any, shown: dict[str, Tensor], mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
@@ -135,7 +134,8 @@ def _batch(
     model: Any, prompts: list[Sequence[int]], pad: int, ends: Sequence[int], longest: int, answered: Callable[[int], None]
 ) -> list[GreedyAnswer]:
     model, virtual = _without_virtual(model)
-    shown, mask, positions, cache = _begin_batch(model, prompts, pad, virtual)
+    shown, mask, positions = _begin_batch(model, prompts, pad, virtual)
+    cache = DynamicCache(config=model.config)
     answers = [GreedyAnswer([], [], False) for _ in prompts]
     rows = list(range(len(prompts)))  # which prompt each row of the batch is; None once it has ended
     alive = torch.ones(len(rows), dtype=torch.bool)

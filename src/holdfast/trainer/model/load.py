@@ -36,6 +36,7 @@ from holdfast.trainer.model.layers.mixed import HALF_TYPES, mix_precision
 HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors names them
 DTYPES = {"fp32": torch.float32} | HALF_TYPES
 _ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+_ASKS_FOR_KINDS = {"molmo2": "mm_token_type_ids"}  # by model_type, what it will not train without: the kind of each token
 _DROPS, _JITTERS = "drop", "jitter"  # in the names of numbers by which a model's own code draws
 
 
@@ -70,6 +71,8 @@ def load_base(config: Config, settings: Settings, device: torch.device, mapped: 
         text = f"{type(model).__name__} of transformers {transformers.__version__} does not write one token after the other"
         raise Refusal("launch_misconfigured", text, "give a causal language model")
     given = unpack(model, packed, loaded, widen=fewer is None) if packed else None
+    if name := _ASKS_FOR_KINDS.get(model.config.model_type):
+        model.register_forward_pre_hook(partial(_of_text_alone, name), with_kwargs=True)
     if left:
         named = _some(left)
         notes.append(f"{len(left)} tensors of the weights have no place in the model that config.json describes and are left out: {named}")
@@ -130,6 +133,12 @@ def _read(
         raise Refusal("checkpoint_unreadable", _short(text), _ONE_DOWNLOAD) from error
 
 
+def _of_text_alone(name: str, _: nn.Module, args: Any, given: dict[str, Any]) -> Any:
+    """Tell a model that asks which tokens are images' that none is."""
+    shown = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
+    return args, {name: shown.new_zeros(shown.shape[:2], dtype=torch.long)} | given
+
+
 def loader(facts: ModelFacts) -> Any:
     """Return transformers' class that loads this model; for an unknown type the one whose error says so."""
     return getattr(transformers, loads_as(facts.config) or CAUSAL)
@@ -165,7 +174,9 @@ def _from_folder(facts: ModelFacts, dtype: torch.dtype, attention: str, device: 
         differing = [f"{name} is {list(stored)}, not {list(wanted)}" for name, stored, wanted in sorted(found["mismatched_keys"])]
         raise _other_weights(folder, "are of other shapes than config.json describes", differing)
     if found["missing_keys"]:
-        raise _other_weights(folder, "lack tensors of the model that config.json describes", sorted(found["missing_keys"]))
+        lost = _some(sorted(found["unexpected_keys"]))
+        why = "lack tensors of the model that config.json describes"
+        raise _other_weights(folder, why, sorted(found["missing_keys"]), f", and have others without a place in it: {lost}" if lost else "")
     if told := unlike_config(model, facts):
         raise Refusal("package_conflict", *told)
     return model, sorted(found["unexpected_keys"])
@@ -197,8 +208,8 @@ _ONE_DOWNLOAD = "take config.json and weights from one download of the model; th
 _NAMED = 3  # tensors
 
 
-def _other_weights(folder: Path, what: str, tensors: list[str]) -> Refusal:
-    return Refusal("checkpoint_model_mismatch", f"the weights of {folder} {what}: {_some(tensors)}", _ONE_DOWNLOAD)
+def _other_weights(folder: Path, what: str, tensors: list[str], more: str = "") -> Refusal:
+    return Refusal("checkpoint_model_mismatch", f"the weights of {folder} {what}: {_some(tensors)}{more}", _ONE_DOWNLOAD)
 
 
 def _some(tensors: list[str]) -> str:

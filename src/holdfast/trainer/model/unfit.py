@@ -35,19 +35,20 @@ def refuse_unfit(model: Any, logits: Logits, stream: Ids, dtype: torch.dtype, na
     ids = beginning(stream)
     other = ids.copy()
     other[-1] = next(number for number in (*ids, 0, 1) if number != ids[-1])
+    model.eval()
+    for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
+        once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
+        moved = float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
+        if math.isnan(moved) or moved <= _MOVED[dtype]:  # logits that are no numbers tell nothing
+            break
+        if last:
+            raise _sees_ahead(model, moved)
     model.train()  # some take other shapes then
     for module in model.modules():
         if isinstance(module, StatelessDropout):  # needs a micro-batch
             module.eval()
     of_its_code(model, partial(logits, ids), narrow)
     model.eval()
-    for last in (False, True):  # what a process computes first may be wrong: what does not come again is no fact about the model
-        once, again = (of_its_code(model, partial(logits, one), narrow)[:-1] for one in (ids, other))
-        moved = float((again - once).abs().max() / once.abs().max().clamp_min(1e-30))
-        if math.isnan(moved) or moved <= _MOVED[dtype]:  # logits that are no numbers tell nothing
-            return
-        if last:
-            raise _sees_ahead(model, moved)
 
 
 @torch.no_grad()
@@ -104,8 +105,9 @@ def _raise_others(model: Any, error: Exception, narrow: bool) -> None:
 
 def _unable(model: Any, error: Exception) -> Refusal:
     own = f"{type(model).__name__} of transformers {transformers.__version__}"
-    text = f"{own} cannot compute a row of text alone: {error_message(error)}"
-    return Refusal("launch_misconfigured", text, f"give a language model that takes text alone, {_FRESH}")
+    when = " while it trains" if model.training else ""
+    text = f"{own} cannot compute a row of {_LENGTH} tokens of text alone{when}: {error_message(error)}"
+    return Refusal("launch_misconfigured", text, f"give a language model that takes rows of text of any length, {_FRESH}")
 
 
 def _sees_ahead(model: Any, moved: float) -> Refusal:
