@@ -415,6 +415,7 @@ def test_steps_computed_twice_are_a_lower_bound_where_nobody_told_each_of_them(t
     rows = [{"attempt": 1, "step": 7, "source": "callback", "total": 9}, {"attempt": 2, "step": 9, "source": "output", "total": 9}]
     assert each_step_told(rows, {1: {}, 2: {}}) is True and each_step_told(rows[:1], {1: {}}) is None
     assert each_step_told([rows[0] | {"source": "output"}], {1: {}, 2: {}}) is False
+    assert each_step_told([rows[0] | {"stages": True}], {1: {}, 2: {}}) is False, "of which stage a step was is not known"
 
 
 FIRST = {"attempt": 1, "step": 9, "first": 1, "time": 1.0, "total": 12, "source": "output"}

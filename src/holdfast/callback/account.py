@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.callback.standby import note
 
-ATTEMPT, RESUME, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_RESUME", "HOLDFAST_SNAPSHOT"
+ATTEMPT, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_SNAPSHOT"
 STEP = "step.bin"  # in the attempt's folder: the newest step, each step
 _COUNT = struct.Struct("<q")
 _SHARE = 0.01  # of the time, the most that the pulse may cost

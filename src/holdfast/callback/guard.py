@@ -14,7 +14,7 @@
 
 Under `holdfast run -- python loop.py` a loop that dies is started again, and `resume` loads the state after its newest step that
 was kept, random states included. It lies in memory: it outlives the process, not a reboot. Without a supervisor the gate
-works alike, and `resume` is 0.
+works alike, and `resume` is 0; so it is where the loop is one of several processes (WORLD_SIZE).
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ class Guard:
         self.held, self.steps = held, steps
         self.account, self.gate = Account(), GradientGate(drops)
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
-        self.packer = Packer(Path(path), str(folder.parents[1])) if path and folder is not None else None
+        processes = int(os.environ.get("WORLD_SIZE") or 1)
+        self.packer = Packer(Path(path), str(folder.parents[1])) if path and folder is not None and processes == 1 else None
+        if path and processes > 1 and folder is not None:
+            why = f"the loop is one of {processes} processes, which would go on from different steps"
+            self.account.event("no_snapshots", f"no states are kept: {why}")
         self.prints = Fingerprints(folder) if folder is not None else None
         self._at = 0
         self._hooks = [one.register_step_pre_hook(self._look) for one in held if isinstance(one, torch.optim.Optimizer)]

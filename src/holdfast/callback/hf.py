@@ -15,13 +15,14 @@ import os
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from holdfast.callback.account import RESUME, SNAPSHOT, Account
+from holdfast.callback.account import SNAPSHOT, Account
 from holdfast.callback.fingerprints import Fingerprints
 from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, GradientGate
@@ -31,6 +32,8 @@ from holdfast.callback.rows import SamplerRows
 from holdfast.callback.snapshot import CallbackSnapshots, CannotSnapshot
 
 EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes.py has them
+_first: dict[str, Any] = {}  # of this process's first training: the folder it saves to, and what was there
+_trainings: Counter[str] = Counter()  # of this process so far, by that folder
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +48,8 @@ def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # noqa: BLE001  (whatever it is, their training goes on)
             self.aside = True
             self._tell("callback_error", f"the callback has stepped aside: {type(error).__name__}: {error}")
+            with contextlib.suppress(Exception):  # what failed may fail here
+                self.account.pulse(at_once=True, aside=True)
             return None
 
     return safely
@@ -64,7 +69,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.prints: Fingerprints | None = None
         self.beyond = self.between = False  # its last step; two steps
         self.epoch_ends = self.evaluates = False  # what the newest step's state waits for
-        self.stopping = False
+        self.training = self.stopping = False
         self.loss: float | None = None
         with contextlib.suppress(Exception):  # their training goes on without
             make_first_calls()
@@ -79,33 +84,37 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **more: Any) -> None:
         self.alone = int(getattr(args, "world_size", 1)) == 1
         place = Path(args.output_dir).resolve()
-        there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
+        if not self.training:  # with auto_find_batch_size one training begins several times
+            _trainings[str(place)] += 1
+        if not _first:
+            there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
+            _first.update(place=str(place), there=there)
+        self.training = True
         self.account.pulse(
             at_once=True,
             phase="training",
             step=int(state.global_step),
             steps=int(state.max_steps),
-            place=str(place),
-            there=there,
+            **_first,
+            trainings=_trainings[str(place)],
+            elsewhere=str(place) != _first["place"],
             python=sys.executable,
         )
         if state.global_step > 0 and model is not None:
-            self._prove_resume(args, state, model)
+            self._prove_resume(model)
         self.gates = not getattr(args, "fp16", False) and not getattr(args, "deepspeed", None)  # both look at gradients themselves
         if self.alone:
             self._take_sigterm()
-            self._begin_snapshots(args, model, more.get("processing_class"))
+            if not getattr(state, "is_hyper_param_search", False):  # a trial's state is of no use to another
+                self._begin_snapshots(args, model, more.get("processing_class"))
             self._begin_rows(args, state, train_dataloader)
             self._begin_fingerprints(state, model, more.get("optimizer"))
 
-    def _prove_resume(self, args: Any, state: Any, model: Any) -> None:
+    def _prove_resume(self, model: Any) -> None:
         """End the process where it did not load what the checkpoint holds."""
-        named = os.environ.get(RESUME) or getattr(args, "resume_from_checkpoint", None)
-        checkpoint = Path(named) if isinstance(named, str) else Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if checkpoint.name != f"checkpoint-{state.global_step}" or not checkpoint.is_dir():
-            return
-        found = differing(model, checkpoint)
-        if found is None:
+        checkpoint = _resumed_from()
+        found = differing(model, checkpoint) if checkpoint is not None else None
+        if checkpoint is None or found is None:
             return
         wrong, looked = found
         if not wrong:
@@ -119,8 +128,15 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         raise SystemExit(EXIT_WRONG_RESUME)
 
     def _take_sigterm(self) -> None:
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        held = signal.getsignal(signal.SIGTERM)
+        free = held == signal.SIG_DFL or getattr(held, "__func__", None) is HoldfastCallback._stop  # of a training that broke off
+        if free and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._stop)
+
+    def _give_sigterm_back(self) -> None:
+        """Let SIGTERM end the process again: what its script does behind the training has no step to be saved after."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._stop:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _stop(self, *_: object) -> None:
         self.stopping = True
@@ -134,6 +150,9 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             snapshots.begin(model, processing, args)
         except CannotSnapshot as error:
             self._tell("no_snapshots", f"no snapshots between checkpoints: {error}")
+            return
+        except Exception as error:  # noqa: BLE001  (a model that is no transformers model, a full disk: all else goes on)
+            self._tell("no_snapshots", f"no snapshots between checkpoints: {type(error).__name__}: {error}")
             return
         self.snapshots = snapshots
 
@@ -216,6 +235,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
         if self.beyond and self.gates:
             state.global_step = int(state.max_steps)
+            if (loss := getattr(self.trainer, "_tr_loss", None)) is not None:
+                loss.zero_()  # it would be divided by a thousandth of a step
         if self.rows is not None:
             self._note(self.rows.end, int(state.global_step))
         self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer")))
@@ -272,7 +293,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.account.pulse(step=int(state.global_step))
+        if self.training:  # else the steps of another Trainer of this process would be told to be these
+            self.account.pulse(step=int(state.global_step))
         if self.between and not self.evaluates:
             self.evaluates = True
             self._reopen(state)
@@ -289,7 +311,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.between = False  # what is evaluated from here on is of no step
+        self.between = self.training = False  # what is evaluated from here on is of no step
+        self._give_sigterm_back()
         kept = self.snapshots.packer if self.snapshots is not None else None
         if kept is not None and kept.taken:
             self.account.pulse(snapshots=kept.taken, snapshot_s=kept.cost_s, step_s=kept.step_s)
@@ -305,6 +328,15 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.account.ends(phase="stopped", step=int(state.global_step))
         self._tell("stopped", f"stopped after step {state.global_step}, which is saved")
         raise SystemExit(EXIT_STOPPED)
+
+
+def _resumed_from() -> Path | None:
+    """Return the checkpoint that the Trainer which is calling us goes on from, as it was told itself; None where there is none."""
+    frame = sys._getframe()
+    while frame is not None and "resume_from_checkpoint" not in frame.f_code.co_varnames:
+        frame = frame.f_back
+    told = frame.f_locals.get("resume_from_checkpoint") if frame is not None else None
+    return Path(told) if isinstance(told, (str, os.PathLike)) and Path(told).is_dir() else None
 
 
 def _changed(entry: Path) -> int:

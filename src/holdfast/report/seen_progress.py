@@ -154,9 +154,12 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
 def each_step_told(progress: list[Json], launches: dict[int, Json]) -> bool | None:
     """True if the count of steps computed twice is exact: the callback told each step of the attempts that were followed by another.
 
-    What is printed, and what checkpoints and event files show, lags behind. None where no attempt was followed by another.
+    What is printed, and what checkpoints and event files show, lags behind; where numbers began anew, none tells of which stage it is.
+    None where no attempt was followed by another.
     """
     followed = sorted(launches)[:-1]
+    if followed and any(row.get("stages") for row in progress):
+        return False
     sources = [{row["source"] for row in _by_attempt(progress).get(number, [])} for number in followed]
     return all(one == {"callback"} for one in sources) if followed else None
 

@@ -153,6 +153,8 @@ class CommandRun:
             in_vain = self.told.without_callback or (self.card is not None and not self.card.callback)
             would = "" if in_vain else " (a Trainer does with --callback)"
             return f"{begins}; {there.name} is there, and the command takes no option to go on from it{would}"
+        if name == "the beginning" and self.states.trains_again():
+            return "started from its beginning: it trains more than once into one folder, and whose a checkpoint there is, is not known"
         if name == "the beginning" and (lost := nothing_saved(self.run, self.command)):
             return f"started from its beginning: {lost}"
         if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:

@@ -28,7 +28,7 @@ _EARLY_S = 60.0  # a command that is gone so soon, and left something running, h
 def cut_short(attempt: Attempt, ending: Ending) -> str:
     """Return why an exit code of 0 did not end the training, as the callback tells; empty where it did, or nobody knows."""
     pulse = read_json(attempt.folder / "pulse.json") or {}
-    if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped"):
+    if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped") or pulse.get("aside"):
         return ""
     if pulse.get("steps") and pulse.get("step") == pulse["steps"]:
         return ""

@@ -139,7 +139,7 @@ class Signs:
     def _told(self) -> tuple[int | None, int | None, str | None]:
         pulse = self.pulse()
         self._beat = pulse.get("time") if pulse is not None else None
-        if pulse is not None and isinstance(pulse.get("step"), int):
+        if pulse is not None and isinstance(pulse.get("step"), int) and not pulse.get("aside"):
             counted = step_counted(self.attempt)  # the pulse is published seldomer than each short step
             return pulse["step"] if counted is None else counted, pulse.get("steps"), "callback"
         now = time.monotonic()

@@ -107,10 +107,15 @@ class States:
         own = [step for step, entry in candidates(place, self.whole) if step is not None and entry.name not in self.command.there]
         return max(own, default=0 if self.whole == "trainer" else self._best)
 
+    def trains_again(self) -> bool:
+        """True if its callback saw a process train more than once into one folder: whose a checkpoint there is, is not known."""
+        pulses = (read_json(self.run.attempt(number) / "pulse.json") or {} for number in self.run.attempts())
+        return any(pulse.get("trainings", 1) > 1 for pulse in pulses)
+
     def to_go_on_from(self) -> ResumePoint | None:
         """Return the newest whole checkpoint. Those that are not whole are set aside, with an event."""
         state = self._named(self._newest())
-        if state is None:
+        if state is None or self.trains_again():
             return None
         if not self._best and state.path.name in self.command.there:
             self.tell(f"{state.path.name} was there before the first start; it is used because no step was seen since")
@@ -197,6 +202,9 @@ class States:
         python = pulse.get("python")
         if place is None or not isinstance(python, str) or not self.snapshot.exists():
             return
+        if pulse.get("elsewhere") or self.trains_again():  # of another training than the one that would go on from it
+            self.snapshot.unlink()
+            return
         newest = self._newest()
         step = newest.step if newest is not None else 0
         told, self._helper = make_checkpoint(python, self.snapshot, place, step or 0, self._helper), None
@@ -217,6 +225,11 @@ class States:
         if numbers := self.run.attempts():
             self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
+    def _has_none_but(self, told: str) -> bool:
+        """True if the command's arguments do not name the folder that its Trainer saves to: nothing is saved where they say."""
+        place = self.command.place
+        return place is None or (place.resolve() != Path(told) and not (place.is_dir() and candidates(place, self.whole)))
+
     def learn(self, attempt: Attempt, callback: bool) -> Command:
         """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that.
 
@@ -230,7 +243,7 @@ class States:
             self.run.event("callback_seen", attempt=attempt.number)
         for told in read_sound_lines(attempt.folder / "inside.jsonl"):
             self.run.event(str(told.pop("event", "told_inside")), attempt=attempt.number, **told)
-        if self.command.place is None and isinstance(pulse.get("place"), str):
+        if isinstance(pulse.get("place"), str) and self._has_none_but(pulse["place"]):
             there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}
             self.command, self.whole = replace(self.command, checkpoints=pulse["place"], there=there), "trainer"
             write_command(self.run, self.command)

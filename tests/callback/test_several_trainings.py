@@ -1,0 +1,248 @@
+"""Several trainings in one process: none goes on from another's state, tells another's steps, or keeps another's SIGTERM."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import ROOT
+from holdfast.base.files import write_json
+from holdfast.callback.account import ATTEMPT
+from holdfast.processes.attempt import Attempt
+from holdfast.run.command import Command
+from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
+from holdfast.supervision.command import states as states_module
+from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.good_end import cut_short
+from holdfast.supervision.command.read_of_end import ReadOfEnd
+from holdfast.supervision.command.signs import ProgressSigns
+from holdfast.supervision.command.states import States
+from holdfast.supervision.supervise import View
+
+pytest.importorskip("transformers")
+hf: Any = importlib.import_module("holdfast.callback.hf")
+
+
+@pytest.fixture(autouse=True)
+def own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be as a process that trains nothing yet, and leave SIGTERM as it was."""
+    monkeypatch.setenv(ATTEMPT, str(RunFolder(tmp_path).made(tmp_path / "attempts/001")))
+    monkeypatch.setattr(hf, "_first", {})
+    monkeypatch.setattr(hf, "_trainings", hf.Counter())
+    held = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, held)
+
+
+class Training:
+    """As much of a Trainer as its callbacks see."""
+
+    def __init__(self, place: Path, steps: int = 6) -> None:
+        self.callback = hf.HoldfastCallback()
+        self.args = SimpleNamespace(output_dir=str(place), world_size=1, gradient_accumulation_steps=1, ignore_data_skip=False)
+        self.state = SimpleNamespace(global_step=0, max_steps=steps, epoch=0.0)
+        self.control = SimpleNamespace(should_log=False, should_evaluate=False, should_save=False)
+
+    def tell(self, hook: str, **more: Any) -> None:
+        getattr(self.callback, hook)(self.args, self.state, self.control, **more)
+
+    def train(self, steps: int, ends: bool = True) -> None:
+        self.tell("on_train_begin")
+        for _ in range(steps):
+            self.tell("on_step_begin")
+            self.state.global_step += 1
+            self.tell("on_step_end")
+        if ends:
+            self.tell("on_train_end")
+
+
+def pulse(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / "attempts/001/pulse.json").read_text())
+    return found
+
+
+def test_another_trainer_that_only_evaluates_does_not_take_back_that_the_training_is_done(tmp_path: Path) -> None:
+    Training(tmp_path / "out").train(6)
+    Training(tmp_path / "out").tell("on_prediction_step")
+    assert (pulse(tmp_path)["phase"], pulse(tmp_path)["step"]) == ("done", 6)
+    assert cut_short(Attempt(1, tmp_path / "attempts/001", None), Ending("finished", 0, 9.0)) == ""
+
+
+def test_a_script_that_only_evaluates_ends_well(tmp_path: Path) -> None:
+    Training(tmp_path / "out").tell("on_prediction_step")
+    assert cut_short(Attempt(1, tmp_path / "attempts/001", None), Ending("finished", 0, 9.0)) == ""
+
+
+def test_each_training_stops_at_sigterm_and_none_keeps_it(tmp_path: Path) -> None:
+    first, second = Training(tmp_path / "out"), Training(tmp_path / "out")
+    first.train(6)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "a process whose training is over can be ended"
+    first.train(2, ends=False)  # breaks off, and its script goes on
+    second.train(2, ends=False)
+    os.kill(os.getpid(), signal.SIGTERM)
+    second.tell("on_step_end")
+    assert second.control.should_save
+    with pytest.raises(SystemExit):
+        second.tell("on_save")
+
+
+def test_a_sigterm_handler_of_the_scripts_own_stays(tmp_path: Path) -> None:
+    def own(*_: object) -> None: ...
+
+    signal.signal(signal.SIGTERM, own)
+    Training(tmp_path / "out").train(6)
+    assert signal.getsignal(signal.SIGTERM) is own
+
+
+@pytest.mark.parametrize(
+    ("places", "trainings", "elsewhere"),
+    [(["out"], 1, False), (["out", "out"], 2, False), (["out", "dpo"], 1, True), (["a", "b", "a"], 2, False)],
+)
+def test_the_pulse_tells_how_often_was_trained_into_its_folder(places: list[str], trainings: int, elsewhere: bool, tmp_path: Path) -> None:
+    for name in places:
+        Training(tmp_path / name).train(2)
+    told = pulse(tmp_path)
+    assert (told["trainings"], told["elsewhere"], told["place"]) == (trainings, elsewhere, str(tmp_path / places[0]))
+
+
+def test_a_training_that_begins_again_with_smaller_batches_is_one(tmp_path: Path) -> None:
+    training = Training(tmp_path / "out")
+    training.train(2, ends=False)
+    training.state.global_step = 0
+    training.train(6)
+    assert pulse(tmp_path)["trainings"] == 1
+
+
+def test_an_error_of_the_callbacks_own_takes_back_what_it_told_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished command was started again: its pulse had stayed at its first step."""
+    monkeypatch.setattr(hf.HoldfastCallback, "_look", lambda *_: 1 // 0)
+    Training(tmp_path / "out").train(6)
+    assert pulse(tmp_path)["phase"] == "training" and pulse(tmp_path)["aside"]
+    assert cut_short(Attempt(1, tmp_path / "attempts/001", None), Ending("finished", 0, 9.0)) == ""
+
+
+def test_a_model_of_plain_torch_has_no_snapshots_and_everything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
+    training, model = Training(tmp_path / "out"), torch.nn.Linear(2, 2)
+    training.tell("on_train_begin", model=model)
+    told = [json.loads(line)["event"] for line in (tmp_path / "attempts/001/inside.jsonl").read_text().splitlines()]
+    assert told == ["no_snapshots"] and not training.callback.aside
+
+
+@pytest.fixture
+def train() -> Iterator[Any]:
+    """Trainer.train as `holdfast run --callback` wraps it, in a process of its own; returns what it was told to go on from."""
+    spec = importlib.util.spec_from_file_location("site_of_a_process", ROOT / "src/holdfast/callback/site/sitecustomize.py")
+    assert spec is not None and spec.loader is not None
+    found, site = list(sys.meta_path), importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+
+    class Trainer:
+        def __init__(self, place: Path) -> None:
+            self.args = SimpleNamespace(output_dir=str(place))
+
+        def train(self, resume_from_checkpoint: Any = None, trial: Any = None) -> Any:
+            return resume_from_checkpoint
+
+    begin = Trainer.__init__
+    site._wrap(Trainer)
+    Trainer.__init__ = begin  # type: ignore[method-assign]
+    yield lambda place, *told, **more: Trainer(place).train(*told, **more)
+    sys.meta_path[:] = found
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "out/checkpoint-4"
+    place.mkdir(parents=True)
+    monkeypatch.setenv("HOLDFAST_RESUME", str(place))
+    return place
+
+
+def test_one_training_of_a_process_goes_on_from_the_checkpoint(tmp_path: Path, checkpoint: Path, train: Any) -> None:
+    """Each fold of a cross-validation went on from the newest fold's checkpoint, and so from rows that it held out."""
+    assert train(tmp_path / "other") is None
+    assert [train(checkpoint.parent), train(checkpoint.parent)] == [str(checkpoint), None]
+
+
+@pytest.mark.parametrize("told", [{"trial": {"learning_rate": 0.1}}, {"trial": object()}])
+def test_a_trial_of_a_search_begins_anew(told: dict[str, Any], checkpoint: Path, train: Any) -> None:
+    assert train(checkpoint.parent, **told) is None
+
+
+def test_a_folder_behind_a_link_is_known(tmp_path: Path, checkpoint: Path, train: Any) -> None:
+    (tmp_path / "scratch").symlink_to(tmp_path)
+    assert train(tmp_path / "scratch/out") == str(checkpoint)
+
+
+def test_what_the_script_says_itself_counts_and_is_the_one(tmp_path: Path, checkpoint: Path, train: Any) -> None:
+    assert [train(checkpoint.parent, "theirs"), train(checkpoint.parent)] == ["theirs", None]
+
+
+def states_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> tuple[States, list[str]]:
+    """Return the states of a run whose attempt ended with this pulse; and whether what is in memory was made a checkpoint."""
+    made: list[str] = []
+    monkeypatch.setattr(states_module, "make_checkpoint", lambda *_: made.append("made") or "")
+    monkeypatch.setattr(States, "_newest", lambda *_: None)
+    run = RunFolder(tmp_path)
+    write_json(tmp_path / "attempts/001/pulse.json", {"step": 3, "python": sys.executable, "place": str(tmp_path / "out")} | told)
+    states = States(run, Command(("python", "t.py"), str(tmp_path), checkpoints="out", callback=True), None, print)
+    states.snapshot = tmp_path / "snapshot"
+    states.snapshot.touch()
+    states.keep(Attempt(1, run.attempt(1), None))
+    return states, made
+
+
+@pytest.mark.parametrize(("told", "keeps"), [({}, True), ({"trainings": 1, "elsewhere": False}, True), ({"elsewhere": True}, False)])
+def test_the_state_of_a_later_stage_does_not_become_a_checkpoint_of_the_first(
+    told: dict[str, Any], keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, made = states_of(tmp_path, monkeypatch, **told)
+    assert (bool(made), states.snapshot.exists()) == (keeps, False)
+
+
+def test_a_command_that_trains_twice_into_one_folder_begins_anew_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, made = states_of(tmp_path, monkeypatch, trainings=2)
+    (tmp_path / "out/checkpoint-4").mkdir(parents=True)
+    monkeypatch.setattr(States, "_newest", lambda *_: states_module.NewestCheckpoint(tmp_path / "out/checkpoint-4", 4))
+    assert not made and states.to_go_on_from() is None
+    write_json(states.run.made(tmp_path / "attempts/002") / "pulse.json", {"step": 1, "trainings": 1})
+    assert states.to_go_on_from() is None, "nor after a start that came to its first training alone"
+    user = CommandRun(states.run, states.command, View(print, print, lambda: 0))
+    assert "trains more than once into one folder" in user._how("the beginning", None)
+
+
+@pytest.mark.parametrize(("own", "learned"), [(False, "out/name"), (True, "out")])
+def test_a_trainer_that_saves_elsewhere_than_its_argument_says_is_followed_there(
+    own: bool, learned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TrainingArguments(output_dir=f"{args.output_dir}/{name}"): its checkpoints were looked for one folder above."""
+    states, _ = states_of(tmp_path, monkeypatch, place=str(tmp_path / "out/name"))
+    (tmp_path / ("out/checkpoint-2" if own else "out/name/checkpoint-2")).mkdir(parents=True)
+    command = states.learn(Attempt(1, tmp_path / "attempts/001", None), callback=True)
+    assert command.place == tmp_path / learned
+
+
+@pytest.mark.parametrize(("noted", "step", "samples"), [(9, 9, (3, 17)), (5, 8, ()), (8, 8, ())])
+def test_rows_that_were_noted_of_an_earlier_step_are_not_those_in_flight(
+    noted: int, step: int, samples: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A disk that was full for a moment ended the notes; the step told of at the end was that one."""
+    run, command = RunFolder(tmp_path), Command(("python", "t.py"), str(tmp_path), callback=True)
+    (tmp_path / "attempts/001/samples.jsonl").write_text(json.dumps({"step": noted, "samples": [3, 17]}) + "\n")
+    seen = ProgressSigns(8, 12, "callback", stepped=False, printed=False, worked=False)
+    end = ReadOfEnd(run, command, None, States(run, command, None, print), seen, Attempt(1, run.attempt(1), None), Ending("error", 1, 3.0))
+    report = end.wreck()
+    assert (report.step, report.samples) == (step, samples)
