@@ -385,6 +385,21 @@ def test_a_loop_of_several_processes_keeps_no_state_that_one_of_them_alone_would
     assert inside(tmp_path) == ["no_snapshots", "no_snapshots", "loop_resumed"]
 
 
+def test_a_plain_loop_goes_on_where_there_is_no_room_for_its_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's /dev/shm is often too small for it; the loop ended at its first step."""
+    from holdfast.guard import guard
+
+    (tmp_path / "run/attempts/001").mkdir(parents=True)
+    monkeypatch.setenv("HOLDFAST_ATTEMPT", str(tmp_path / "run/attempts/001"))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "nowhere/snapshot"))
+    model = torch.nn.Linear(2, 1)
+    with guard(model, steps=3) as held:
+        for step in range(held.resume(), 3):
+            held.step(step)
+        held.done()
+    assert inside(tmp_path) == ["no_snapshots"]
+
+
 LOOP = """
 import os, sys, torch
 from holdfast.guard import guard

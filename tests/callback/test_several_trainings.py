@@ -141,6 +141,31 @@ def test_a_model_of_plain_torch_has_no_snapshots_and_everything_else(tmp_path: P
     assert told == ["no_snapshots"] and not training.callback.aside
 
 
+def test_of_two_callbacks_of_one_trainer_the_one_that_its_script_added_is_at_work(tmp_path: Path) -> None:
+    training = Training(tmp_path / "out")
+    theirs, trainer = hf.HoldfastCallback(drops=3), SimpleNamespace()
+    ours = hf.HoldfastCallback(trainer)
+    trainer.callback_handler = SimpleNamespace(callbacks=[ours, theirs])
+    for training.callback in (ours, theirs):
+        training.tell("on_train_begin")
+    assert (ours.aside, theirs.aside, theirs.trainer, pulse(tmp_path)["trainings"]) == (True, False, trainer, 1)
+
+
+def test_a_disk_that_takes_nothing_puts_nobody_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callback stepped aside for good, and the command, whose newest pulse told of an earlier step, was started again at its end."""
+    training = Training(tmp_path / "out")
+    training.train(5, ends=False)
+    before = pulse(tmp_path)["step"]
+    monkeypatch.setattr("holdfast.callback.account._write", lambda *_: (_ for _ in ()).throw(OSError(28, "no space left on device")))
+    monkeypatch.setattr(training.callback.account, "_cost", 0.0)
+    training.state.global_step = 6
+    for hook in ("on_step_end", "on_train_end"):
+        training.tell(hook)
+    training.callback.account.ends(cause="x")
+    assert not training.callback.aside and pulse(tmp_path)["step"] == before
+    assert cut_short(Attempt(1, tmp_path / "attempts/001", None), Ending("finished", 0, 9.0)) == ""
+
+
 @pytest.fixture
 def train() -> Iterator[Any]:
     """Trainer.train as `holdfast run --callback` wraps it, in a process of its own; returns what it was told to go on from."""

@@ -47,8 +47,8 @@ def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
             return hook(self, *arguments, **keywords)
         except Exception as error:  # noqa: BLE001  (whatever it is, their training goes on)
             self.aside = True
-            self._tell("callback_error", f"the callback has stepped aside: {type(error).__name__}: {error}")
             with contextlib.suppress(Exception):  # what failed may fail here
+                self.account.event("callback_error", f"the callback has stepped aside: {type(error).__name__}: {error}")
                 self.account.pulse(at_once=True, aside=True)
             return None
 
@@ -74,14 +74,10 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         with contextlib.suppress(Exception):  # their training goes on without
             make_first_calls()
 
-    def _tell(self, kind: str, text: str, **facts: Any) -> None:
-        try:
-            self.account.event(kind, text, **facts)
-        except Exception:  # noqa: BLE001  (a full disk, a closed terminal)
-            self.aside = True
-
     @_guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **more: Any) -> None:
+        if self._is_not_the_one():
+            return
         self.alone = int(getattr(args, "world_size", 1)) == 1
         place = Path(args.output_dir).resolve()
         if not self.training:  # with auto_find_batch_size one training begins several times
@@ -110,6 +106,15 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self._begin_rows(args, state, train_dataloader)
             self._begin_fingerprints(state, model, more.get("optimizer"))
 
+    def _is_not_the_one(self) -> bool:
+        """True where its Trainer has another such callback, added later: by its user, who may have said more to it."""
+        known = getattr(getattr(self.trainer, "callback_handler", None), "callbacks", ())
+        *earlier, last = [one for one in known if isinstance(one, HoldfastCallback)] or [self]
+        last.trainer = last.trainer or self.trainer
+        for one in earlier:
+            one.aside = True
+        return self.aside
+
     def _prove_resume(self, model: Any) -> None:
         """End the process where it did not load what the checkpoint holds."""
         checkpoint = _resumed_from()
@@ -118,10 +123,12 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             return
         wrong, looked = found
         if not wrong:
-            self._tell("resume_proven", f"resumed from {checkpoint.name}: all {looked} tensors are as they were saved", tensors=looked)
+            self.account.event(
+                "resume_proven", f"resumed from {checkpoint.name}: all {looked} tensors are as they were saved", tensors=looked
+            )
             return
         text = f"after resuming from {checkpoint.name}, {len(wrong)} of {looked} tensors do not hold what was saved (first: {wrong[0]})"
-        self._tell("resume_wrong", text, wrong=len(wrong), tensors=looked)
+        self.account.event("resume_wrong", text, wrong=len(wrong), tensors=looked)
         self.account.ends(
             cause="checkpoint_model_mismatch", reason=f"{text}: going on would train an adapter that is not yours", final=True
         )
@@ -149,10 +156,10 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         try:
             snapshots.begin(model, processing, args)
         except CannotSnapshot as error:
-            self._tell("no_snapshots", f"no snapshots between checkpoints: {error}")
+            self.account.event("no_snapshots", f"no snapshots between checkpoints: {error}")
             return
         except Exception as error:  # noqa: BLE001  (a model that is no transformers model, a full disk: all else goes on)
-            self._tell("no_snapshots", f"no snapshots between checkpoints: {type(error).__name__}: {error}")
+            self.account.event("no_snapshots", f"no snapshots between checkpoints: {type(error).__name__}: {error}")
             return
         self.snapshots = snapshots
 
@@ -182,7 +189,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             look(self.prints)
         except Exception as error:  # noqa: BLE001  (their training goes on)
             self.prints = None
-            self._tell("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
+            self.account.event("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
 
     @_guarded
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -225,7 +232,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         samples = self.rows.now if self.rows is not None else []
         of = f" (rows {', '.join(map(str, samples[:8]))}{', ...' if len(samples) > 8 else ''})" if samples else ""
         text = f"step {step}{of}: the gradients are not finite; dropped, the weights are as they were"
-        self._tell("gradients_dropped", text, step=step, count=1, samples=samples)
+        self.account.event("gradients_dropped", text, step=step, count=1, samples=samples)
         if row >= self.gate.limit:
             reason = f"the gradients of {row} steps in a row were not finite, up to step {step}"
             self.account.ends(cause="nonfinite_numerics", reason=reason)
@@ -271,7 +278,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self.snapshots.keep(more.get("optimizer"), more.get("lr_scheduler"), state, self._callbacks(control), flos)
         except Exception as error:  # noqa: BLE001  (a full /dev/shm, an optimizer of another kind: all else goes on)
             self.snapshots = None
-            self._tell("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
+            self.account.event("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
 
     def _callbacks(self, control: Any) -> dict[str, Any]:
         """Return the states of callbacks as a checkpoint holds them."""
@@ -283,7 +290,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         for name in ("loss", "eval_loss", "grad_norm"):
             value = (logs or {}).get(name)
             if isinstance(value, (int, float)) and not math.isfinite(value):
-                self._tell("not_finite", f"step {state.global_step}: {name} is {value}", step=int(state.global_step), name=name)
+                self.account.event("not_finite", f"step {state.global_step}: {name} is {value}", step=int(state.global_step), name=name)
             elif name == "loss" and isinstance(value, (int, float)):
                 self.loss = float(value)
                 self.account.pulse(loss=self.loss)  # the step's own pulse came before it
@@ -326,7 +333,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
     def _end_stopped(self, state: Any) -> None:
         self.account.pulse(at_once=True, phase="stopped", step=int(state.global_step))
         self.account.ends(phase="stopped", step=int(state.global_step))
-        self._tell("stopped", f"stopped after step {state.global_step}, which is saved")
+        self.account.event("stopped", f"stopped after step {state.global_step}, which is saved")
         raise SystemExit(EXIT_STOPPED)
 
 

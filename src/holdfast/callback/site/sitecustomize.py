@@ -88,7 +88,9 @@ def _wrap(trainer: Any) -> None:
         begin(self, *arguments, **keywords)
         try:
             ours = importlib.import_module("holdfast.callback.hf").HoldfastCallback
-            if not any(isinstance(one, ours) for one in self.callback_handler.callbacks):
+            for one in (there := [one for one in self.callback_handler.callbacks if isinstance(one, ours)]):
+                one.trainer = one.trainer or self
+            if not there:
                 self.add_callback(ours(self))
         except Exception as error:  # noqa: BLE001
             print(f"holdfast: no callback: {type(error).__name__}: {error}", file=sys.stderr)
