@@ -177,7 +177,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.account.folder is None or model is None:
             return
         with contextlib.suppress(OSError):  # a full disk
-            self.prints = Fingerprints(self.account.folder)
+            self.prints = Fingerprints(self.account.folder, sum(_trainings.values()))
         if state.global_step > 0:
             self._look(lambda prints: prints.loaded(int(state.global_step), model, optimizer))
 

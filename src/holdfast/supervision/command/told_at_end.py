@@ -27,7 +27,7 @@ UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
 def compare(run: RunFolder, beside: RunFolder) -> Json:
-    """Return how the steps of this run compare with those of another: {with, steps, weights_looked_at, departs, says}."""
+    """Return how the steps of this run compare with those of another: {with, steps, weights_looked_at, looked_at, departs, says}."""
     found = compare_runs(run, beside)
     return {"with": str(beside.path), **found, "says": in_words(found, shown(beside.path))}
 
