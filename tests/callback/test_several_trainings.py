@@ -166,6 +166,28 @@ def test_a_disk_that_takes_nothing_puts_nobody_aside(tmp_path: Path, monkeypatch
     assert cut_short(Attempt(1, tmp_path / "attempts/001", None), Ending("finished", 0, 9.0)) == ""
 
 
+@pytest.mark.parametrize(
+    ("in_round", "iterations", "kept"),
+    [(None, 1, [1, 2, 3, 4, 5, 6]), (2, 1, [1, 2, 3, 4, 5, 6]), (4, 1, [2, 4, 6]), (2, 3, [3, 6]), (8, 2, [])],
+)
+def test_a_state_is_kept_where_the_answers_that_were_sampled_once_are_used_up(
+    in_round: int | None, iterations: int, kept: list[int], tmp_path: Path
+) -> None:
+    """GRPO with num_iterations or steps_per_generation: a state amid them goes on with other answers, and out of step with its rows."""
+    training, found = Training(tmp_path / "out"), list[int]()
+    training.args.steps_per_generation = in_round
+    training.callback.trainer = SimpleNamespace(_step=0, num_iterations=iterations)
+    training.tell("on_train_begin")
+    ended = SimpleNamespace(end_step=lambda: found.append(training.state.global_step), keep=lambda *_: None, packer=None)
+    training.callback.snapshots = ended
+    for _ in range(6):
+        training.tell("on_step_begin")
+        training.callback.trainer._step += 2  # micro-batches
+        training.state.global_step += 1
+        training.tell("on_step_end")
+    assert found == kept and not training.callback.aside
+
+
 @pytest.fixture
 def train() -> Iterator[Any]:
     """Trainer.train as `holdfast run --callback` wraps it, in a process of its own; returns what it was told to go on from."""

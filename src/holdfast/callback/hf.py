@@ -248,7 +248,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self._note(self.rows.end, int(state.global_step))
         self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer")))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
-        if self.snapshots is not None:
+        if self.snapshots is not None and not self._is_in_a_round(args):
             self.snapshots.end_step()
             self.between, self.evaluates = True, False
             self.epoch_ends = state.global_step >= state.max_steps or float(state.epoch or 0.5).is_integer()  # on_epoch_end is to come
@@ -256,6 +256,13 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.stopping:
             control.should_save = True
         return control
+
+    def _is_in_a_round(self, args: Any) -> bool:
+        """True amid the steps that TRL's online trainers compute from answers sampled once: no state has them, a resume samples anew."""
+        done, in_round = getattr(self.trainer, "_step", None), getattr(args, "steps_per_generation", None)  # counted in micro-batches
+        if not isinstance(done, int) or not in_round:
+            return False
+        return done % (in_round * int(getattr(self.trainer, "num_iterations", 1))) != 0
 
     def _reopen(self, state: Any) -> None:
         if self.snapshots is not None and self.between:
