@@ -460,6 +460,15 @@ def test_a_bar_to_fewer_steps_than_checkpoints_told_of_counts_something_else() -
     assert believed([bar | {"attempt": 1}]), "it may be all there is"
 
 
+def test_what_is_printed_behind_a_callback_that_stepped_aside_counts() -> None:
+    """A command whose callback stepped aside in step 5 of 12 was told as one that ended there."""
+    rows: list[Json] = [
+        {"attempt": 1, "step": step, "source": source, "total": 12, "time": float(at), "first": 1}
+        for at, (step, source) in enumerate([(400, "output"), (0, "callback"), (5, "callback"), (12, "output")])
+    ]
+    assert [row["step"] for row in believed(rows)] == [0, 5, 12]
+
+
 def test_what_a_monitor_prints_beside_the_steps_is_no_sign_that_they_go_on(tmp_path: Path) -> None:
     signs, monitor = Signs(Command(("true",), str(tmp_path)), tmp_path, 1.0), "gpu memory in use 41 percent\n"
 

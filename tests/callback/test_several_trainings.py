@@ -27,7 +27,7 @@ from holdfast.supervision.command import states as states_module
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import cut_short
 from holdfast.supervision.command.read_of_end import ReadOfEnd
-from holdfast.supervision.command.signs import ProgressSigns
+from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.states import States
 from holdfast.supervision.supervise import View
 
@@ -130,6 +130,8 @@ def test_an_error_of_the_callbacks_own_takes_back_what_it_told_of_the_training(t
     monkeypatch.setattr(hf.HoldfastCallback, "_look", lambda *_: 1 // 0)
     Training(tmp_path / "out").train(6)
     assert pulse(tmp_path)["phase"] == "training" and pulse(tmp_path)["aside"]
+    seen = Signs(Command(("true",), str(tmp_path), callback=True), tmp_path / "attempts/001", 0.0).last()
+    assert seen.source != "callback", "others tell its steps from here on"
     assert cut_short(Attempt(1, tmp_path / "attempts/001", None), Ending("finished", 0, 9.0)) == ""
 
 

@@ -15,8 +15,8 @@ def believed(rows: list[Json]) -> list[Json]:
 
     A count of the output up to another number than the best source knows in the end does, too: a bar of rows, of files.
     """
-    called = {row["attempt"] for row in rows if row["source"] == "callback"}
-    rows = [row for row in rows if row["source"] == "callback" or row["attempt"] not in called]
+    called = {row["attempt"]: at for at, row in enumerate(rows) if row["source"] == "callback"}  # what comes behind, it has left to others
+    rows = [row for at, row in enumerate(rows) if row["source"] == "callback" or at > called.get(row["attempt"], -1)]
     if any(row.get("stages") for row in rows):  # so are those of another attempt
         rows = [row | {"stages": True} for row in rows]
     last = {row["attempt"]: row for row in rows}
