@@ -39,5 +39,5 @@ def differing(model: Any, checkpoint: Path) -> tuple[list[str], int] | None:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether they hold the same numbers; what is no number in both was saved so."""
+    """Return whether they hold the same numbers; what is no number in both was saved so."""
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
