@@ -29,6 +29,7 @@ from holdfast.supervision.command.good_end import cut_short
 from holdfast.supervision.command.read_of_end import ReadOfEnd
 from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.states import States
+from holdfast.supervision.command.told_at_end import well
 from holdfast.supervision.supervise import View
 
 pytest.importorskip("transformers")
@@ -115,6 +116,7 @@ def test_the_pulse_tells_how_often_was_trained_into_its_folder(places: list[str]
         Training(tmp_path / name).train(2)
     told = pulse(tmp_path)
     assert (told["trainings"], told["elsewhere"], told["place"]) == (trainings, elsewhere, str(tmp_path / places[0]))
+    assert told["training"] == len(places)
 
 
 def test_a_training_that_begins_again_with_smaller_batches_is_one(tmp_path: Path) -> None:
@@ -295,3 +297,12 @@ def test_rows_that_were_noted_of_an_earlier_step_are_not_those_in_flight(
     end = ReadOfEnd(run, command, None, States(run, command, None, print), seen, Attempt(1, run.attempt(1), None), Ending("error", 1, 3.0))
     report = end.wreck()
     assert (report.step, report.samples) == (step, samples)
+
+
+@pytest.mark.parametrize(
+    ("trainings", "says"), [(None, "ended well: 6 steps, 1"), (3, "ended well: 6 steps in the longest of its 3 trainings, 1")]
+)
+def test_the_steps_of_several_trainings_are_told_as_those_of_the_longest(trainings: int | None, says: str) -> None:
+    summary = dict.fromkeys(("incomplete", "steps_dropped", "goodput", "after_training", "doubt", "steps_computed_twice"))
+    more = {"trainings": trainings} if trainings else {}
+    assert well(summary | {"steps": 6, "total_steps": 6, "attempts": 1} | more).startswith(says)

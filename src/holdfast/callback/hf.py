@@ -92,6 +92,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             step=int(state.global_step),
             steps=int(state.max_steps),
             **_first,
+            training=sum(_trainings.values()),
             trainings=_trainings[str(place)],
             elsewhere=str(place) != _first["place"],
             python=sys.executable,
