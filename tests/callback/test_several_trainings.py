@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,12 @@ from conftest import ROOT
 from holdfast.base.files import write_json
 from holdfast.callback.account import ATTEMPT
 from holdfast.processes.attempt import Attempt
+from holdfast.report.seen_progress import computed_twice, each_step_told
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
 from holdfast.supervision.command import states as states_module
+from holdfast.supervision.command.attempts import environment_of
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import cut_short
 from holdfast.supervision.command.read_of_end import ReadOfEnd
@@ -107,16 +110,24 @@ def test_a_sigterm_handler_of_the_scripts_own_stays(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is own
 
 
-@pytest.mark.parametrize(
-    ("places", "trainings", "elsewhere"),
-    [(["out"], 1, False), (["out", "out"], 2, False), (["out", "dpo"], 1, True), (["a", "b", "a"], 2, False)],
-)
-def test_the_pulse_tells_how_often_was_trained_into_its_folder(places: list[str], trainings: int, elsewhere: bool, tmp_path: Path) -> None:
-    for name in places:
+@pytest.mark.parametrize(("names", "trainings"), [("a", 1), ("aa", 2), ("ab", 1), ("aba", 2), ("aab", 2)])
+def test_the_pulse_tells_into_which_folders_was_trained_and_how_often(names: str, trainings: int, tmp_path: Path) -> None:
+    for name in names:
         Training(tmp_path / name).train(2)
     told = pulse(tmp_path)
-    assert (told["trainings"], told["elsewhere"], told["place"]) == (trainings, elsewhere, str(tmp_path / places[0]))
-    assert told["training"] == len(places)
+    assert (told["training"], told["trainings"]) == (len(names), trainings)
+    assert told["places"] == [str(tmp_path / name) for name in dict.fromkeys(names)] and told["place"] == told["places"][0]
+
+
+@pytest.mark.parametrize(("names", "stays"), [("a", True), ("ab", False)])
+def test_what_is_in_memory_when_a_later_training_begins_is_not_its_state(
+    names: str, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
+    (tmp_path / "snapshot").touch()
+    for name in names:
+        Training(tmp_path / name).train(1)
+    assert (tmp_path / "snapshot").exists() is stays, "of the first training it may be what a full disk left there"
 
 
 def test_a_training_that_begins_again_with_smaller_batches_is_one(tmp_path: Path) -> None:
@@ -228,6 +239,13 @@ def test_one_training_of_a_process_goes_on_from_the_checkpoint(tmp_path: Path, c
     assert [train(checkpoint.parent), train(checkpoint.parent)] == [str(checkpoint), None]
 
 
+def test_each_stage_goes_on_from_its_own(tmp_path: Path, checkpoint: Path, train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = tmp_path / "dpo/checkpoint-2"
+    later.mkdir(parents=True)
+    monkeypatch.setenv("HOLDFAST_RESUME", f"{checkpoint}\n{later}")
+    assert [train(checkpoint.parent), train(later.parent), train(later.parent)] == [str(checkpoint), str(later), None]
+
+
 @pytest.mark.parametrize("told", [{"trial": {"learning_rate": 0.1}}, {"trial": object()}])
 def test_a_trial_of_a_search_begins_anew(told: dict[str, Any], checkpoint: Path, train: Any) -> None:
     assert train(checkpoint.parent, **told) is None
@@ -242,10 +260,10 @@ def test_what_the_script_says_itself_counts_and_is_the_one(tmp_path: Path, check
     assert [train(checkpoint.parent, "theirs"), train(checkpoint.parent)] == ["theirs", None]
 
 
-def states_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> tuple[States, list[str]]:
-    """Return the states of a run whose attempt ended with this pulse; and whether what is in memory was made a checkpoint."""
-    made: list[str] = []
-    monkeypatch.setattr(states_module, "make_checkpoint", lambda *_: made.append("made") or "")
+def states_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> tuple[States, list[Path]]:
+    """Return the states of a run whose attempt ended with this pulse; and where what is in memory was made a checkpoint."""
+    made: list[Path] = []
+    monkeypatch.setattr(states_module, "make_checkpoint", lambda _python, _shared, place, *_: made.append(place) or "")
     monkeypatch.setattr(States, "_newest", lambda *_: None)
     run = RunFolder(tmp_path)
     write_json(tmp_path / "attempts/001/pulse.json", {"step": 3, "python": sys.executable, "place": str(tmp_path / "out")} | told)
@@ -256,12 +274,26 @@ def states_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> t
     return states, made
 
 
-@pytest.mark.parametrize(("told", "keeps"), [({}, True), ({"trainings": 1, "elsewhere": False}, True), ({"elsewhere": True}, False)])
-def test_the_state_of_a_later_stage_does_not_become_a_checkpoint_of_the_first(
-    told: dict[str, Any], keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("places", "into"), [(None, "out"), (["out"], "out"), (["out", "dpo"], "dpo")])
+def test_the_state_of_a_later_stage_becomes_a_checkpoint_of_its_own(
+    places: list[str] | None, into: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A preference training's state became the newest checkpoint of the training before it, which went on from it."""
+    told = {"places": [str(tmp_path / name) for name in places]} if places else {}
     states, made = states_of(tmp_path, monkeypatch, **told)
-    assert (bool(made), states.snapshot.exists()) == (keeps, False)
+    assert (made, states.snapshot.exists()) == ([tmp_path / into], False)
+
+
+def test_each_stage_is_given_its_own_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, _ = states_of(tmp_path, monkeypatch, places=[str(tmp_path / name) for name in ("out", "dpo", "merge")])
+    write_json(tmp_path / "attempts/001/launch.json", {"started": 1000.0})
+    for at, name in [(900, "dpo/checkpoint-8"), (1100, "dpo/checkpoint-4"), (1100, "out/checkpoint-6")]:
+        (tmp_path / name).mkdir(parents=True)
+        write_json(tmp_path / name / "trainer_state.json", {"global_step": int(name[-1])})
+        os.utime(tmp_path / name / "trainer_state.json", (at, at))
+    assert states.of_later_trainings() == [tmp_path / "dpo/checkpoint-4"], "that of step 8 is of another run"
+    found = environment_of(states.command, [tmp_path / "out/checkpoint-6", *states.of_later_trainings()], states.snapshot)
+    assert found["HOLDFAST_RESUME"] == f"{tmp_path}/out/checkpoint-6\n{tmp_path}/dpo/checkpoint-4"
 
 
 def test_a_command_that_trains_twice_into_one_folder_begins_anew_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,3 +338,23 @@ def test_the_steps_of_several_trainings_are_told_as_those_of_the_longest(trainin
     summary = dict.fromkeys(("incomplete", "steps_dropped", "goodput", "after_training", "doubt", "steps_computed_twice"))
     more = {"trainings": trainings} if trainings else {}
     assert well(summary | {"steps": 6, "total_steps": 6, "attempts": 1} | more).startswith(says)
+
+
+def test_the_result_of_a_command_of_several_stages_is_that_of_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it hung behind its last step, the checkpoint of its first stage was told as the result."""
+    states, _ = states_of(tmp_path, monkeypatch, training=2, places=[str(tmp_path / "out"), str(tmp_path / "dpo")])
+    write_json(tmp_path / "attempts/001/launch.json", {"started": 1000.0})
+    monkeypatch.setattr(states_module, "newest_whole", lambda place, *_: states_module.NewestCheckpoint(place / "checkpoint-4", 4))
+    for name in ("out", "dpo"):
+        (tmp_path / name / "checkpoint-4").mkdir(parents=True)
+        write_json(tmp_path / name / "checkpoint-4/trainer_state.json", {"global_step": 4, "max_steps": 4})
+    seen = Signs(states.command, tmp_path / "attempts/001", 0.0).last()
+    assert seen.has_stages
+    found = states.complete(replace(seen, step=4, total=4))
+    assert found is not None and found.path == tmp_path / "dpo/checkpoint-4" and found.name == str(found.path)
+
+
+def test_steps_of_a_later_stage_that_went_on_from_its_own_checkpoint_are_not_counted_as_computed_twice() -> None:
+    rows = [{"attempt": at, "step": 7, "total": 8, "source": "callback", "first": 1, "time": 1.0, "stages": True} for at in (1, 2)]
+    launches: dict[int, Any] = {1: {}, 2: {"resumed_step": 4, "resumed_from": "sft/checkpoint-4", "resumed_later": True}}
+    assert (computed_twice(rows, launches), each_step_told(rows, launches)) == (0, False)

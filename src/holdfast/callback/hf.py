@@ -93,8 +93,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             steps=int(state.max_steps),
             **_first,
             training=sum(_trainings.values()),
-            trainings=_trainings[str(place)],
-            elsewhere=str(place) != _first["place"],
+            trainings=max(_trainings.values()),
+            places=list(_trainings),
             python=sys.executable,
         )
         if state.global_step > 0 and model is not None:
@@ -151,6 +151,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     def _begin_snapshots(self, args: Any, model: Any, processing: Any) -> None:
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
+        if path and folder is not None and sum(_trainings.values()) > 1:
+            Path(path).unlink(missing_ok=True)  # a state of the training before
         if not path or folder is None or model is None or getattr(args, "fp16", False) or getattr(args, "deepspeed", None):
             return
         snapshots = CallbackSnapshots(Packer(Path(path), str(folder.parents[1])), folder / "pattern")

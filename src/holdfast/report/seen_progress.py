@@ -145,6 +145,8 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
     for number, rows in sorted(_by_attempt(progress).items()):
         if rows[0].get("stages") and number > min(launches) and not launches.get(number, {}).get("resumed_step"):
             continue  # where it began, no number tells
+        if launches.get(number, {}).get("resumed_later"):
+            continue  # a later training of it, too, went on from a checkpoint of its own
         if number in launches and (reached := max(rows[-1]["step"], furthest(rows[-1:]) or 0)):
             total += max(0, min(reached, furthest_yet) - began_at(rows, launches[number], _of_first(progress, launches)))
             furthest_yet = max(furthest_yet, reached)

@@ -82,7 +82,7 @@ class _Loader(importlib.abc.Loader):
 
 def _wrap(trainer: Any) -> None:
     begin, train = trainer.__init__, trainer.train
-    had: list[Any] = []  # who was given the checkpoint: one training, not each into its folder
+    had: list[str] = []  # the checkpoints that were given: each to one training, not to all that save to its folder
 
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
         begin(self, *arguments, **keywords)
@@ -96,13 +96,12 @@ def _wrap(trainer: Any) -> None:
             print(f"holdfast: no callback: {type(error).__name__}: {error}", file=sys.stderr)
 
     def with_checkpoint(self: Any, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        place = os.environ.get("HOLDFAST_RESUME", "")
-        mine = os.path.realpath(self.args.output_dir) == os.path.dirname(place)  # noqa: PTH120
-        trial = arguments[0] if arguments else keywords.get("trial")
-        if mine and not had and trial is None:
-            had.append(True)
-            if not resume_from_checkpoint and os.path.isdir(place):  # noqa: PTH112
-                resume_from_checkpoint = place
+        saves_to, trial = os.path.realpath(self.args.output_dir), arguments[0] if arguments else keywords.get("trial")
+        for place in os.environ.get("HOLDFAST_RESUME", "").split("\n"):
+            if saves_to == os.path.dirname(place) and place not in had and trial is None:  # noqa: PTH120
+                had.append(place)
+                if not resume_from_checkpoint and os.path.isdir(place):  # noqa: PTH112
+                    resume_from_checkpoint = place
         return train(self, resume_from_checkpoint, *arguments, **keywords)
 
     trainer.__init__, trainer.train = functools.wraps(begin)(__init__), functools.wraps(train)(with_checkpoint)
