@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from transformers import TrainerCallback
@@ -265,7 +266,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         done, in_round = getattr(self.trainer, "_step", None), getattr(args, "steps_per_generation", None)  # counted in micro-batches
         if not isinstance(done, int) or not in_round:
             return False
-        return done % (in_round * int(getattr(self.trainer, "num_iterations", 1))) != 0
+        return done % (int(in_round) * int(getattr(self.trainer, "num_iterations", 1))) != 0
 
     def _reopen(self, state: Any) -> None:
         if self.snapshots is not None and self.between:
@@ -349,7 +350,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
 def _resumed_from() -> Path | None:
     """Return the checkpoint that the Trainer which is calling us goes on from, as it was told itself; None where there is none."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None and "resume_from_checkpoint" not in frame.f_code.co_varnames:
         frame = frame.f_back
     told = frame.f_locals.get("resume_from_checkpoint") if frame is not None else None

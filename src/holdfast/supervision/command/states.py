@@ -223,11 +223,10 @@ class States:
         if self.trains_again():
             self.snapshot.unlink()
             return
+        newest = self._newest()
         if len(pulse.get("places", ())) > 1:  # it is of its newest training, not of the one that saves here
             place = Path(pulse["places"][-1])
             newest = self._own(place)
-        else:
-            newest = self._newest()
         step = newest.step if newest is not None else 0
         told, self._helper = make_checkpoint(python, self.snapshot, place, step or 0, self._helper), None
         if told and not told.startswith("checkpoint-") and _is_full(place):
