@@ -285,7 +285,7 @@ def _told(row: dict[str, Any] | None, undisturbed: dict[str, Any]) -> str:
     says += f", {row['twice']} twice" if row["starts"] > 1 else ""
     if row.get("finite") is False:
         return f"{says}, **NaN in the weights**"
-    if row.get("weights") == undisturbed.get("weights"):
+    if row.get("weights") and row["weights"] == undisturbed.get("weights"):
         return f"{says}, same bits"
     if row.get("departs"):
         return f"{says}, departs at step {row['departs']['step']} ({row['departs']['what']})"

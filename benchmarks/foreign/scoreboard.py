@@ -125,6 +125,8 @@ def cell(row: dict[str, Any] | None, whole: dict[str, Any] | None) -> str:
         return f"{says}{lost}; differs from step {row['departs']['step']} on, before the fault ({row['departs']['what']})"
     if row["departs"]:
         return f"{says}{lost}, **departs at step {row['departs']['step']}** ({row['departs']['what']})"
+    if row["weights"] is None:
+        return f"{says}{lost}, **no weights**"
     same = whole is not None and row["weights"] == whole["weights"]
     return f"{says}{lost}, " + (("exact" if row["looked"] else "same weights") if same else "**other weights**")
 

@@ -415,6 +415,7 @@ def test_steps_computed_twice_are_a_lower_bound_where_nobody_told_each_of_them(t
     rows = [{"attempt": 1, "step": 7, "source": "callback", "total": 9}, {"attempt": 2, "step": 9, "source": "output", "total": 9}]
     assert each_step_told(rows, {1: {}, 2: {}}) is True and each_step_told(rows[:1], {1: {}}) is None
     assert each_step_told([rows[0] | {"source": "output"}], {1: {}, 2: {}}) is False
+    assert each_step_told([rows[0] | {"stages": True}], {1: {}, 2: {}}) is False, "of which stage a step was is not known"
 
 
 FIRST = {"attempt": 1, "step": 9, "first": 1, "time": 1.0, "total": 12, "source": "output"}
@@ -457,6 +458,15 @@ def test_a_bar_to_fewer_steps_than_checkpoints_told_of_counts_something_else() -
     rows += [bar | {"attempt": 2}, rows[0] | {"time": 3.0, "attempt": 2, "step": 14, "first": 14, "wrote": [8, 14]}, bar | {"attempt": 3}]
     assert [(row["attempt"], row["step"]) for row in believed(rows)] == [(1, 4), (2, 14)]
     assert believed([bar | {"attempt": 1}]), "it may be all there is"
+
+
+def test_what_is_printed_behind_a_callback_that_stepped_aside_counts() -> None:
+    """A command whose callback stepped aside in step 5 of 12 was told as one that ended there."""
+    rows: list[Json] = [
+        {"attempt": 1, "step": step, "source": source, "total": 12, "time": float(at), "first": 1}
+        for at, (step, source) in enumerate([(400, "output"), (0, "callback"), (5, "callback"), (12, "output")])
+    ]
+    assert [row["step"] for row in believed(rows)] == [0, 5, 12]
 
 
 def test_what_a_monitor_prints_beside_the_steps_is_no_sign_that_they_go_on(tmp_path: Path) -> None:

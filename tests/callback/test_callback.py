@@ -69,6 +69,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     """Train the small model in this process with the callback, as attempt 1 of a run; a fault leaves it where it was."""
     from transformers import TrainingArguments
 
+    from holdfast.callback import hf
     from holdfast.hf import HoldfastCallback
     from support.small_trainer import Asks, Ours, Rows, build
 
@@ -85,6 +86,8 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True,
         }  # fmt: skip
         held_out = ({"one": Rows(), "two": Rows()} if two else Rows()) if asked or "eval_strategy" in changed else None
+        hf._first.clear()  # each is as one of a process of its own
+        hf._trainings.clear()
         trainer = build(TrainingArguments(**told | changed), Ours(faults), held_out)
         if callback:
             trainer.add_callback(HoldfastCallback(trainer, drops=3))
@@ -210,6 +213,7 @@ def test_a_trainer_that_dies_after_its_last_step_computes_no_other(tmp_path: Pat
     whole = digest(train(lr_scheduler_type="constant").model)
     again = train(resume=tmp_path / f"out/checkpoint-{STEPS}", lr_scheduler_type="constant")
     assert digest(again.model) == whole and again.state.global_step == STEPS
+    assert again.state.log_history[-1]["train_loss"] == 0, "of no step, as a Trainer says it at the end of an epoch"
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["checkpoint-10", "checkpoint-4", "checkpoint-8"]
 
 
@@ -357,6 +361,43 @@ def test_a_plain_loop_goes_on_from_its_last_step(tmp_path: Path, monkeypatch: py
     loop(7)
     assert loop(99) == alone
     assert inside(tmp_path) == ["gradients_dropped", "loop_resumed"]
+
+
+def test_a_loop_of_several_processes_keeps_no_state_that_one_of_them_alone_would_go_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.guard import guard
+
+    (tmp_path / "run/attempts/001").mkdir(parents=True)
+    monkeypatch.setenv("HOLDFAST_ATTEMPT", str(tmp_path / "run/attempts/001"))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "snapshot"))
+    monkeypatch.setenv("RANK", "0")
+
+    def began_at(processes: int) -> int:
+        monkeypatch.setenv("WORLD_SIZE", str(processes))
+        model = torch.nn.Linear(2, 1)
+        with guard(model, torch.optim.SGD(model.parameters(), lr=0.1)) as held:
+            began = held.resume()
+            held.step(began)
+            return began
+
+    assert [began_at(2), began_at(2), began_at(1), began_at(1)] == [0, 0, 0, 1]
+    assert inside(tmp_path) == ["no_snapshots", "no_snapshots", "loop_resumed"]
+
+
+def test_a_plain_loop_goes_on_where_there_is_no_room_for_its_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's /dev/shm is often too small for it; the loop ended at its first step."""
+    from holdfast.guard import guard
+
+    (tmp_path / "run/attempts/001").mkdir(parents=True)
+    monkeypatch.setenv("HOLDFAST_ATTEMPT", str(tmp_path / "run/attempts/001"))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT", str(tmp_path / "nowhere/snapshot"))
+    model = torch.nn.Linear(2, 1)
+    with guard(model, steps=3) as held:
+        for step in range(held.resume(), 3):
+            held.step(step)
+        held.done()
+    assert inside(tmp_path) == ["no_snapshots"]
 
 
 LOOP = """

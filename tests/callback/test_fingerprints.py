@@ -14,7 +14,7 @@ import torch
 from conftest import holdfast
 from holdfast.callback.fingerprints import FILE, Fingerprints
 from holdfast.run import fingerprints
-from holdfast.run.fingerprints import compare_fingerprints, in_words, read_fingerprints
+from holdfast.run.fingerprints import Look, compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder
 
 pytest.importorskip("transformers")
@@ -31,6 +31,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunF
     """Train the small model in this process as an attempt of a run; every step is looked at, however short it is."""
     from transformers import TrainingArguments
 
+    from holdfast.callback import hf
     from holdfast.hf import HoldfastCallback
     from support.small_trainer import Ours, build
 
@@ -45,6 +46,8 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunF
             "output_dir": str(place / "out"), "max_steps": STEPS, "save_steps": 4, "per_device_train_batch_size": 4, "seed": 3,
             "learning_rate": 1e-2, "report_to": "none", "use_cpu": True, "disable_tqdm": True, "warmup_steps": 2,
         }  # fmt: skip
+        hf._first.clear()  # each is as one of a process of its own
+        hf._trainings.clear()
         trainer = build(TrainingArguments(**told | changed), Ours(faults))
         trainer.add_callback(HoldfastCallback(trainer))
         try:
@@ -65,7 +68,7 @@ def test_a_run_that_died_and_went_on_is_the_undisturbed_one_in_each_step(train: 
     train("died", faults="raise:7:*")
     died = train("died", attempt=2, resume=4)
     found = beside(died, whole)
-    assert found == {"steps": STEPS, "weights_looked_at": STEPS, "departs": None}
+    assert found == {"steps": STEPS, "weights_looked_at": STEPS, "looked_at": list(fingerprints.WORDS), "departs": None}
     assert "the same rows, learning rates, random states and weights (9 steps of both looked at" in in_words(found, "whole")
     loaded = [look for look in read_fingerprints(died) if look.loaded]
     assert [(look.attempt, look.step) for look in loaded] == [(2, 4)]
@@ -110,6 +113,34 @@ def test_the_first_step_that_departs_and_what_is_another_there_are_named(
 def test_steps_that_nobody_looked_at_are_not_called_the_same(tmp_path: Path) -> None:
     empty = RunFolder(tmp_path)
     assert in_words(beside(empty, empty), "it").startswith("not known whether")
+
+
+@pytest.mark.parametrize(
+    ("looked", "said"),
+    [
+        ({"lr": [0.1], "random": "a"}, "the same learning rates, random states, as far as they were looked at (1 step"),
+        ({"lr": [0.1], "weights": "a"}, "the same learning rates and weights (1 step"),
+        ({"rows": "a"}, "the same rows, as far as they were looked at (1 step"),
+        ({"weights": "a"}, "the same weights (1 step"),
+    ],
+)
+def test_what_was_not_looked_at_is_not_called_the_same(looked: dict[str, Any], said: str) -> None:
+    """A stream's rows, and those of a plain loop, have no numbers: they were called the same rows."""
+    looks = [Look(1, 1, False, looked)]
+    assert said in in_words(compare_fingerprints(looks, looks), "it")
+
+
+def test_steps_of_two_trainings_of_a_process_are_not_held_against_each_other(tmp_path: Path) -> None:
+    """The rows of the first fold departed from those of the last one."""
+    model, run = torch.nn.Linear(2, 2), RunFolder(tmp_path)
+    run.attempt(1).mkdir(parents=True)
+    for training, row in enumerate([5, 7, 9], 1):
+        prints = Fingerprints(run.attempt(1), training)
+        prints.begin(1, [row], None)
+        prints.end(1, model, None)
+        prints.close()
+    found = beside(run, run)
+    assert (found["departs"], found["steps"]) == (None, 3)
 
 
 def test_looks_grow_apart_where_they_cost_more_than_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

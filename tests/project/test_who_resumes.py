@@ -34,7 +34,7 @@ WHOLE = {"weights": "a"}
         ({}, "yes, 3 twice, exact"),
         ({"looked": 0}, "yes, 3 twice, same weights"),
         ({"weights": "b"}, "yes, 3 twice, **other weights**"),
-        ({"weights": None}, "yes, 3 twice, **other weights**"),
+        ({"weights": None}, "yes, 3 twice, **no weights**"),
         ({"finite": False}, "yes, 3 twice, **NaN in the weights**"),
         ({"departs": {"step": 10, "what": "rows"}}, "yes, 3 twice, **departs at step 10** (rows)"),
         ({"ended": "never"}, "**never ends**"),

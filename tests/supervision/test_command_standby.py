@@ -74,7 +74,7 @@ class Watched:
     def start(self, *added: str, standby: bool = True, **env: str) -> tuple[dict[str, Any], Any]:
         """Start it once, to its end; what it printed, and how its end was written down."""
         orders = {"stdin": [str(self.place / "input"), 2], "terminal": None}
-        known = environment_of(self.command, None, self.place / "snapshot") | env
+        known = environment_of(self.command, [], self.place / "snapshot") | env
         waiting = self.standby if standby else CommandStandby(self.run)
         attempt = attempts.start(self.run, (*self.argv, *added), self.command.folder, known, orders, waiting)
         assert attempt.shim is not None

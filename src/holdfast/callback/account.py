@@ -18,14 +18,17 @@ from typing import Any
 
 from holdfast.callback.standby import note
 
-ATTEMPT, RESUME, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_RESUME", "HOLDFAST_SNAPSHOT"
+ATTEMPT, SNAPSHOT = "HOLDFAST_ATTEMPT", "HOLDFAST_SNAPSHOT"
 STEP = "step.bin"  # in the attempt's folder: the newest step, each step
 _COUNT = struct.Struct("<q")
 _SHARE = 0.01  # of the time, the most that the pulse may cost
 
 
 class Account:
-    """The files of one attempt. Without a supervisor (no HOLDFAST_ATTEMPT) nothing is written, and events go to standard error."""
+    """The files of one attempt. Without a supervisor (no HOLDFAST_ATTEMPT) nothing is written, and events go to standard error.
+
+    What a disk does not take is not told, and ends nothing.
+    """
 
     def __init__(self) -> None:
         place = os.environ.get(ATTEMPT)
@@ -39,11 +42,13 @@ class Account:
     def pulse(self, at_once: bool = False, **facts: Any) -> None:
         """Publish how far it is, as often as that costs next to nothing; its step each time, where a death cannot take it."""
         self.facts |= facts
-        self._count(facts.get("step"))
         now = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._count(facts.get("step"))
         if self.folder is None or (now - self._written < self._cost / _SHARE and not at_once):
             return
-        _write(self.folder / "pulse.json", self.facts | {"stacks": self.stacks, "time": time.time()})
+        with contextlib.suppress(OSError):
+            _write(self.folder / "pulse.json", self.facts | {"stacks": self.stacks, "time": time.time()})
         self._written = time.monotonic()
         self._cost = self._written - now
 
@@ -64,15 +69,17 @@ class Account:
 
     def event(self, kind: str, text: str, **facts: Any) -> None:
         """Record something a person should know."""
-        print(f"holdfast: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a terminal that is gone, a stream that is closed, or none
+            print(f"holdfast: {text}", file=sys.stderr, flush=True)
         if self.folder is not None:
-            with open(self.folder / "inside.jsonl", "a", encoding="utf-8") as handle:
+            with contextlib.suppress(OSError), open(self.folder / "inside.jsonl", "a", encoding="utf-8") as handle:
                 handle.write(json.dumps({"event": kind, "text": text} | facts) + "\n")
 
     def ends(self, **facts: Any) -> None:
         """Record why the process is about to end by a decision of ours."""
         if self.folder is not None:
-            _write(self.folder / "account.json", facts)
+            with contextlib.suppress(OSError):
+                _write(self.folder / "account.json", facts)
 
 
 def step_counted(attempt: Path) -> int | None:

@@ -2,6 +2,7 @@
 
     fingerprints.jsonl    {"step": 7, "rows": "9f..", "lr": [0.0002], "random": "31..", "weights": "ab..", "optimizer": "07.."}
                           {"loaded": 6, "weights": "..", "optimizer": ".."} where a process begins behind step 6
+                          {"training": 2} where its second training begins, whose steps are counted anew
 
 rows, lr and random are those a step begins with, weights and optimizer what it leaves. A field that is missing was not looked at.
 """
@@ -43,13 +44,15 @@ class _Every:
 class Fingerprints:
     """Of one process that trains alone. Raises OSError where the file cannot be written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, training: int = 1) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(folder / FILE, flags, 0o600)
         self._light, self._heavy = _Every(), _Every()
         self._found: dict[str, Any] = {}
         self._sized = False  # whether it is known how often weights can be looked at
         self._began, self._step_s, self._step = 0.0, 0.0, -1
+        if training > 1:
+            self._write({"training": training})
 
     def loaded(self, step: int, model: Any, optimizer: Any) -> None:
         """Note what a process that goes on behind `step` has loaded, unless that is much."""

@@ -14,11 +14,12 @@
 
 Under `holdfast run -- python loop.py` a loop that dies is started again, and `resume` loads the state after its newest step that
 was kept, random states included. It lies in memory: it outlives the process, not a reboot. Without a supervisor the gate
-works alike, and `resume` is 0.
+works alike, and `resume` is 0; so it is where the loop is one of several processes (WORLD_SIZE).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +41,14 @@ class Guard:
         self.held, self.steps = held, steps
         self.account, self.gate = Account(), GradientGate(drops)
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
-        self.packer = Packer(Path(path), str(folder.parents[1])) if path and folder is not None else None
-        self.prints = Fingerprints(folder) if folder is not None else None
+        processes = int(os.environ.get("WORLD_SIZE") or 1)
+        self.packer = Packer(Path(path), str(folder.parents[1])) if path and folder is not None and processes == 1 else None
+        if path and processes > 1 and folder is not None:
+            why = f"the loop is one of {processes} processes, which would go on from different steps"
+            self.account.event("no_snapshots", f"no states are kept: {why}")
+        self.prints: Fingerprints | None = None
+        with contextlib.suppress(OSError):  # a full disk
+            self.prints = Fingerprints(folder) if folder is not None else None
         self._at = 0
         self._hooks = [one.register_step_pre_hook(self._look) for one in held if isinstance(one, torch.optim.Optimizer)]
 
@@ -81,9 +88,16 @@ class Guard:
         self._fingerprint(self._at)
         self.account.pulse(step=self._at, steps=self.steps, dropped=self.gate.dropped, loss=_number(loss))
         if self.packer is not None and self.packer.due():
-            tensors: list[torch.Tensor] = []
+            self._keep(self.packer)
+
+    def _keep(self, packer: Packer) -> None:
+        tensors: list[torch.Tensor] = []
+        try:
             facts = {"held": strip([one.state_dict() for one in self.held], tensors), "rng": strip(random_states(), tensors)}
-            self.packer.keep(tensors, facts | {"step": self._at})
+            packer.keep(tensors, facts | {"step": self._at})
+        except Exception as error:  # noqa: BLE001  (a full /dev/shm, a state that cannot be kept: the loop goes on)
+            self.packer = None
+            self.account.event("no_snapshots", f"no states are kept from here on: {type(error).__name__}: {error}")
 
     def _fingerprint(self, step: int) -> None:
         """Note what a step leaves, and the learning rate and random states that the next one begins with."""

@@ -15,13 +15,15 @@ import os
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from transformers import TrainerCallback
 
-from holdfast.callback.account import RESUME, SNAPSHOT, Account
+from holdfast.callback.account import SNAPSHOT, Account
 from holdfast.callback.fingerprints import Fingerprints
 from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, GradientGate
@@ -31,6 +33,8 @@ from holdfast.callback.rows import SamplerRows
 from holdfast.callback.snapshot import CallbackSnapshots, CannotSnapshot
 
 EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes.py has them
+_first: dict[str, Any] = {}  # of this process's first training: the folder it saves to, and what was there
+_trainings: Counter[str] = Counter()  # of this process so far, by that folder
 
 
 def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +48,9 @@ def _guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
             return hook(self, *arguments, **keywords)
         except Exception as error:  # noqa: BLE001  (whatever it is, their training goes on)
             self.aside = True
-            self._tell("callback_error", f"the callback has stepped aside: {type(error).__name__}: {error}")
+            with contextlib.suppress(Exception):  # what failed may fail here
+                self.account.event("callback_error", f"the callback has stepped aside: {type(error).__name__}: {error}")
+                self.account.pulse(at_once=True, aside=True)
             return None
 
     return safely
@@ -64,76 +70,100 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.prints: Fingerprints | None = None
         self.beyond = self.between = False  # its last step; two steps
         self.epoch_ends = self.evaluates = False  # what the newest step's state waits for
-        self.stopping = False
+        self.training = self.stopping = False
         self.loss: float | None = None
         with contextlib.suppress(Exception):  # their training goes on without
             make_first_calls()
 
-    def _tell(self, kind: str, text: str, **facts: Any) -> None:
-        try:
-            self.account.event(kind, text, **facts)
-        except Exception:  # noqa: BLE001  (a full disk, a closed terminal)
-            self.aside = True
-
     @_guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **more: Any) -> None:
+        if self._is_not_the_one():
+            return
         self.alone = int(getattr(args, "world_size", 1)) == 1
         place = Path(args.output_dir).resolve()
-        there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
+        if not self.training:  # with auto_find_batch_size one training begins several times
+            _trainings[str(place)] += 1
+        if not _first:
+            there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
+            _first.update(place=str(place), there=there)
+        self.training = True
         self.account.pulse(
             at_once=True,
             phase="training",
             step=int(state.global_step),
             steps=int(state.max_steps),
-            place=str(place),
-            there=there,
+            **_first,
+            training=sum(_trainings.values()),
+            trainings=max(_trainings.values()),
+            places=list(_trainings),
             python=sys.executable,
         )
         if state.global_step > 0 and model is not None:
-            self._prove_resume(args, state, model)
+            self._prove_resume(model)
         self.gates = not getattr(args, "fp16", False) and not getattr(args, "deepspeed", None)  # both look at gradients themselves
         if self.alone:
             self._take_sigterm()
-            self._begin_snapshots(args, model, more.get("processing_class"))
+            if not getattr(state, "is_hyper_param_search", False):  # a trial's state is of no use to another
+                self._begin_snapshots(args, model, more.get("processing_class"))
             self._begin_rows(args, state, train_dataloader)
             self._begin_fingerprints(state, model, more.get("optimizer"))
 
-    def _prove_resume(self, args: Any, state: Any, model: Any) -> None:
+    def _is_not_the_one(self) -> bool:
+        """True where its Trainer has another such callback, added later: by its user, who may have said more to it."""
+        known = getattr(getattr(self.trainer, "callback_handler", None), "callbacks", ())
+        *earlier, last = [one for one in known if isinstance(one, HoldfastCallback)] or [self]
+        last.trainer = last.trainer or self.trainer
+        for one in earlier:
+            one.aside = True
+        return self.aside
+
+    def _prove_resume(self, model: Any) -> None:
         """End the process where it did not load what the checkpoint holds."""
-        named = os.environ.get(RESUME) or getattr(args, "resume_from_checkpoint", None)
-        checkpoint = Path(named) if isinstance(named, str) else Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if checkpoint.name != f"checkpoint-{state.global_step}" or not checkpoint.is_dir():
-            return
-        found = differing(model, checkpoint)
-        if found is None:
+        checkpoint = _resumed_from()
+        found = differing(model, checkpoint) if checkpoint is not None else None
+        if checkpoint is None or found is None:
             return
         wrong, looked = found
         if not wrong:
-            self._tell("resume_proven", f"resumed from {checkpoint.name}: all {looked} tensors are as they were saved", tensors=looked)
+            self.account.event(
+                "resume_proven", f"resumed from {checkpoint.name}: all {looked} tensors are as they were saved", tensors=looked
+            )
             return
         text = f"after resuming from {checkpoint.name}, {len(wrong)} of {looked} tensors do not hold what was saved (first: {wrong[0]})"
-        self._tell("resume_wrong", text, wrong=len(wrong), tensors=looked)
+        self.account.event("resume_wrong", text, wrong=len(wrong), tensors=looked)
         self.account.ends(
             cause="checkpoint_model_mismatch", reason=f"{text}: going on would train an adapter that is not yours", final=True
         )
         raise SystemExit(EXIT_WRONG_RESUME)
 
     def _take_sigterm(self) -> None:
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        held = signal.getsignal(signal.SIGTERM)
+        free = held == signal.SIG_DFL or getattr(held, "__func__", None) is HoldfastCallback._stop  # of a training that broke off
+        if free and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._stop)
+
+    def _give_sigterm_back(self) -> None:
+        """Let SIGTERM end the process again: what its script does behind the training has no step to be saved after."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._stop:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _stop(self, *_: object) -> None:
         self.stopping = True
 
     def _begin_snapshots(self, args: Any, model: Any, processing: Any) -> None:
         path, folder = os.environ.get(SNAPSHOT), self.account.folder
+        if path and folder is not None and sum(_trainings.values()) > 1:
+            Path(path).unlink(missing_ok=True)  # a state of the training before
         if not path or folder is None or model is None or getattr(args, "fp16", False) or getattr(args, "deepspeed", None):
             return
         snapshots = CallbackSnapshots(Packer(Path(path), str(folder.parents[1])), folder / "pattern")
         try:
             snapshots.begin(model, processing, args)
         except CannotSnapshot as error:
-            self._tell("no_snapshots", f"no snapshots between checkpoints: {error}")
+            self.account.event("no_snapshots", f"no snapshots between checkpoints: {error}")
+            return
+        except Exception as error:  # noqa: BLE001  (a model that is no transformers model, a full disk: all else goes on)
+            self.account.event("no_snapshots", f"no snapshots between checkpoints: {type(error).__name__}: {error}")
             return
         self.snapshots = snapshots
 
@@ -151,7 +181,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.account.folder is None or model is None:
             return
         with contextlib.suppress(OSError):  # a full disk
-            self.prints = Fingerprints(self.account.folder)
+            self.prints = Fingerprints(self.account.folder, sum(_trainings.values()))
         if state.global_step > 0:
             self._look(lambda prints: prints.loaded(int(state.global_step), model, optimizer))
 
@@ -163,7 +193,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             look(self.prints)
         except Exception as error:  # noqa: BLE001  (their training goes on)
             self.prints = None
-            self._tell("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
+            self.account.event("no_fingerprints", f"no fingerprints of steps from here on: {type(error).__name__}: {error}")
 
     @_guarded
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -206,7 +236,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         samples = self.rows.now if self.rows is not None else []
         of = f" (rows {', '.join(map(str, samples[:8]))}{', ...' if len(samples) > 8 else ''})" if samples else ""
         text = f"step {step}{of}: the gradients are not finite; dropped, the weights are as they were"
-        self._tell("gradients_dropped", text, step=step, count=1, samples=samples)
+        self.account.event("gradients_dropped", text, step=step, count=1, samples=samples)
         if row >= self.gate.limit:
             reason = f"the gradients of {row} steps in a row were not finite, up to step {step}"
             self.account.ends(cause="nonfinite_numerics", reason=reason)
@@ -216,11 +246,13 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
         if self.beyond and self.gates:
             state.global_step = int(state.max_steps)
+            if (loss := getattr(self.trainer, "_tr_loss", None)) is not None:
+                loss.zero_()  # it would be divided by a thousandth of a step
         if self.rows is not None:
             self._note(self.rows.end, int(state.global_step))
         self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer")))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
-        if self.snapshots is not None:
+        if self.snapshots is not None and not self._is_in_a_round(args):
             self.snapshots.end_step()
             self.between, self.evaluates = True, False
             self.epoch_ends = state.global_step >= state.max_steps or float(state.epoch or 0.5).is_integer()  # on_epoch_end is to come
@@ -228,6 +260,13 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.stopping:
             control.should_save = True
         return control
+
+    def _is_in_a_round(self, args: Any) -> bool:
+        """True amid the steps that TRL's online trainers compute from answers sampled once: no state has them, a resume samples anew."""
+        done, in_round = getattr(self.trainer, "_step", None), getattr(args, "steps_per_generation", None)  # counted in micro-batches
+        if not isinstance(done, int) or not in_round:
+            return False
+        return done % (int(in_round) * int(getattr(self.trainer, "num_iterations", 1))) != 0
 
     def _reopen(self, state: Any) -> None:
         if self.snapshots is not None and self.between:
@@ -250,7 +289,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self.snapshots.keep(more.get("optimizer"), more.get("lr_scheduler"), state, self._callbacks(control), flos)
         except Exception as error:  # noqa: BLE001  (a full /dev/shm, an optimizer of another kind: all else goes on)
             self.snapshots = None
-            self._tell("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
+            self.account.event("no_snapshots", f"no snapshots from here on: {type(error).__name__}: {error}")
 
     def _callbacks(self, control: Any) -> dict[str, Any]:
         """Return the states of callbacks as a checkpoint holds them."""
@@ -262,7 +301,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         for name in ("loss", "eval_loss", "grad_norm"):
             value = (logs or {}).get(name)
             if isinstance(value, (int, float)) and not math.isfinite(value):
-                self._tell("not_finite", f"step {state.global_step}: {name} is {value}", step=int(state.global_step), name=name)
+                self.account.event("not_finite", f"step {state.global_step}: {name} is {value}", step=int(state.global_step), name=name)
             elif name == "loss" and isinstance(value, (int, float)):
                 self.loss = float(value)
                 self.account.pulse(loss=self.loss)  # the step's own pulse came before it
@@ -272,7 +311,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.account.pulse(step=int(state.global_step))
+        if self.training:  # else the steps of another Trainer of this process would be told to be these
+            self.account.pulse(step=int(state.global_step))
         if self.between and not self.evaluates:
             self.evaluates = True
             self._reopen(state)
@@ -289,7 +329,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
 
     @_guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.between = False  # what is evaluated from here on is of no step
+        self.between = self.training = False  # what is evaluated from here on is of no step
+        self._give_sigterm_back()
         kept = self.snapshots.packer if self.snapshots is not None else None
         if kept is not None and kept.taken:
             self.account.pulse(snapshots=kept.taken, snapshot_s=kept.cost_s, step_s=kept.step_s)
@@ -303,8 +344,17 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
     def _end_stopped(self, state: Any) -> None:
         self.account.pulse(at_once=True, phase="stopped", step=int(state.global_step))
         self.account.ends(phase="stopped", step=int(state.global_step))
-        self._tell("stopped", f"stopped after step {state.global_step}, which is saved")
+        self.account.event("stopped", f"stopped after step {state.global_step}, which is saved")
         raise SystemExit(EXIT_STOPPED)
+
+
+def _resumed_from() -> Path | None:
+    """Return the checkpoint that the Trainer which is calling us goes on from, as it was told itself; None where there is none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and "resume_from_checkpoint" not in frame.f_code.co_varnames:
+        frame = frame.f_back
+    told = frame.f_locals.get("resume_from_checkpoint") if frame is not None else None
+    return Path(told) if isinstance(told, (str, os.PathLike)) and Path(told).is_dir() else None
 
 
 def _changed(entry: Path) -> int:

@@ -76,7 +76,7 @@ def _listen(sampler: Any, drawn: list[list[int]]) -> None:
     def __iter__(self: Any) -> Iterator[Any]:
         drawn.clear()
         for batch in kind.__iter__(self):
-            drawn.append(list(batch) if isinstance(batch, (list, tuple)) else [])
+            drawn.append(list(batch) if isinstance(batch, (list, tuple)) and None not in batch else [])  # a stream's rows have no numbers
             yield batch
 
     sampler.__class__ = type(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__})

@@ -60,6 +60,9 @@ class CallbackSnapshots:
         if len(files) != 1:
             raise CannotSnapshot("its weights are not saved as one safetensors file")
         self._match(files[0], live_weights(model))
+        saved = sum(one.numel() * one.element_size() for one in self.weights.values())  # frozen ones, too
+        if 2 * (saved + 3 * trained) > _MOST * available_bytes():
+            raise CannotSnapshot(f"{saved / 2**20:,.0f} MiB of weights are too many for this machine's memory, frozen ones included")
 
     def _match(self, file: Path, live: dict[str, torch.Tensor]) -> None:
         from safetensors import safe_open

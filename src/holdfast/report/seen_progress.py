@@ -15,8 +15,8 @@ def believed(rows: list[Json]) -> list[Json]:
 
     A count of the output up to another number than the best source knows in the end does, too: a bar of rows, of files.
     """
-    called = {row["attempt"] for row in rows if row["source"] == "callback"}
-    rows = [row for row in rows if row["source"] == "callback" or row["attempt"] not in called]
+    called = {row["attempt"]: at for at, row in enumerate(rows) if row["source"] == "callback"}  # what comes behind, it has left to others
+    rows = [row for at, row in enumerate(rows) if row["source"] == "callback" or at > called.get(row["attempt"], -1)]
     if any(row.get("stages") for row in rows):  # so are those of another attempt
         rows = [row | {"stages": True} for row in rows]
     last = {row["attempt"]: row for row in rows}
@@ -145,6 +145,8 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
     for number, rows in sorted(_by_attempt(progress).items()):
         if rows[0].get("stages") and number > min(launches) and not launches.get(number, {}).get("resumed_step"):
             continue  # where it began, no number tells
+        if launches.get(number, {}).get("resumed_later"):
+            continue  # a later training of it, too, went on from a checkpoint of its own
         if number in launches and (reached := max(rows[-1]["step"], furthest(rows[-1:]) or 0)):
             total += max(0, min(reached, furthest_yet) - began_at(rows, launches[number], _of_first(progress, launches)))
             furthest_yet = max(furthest_yet, reached)
@@ -154,9 +156,12 @@ def computed_twice(progress: list[Json], launches: dict[int, Json]) -> int | Non
 def each_step_told(progress: list[Json], launches: dict[int, Json]) -> bool | None:
     """True if the count of steps computed twice is exact: the callback told each step of the attempts that were followed by another.
 
-    What is printed, and what checkpoints and event files show, lags behind. None where no attempt was followed by another.
+    What is printed, and what checkpoints and event files show, lags behind; where numbers began anew, none tells of which stage it is.
+    None where no attempt was followed by another.
     """
     followed = sorted(launches)[:-1]
+    if followed and any(row.get("stages") for row in progress):
+        return False
     sources = [{row["source"] for row in _by_attempt(progress).get(number, [])} for number in followed]
     return all(one == {"callback"} for one in sources) if followed else None
 

@@ -82,21 +82,26 @@ class _Loader(importlib.abc.Loader):
 
 def _wrap(trainer: Any) -> None:
     begin, train = trainer.__init__, trainer.train
+    had: list[str] = []  # the checkpoints that were given: each to one training, not to all that save to its folder
 
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
         begin(self, *arguments, **keywords)
         try:
             ours = importlib.import_module("holdfast.callback.hf").HoldfastCallback
-            if not any(isinstance(one, ours) for one in self.callback_handler.callbacks):
+            for one in (there := [one for one in self.callback_handler.callbacks if isinstance(one, ours)]):
+                one.trainer = one.trainer or self
+            if not there:
                 self.add_callback(ours(self))
         except Exception as error:  # noqa: BLE001
             print(f"holdfast: no callback: {type(error).__name__}: {error}", file=sys.stderr)
 
     def with_checkpoint(self: Any, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        place = os.environ.get("HOLDFAST_RESUME", "")
-        mine = os.path.abspath(self.args.output_dir) == os.path.dirname(place)  # noqa: PTH100, PTH120
-        if not resume_from_checkpoint and mine and os.path.isdir(place):  # noqa: PTH112
-            resume_from_checkpoint = place
+        saves_to, trial = os.path.realpath(self.args.output_dir), arguments[0] if arguments else keywords.get("trial")
+        for place in os.environ.get("HOLDFAST_RESUME", "").split("\n"):
+            if saves_to == os.path.dirname(place) and place not in had and trial is None:  # noqa: PTH120
+                had.append(place)
+                if not resume_from_checkpoint and os.path.isdir(place):  # noqa: PTH112
+                    resume_from_checkpoint = place
         return train(self, resume_from_checkpoint, *arguments, **keywords)
 
     trainer.__init__, trainer.train = functools.wraps(begin)(__init__), functools.wraps(train)(with_checkpoint)

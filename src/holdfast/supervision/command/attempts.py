@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.base.files import Json, read_json, write_json
@@ -211,10 +211,10 @@ def ending_of(seen: Json, left: Json) -> Ending:
     return Ending("finished", 0, lived_s(seen), left) if seen.get("code") == 0 else plain_ending(seen, left)
 
 
-def environment_of(command: Command, checkpoint: Path | None, snapshot: Path) -> dict[str, str | None]:
+def environment_of(command: Command, checkpoints: Sequence[Path], snapshot: Path) -> dict[str, str | None]:
     """Return the callback's variables: where to resume from and keep its state; with --callback, a PYTHONPATH that registers it."""
     found: dict[str, str | None] = {
-        "HOLDFAST_RESUME": str(checkpoint.resolve()) if checkpoint is not None else None,
+        "HOLDFAST_RESUME": "\n".join(str(one.resolve()) for one in checkpoints) or None,
         "HOLDFAST_SNAPSHOT": str(snapshot),
     }
     if "PYTHONUNBUFFERED" not in os.environ:

@@ -20,6 +20,7 @@ from holdfast.processes.attempt import Attempt
 from holdfast.processes.hang_timeout import FIRST_S, HangTimeout
 from holdfast.processes.pauses import Pauses
 from holdfast.processes.process import LOOK_EVERY_S, adopt, living_pids
+from holdfast.report.words import short
 from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
@@ -126,11 +127,13 @@ class CommandRun:
         state = found if self.command.callback or not self.command.unknown_option else None
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
-        environment = attempts.environment_of(self.told.command, state.path if state else None, self.states.snapshot)
+        later = self.states.of_later_trainings() if self.run.attempts() else []
+        environment = attempts.environment_of(self.told.command, [*([state.path] if state else []), *later], self.states.snapshot)
         orders = {
             "session": self.session,
             "resumed_from": state.name if state else None,
             "resumed_step": state.step if state else None,
+            "resumed_later": bool(later),
             "added_option": added_by(self.command.argv, self.card) if state else None,
             "stands_at": self.states.stands_at(),
             "remedy": told.name,
@@ -142,7 +145,8 @@ class CommandRun:
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
-            self.view.tell(f"attempt {attempt.number}: {self._how(name, found)}")
+            more = "".join(f"; its training into {short(path.parent)} from {path.name}" for path in later)
+            self.view.tell(f"attempt {attempt.number}: {self._how(name, found)}{more}")
         cards_of("failures")  # read while the command starts
         return attempt
 
@@ -153,6 +157,8 @@ class CommandRun:
             in_vain = self.told.without_callback or (self.card is not None and not self.card.callback)
             would = "" if in_vain else " (a Trainer does with --callback)"
             return f"{begins}; {there.name} is there, and the command takes no option to go on from it{would}"
+        if name == "the beginning" and self.states.trains_again():
+            return "started from its beginning: it trains more than once into one folder, and whose a checkpoint there is, is not known"
         if name == "the beginning" and (lost := nothing_saved(self.run, self.command)):
             return f"started from its beginning: {lost}"
         if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:

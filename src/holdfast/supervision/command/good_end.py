@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.base.files import read_json
 from holdfast.base.safe_open import open_regular
 from holdfast.base.units import counted
+from holdfast.callback.account import step_counted
 from holdfast.diagnosis.logs.counters import Counter
 from holdfast.diagnosis.logs.curve import points
 from holdfast.diagnosis.logs.file import read_log
@@ -28,11 +29,13 @@ _EARLY_S = 60.0  # a command that is gone so soon, and left something running, h
 def cut_short(attempt: Attempt, ending: Ending) -> str:
     """Return why an exit code of 0 did not end the training, as the callback tells; empty where it did, or nobody knows."""
     pulse = read_json(attempt.folder / "pulse.json") or {}
-    if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped"):
+    if ending.kind != "finished" or not pulse or pulse.get("phase") in ("done", "stopped") or pulse.get("aside"):
         return ""
-    if pulse.get("steps") and pulse.get("step") == pulse["steps"]:
+    newest = step_counted(attempt.folder)  # the last pulse may have met a full disk
+    step = pulse.get("step") if newest is None else newest
+    if pulse.get("steps") and step == pulse["steps"]:
         return ""
-    return f"ended with exit code 0 in the middle of training, after step {pulse.get('step')} of {pulse.get('steps')}"
+    return f"ended with exit code 0 in the middle of training, after step {step} of {pulse.get('steps')}"
 
 
 def of_what_fell(ending: Ending, seen: ProgressSigns | None) -> Ending:

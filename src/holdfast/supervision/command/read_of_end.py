@@ -52,6 +52,8 @@ class ReadOfEnd:
         if self.seen and self.seen.first and self.seen.first < began:
             began = 0  # it did not do as it was told
         flight = last_line(self.attempt.folder / "samples.jsonl") or {}  # with a step that did not come to its end, or none
+        if flight.get("step", 0) <= (step or 0):
+            flight = {}  # its notes ended before it
         return replace(
             collect(self.attempt, self.run, self.ending),
             step=flight.get("step", step),

@@ -104,6 +104,7 @@ class Signs:
         self._at = 0
         self._tail = b""
         self._beat: object = None  # of the callback: when it published last
+        self._trainings = 1  # that it saw begin
         self._work: tuple[float, float, int] | None = None  # when, seconds computed, bytes read
         self._seldom = self._progress_mark = 0.0
         self._slow: tuple[int | None, int | None, str | None] = (None, None, None)
@@ -124,9 +125,8 @@ class Signs:
             self._silent_first = self.first = min(filter(None, (step, self._silent_first)), default=None)  # what was printed counted others
         seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
         counter = self.counter
-        return replace(
-            seen, epochs_missing=counter.epochs.missing, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=counter.has_stages
-        )
+        stages = counter.has_stages or self._trainings > 1
+        return replace(seen, epochs_missing=counter.epochs.missing, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=stages)
 
     def last(self, well: bool = True) -> ProgressSigns:
         """Look once more at all an attempt shows, now that it has ended and nothing follows. well: as of Counter.end."""
@@ -139,7 +139,8 @@ class Signs:
     def _told(self) -> tuple[int | None, int | None, str | None]:
         pulse = self.pulse()
         self._beat = pulse.get("time") if pulse is not None else None
-        if pulse is not None and isinstance(pulse.get("step"), int):
+        self._trainings = int((pulse or {}).get("training", 1))
+        if pulse is not None and isinstance(pulse.get("step"), int) and not pulse.get("aside"):
             counted = step_counted(self.attempt)  # the pulse is published seldomer than each short step
             return pulse["step"] if counted is None else counted, pulse.get("steps"), "callback"
         now = time.monotonic()

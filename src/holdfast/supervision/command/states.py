@@ -17,7 +17,7 @@ from holdfast.machine import clock
 from holdfast.machine.host_memory import host_memory
 from holdfast.processes.attempt import Attempt
 from holdfast.report.words import short
-from holdfast.run.attempt import read_launch_spec
+from holdfast.run.attempt import LaunchSpec, read_launch_spec
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.signs import ProgressSigns
@@ -107,10 +107,29 @@ class States:
         own = [step for step, entry in candidates(place, self.whole) if step is not None and entry.name not in self.command.there]
         return max(own, default=0 if self.whole == "trainer" else self._best)
 
+    def _pulses(self) -> list[Json]:
+        """Return the newest pulse of each attempt that had the callback."""
+        return [pulse for number in self.run.attempts() if (pulse := read_json(self.run.attempt(number) / "pulse.json"))]
+
+    def trains_again(self) -> bool:
+        """True if its callback saw a process train more than once into one folder: whose a checkpoint there is, is not known."""
+        return any(pulse.get("trainings", 1) > 1 for pulse in self._pulses())
+
+    def of_later_trainings(self) -> list[Path]:
+        """Return the newest whole checkpoint of this run in each folder that a later training of its process saves to."""
+        places = dict.fromkeys(place for pulse in self._pulses() for place in pulse.get("places", ())[1:])
+        found = [] if self.trains_again() else [self._own(Path(place)).path for place in places]
+        return [path for path in found if path is not None]
+
+    def _own(self, place: Path) -> NewestCheckpoint:
+        """Return the newest whole checkpoint of a later training that was written since the first start."""
+        began = (read_launch_spec(self.run.attempt(1)) or LaunchSpec({})).started or 0.0
+        return self._whole_but(place, {name: at for name, at in marks(place, "trainer").items() if at < began * 1e9})
+
     def to_go_on_from(self) -> ResumePoint | None:
         """Return the newest whole checkpoint. Those that are not whole are set aside, with an event."""
         state = self._named(self._newest())
-        if state is None:
+        if state is None or self.trains_again():
             return None
         if not self._best and state.path.name in self.command.there:
             self.tell(f"{state.path.name} was there before the first start; it is used because no step was seen since")
@@ -159,7 +178,9 @@ class States:
             return None  # an earlier attempt came to a later stage
         if place is None or began is None or not began.started or (seen and (seen.begun_anew or (seen.step or 0) < (seen.total or 0))):
             return None
-        newest = self._whole_but(place, self.command.there)
+        later = ([{}, *self._pulses()][-1].get("places") or [])[1:]
+        place = Path(later[-1]) if later else place
+        newest = self._own(place) if later else self._whole_but(place, self.command.there)
         since = clock.in_calendar(began.started, began.facts.get("clock") or "")
         if newest.path is None or newest.step is None or changed(newest.path) < since * 1e9:
             return None
@@ -172,7 +193,9 @@ class States:
             most = (read_python_json(newest.path / "trainer_state.json") or {}).get("max_steps")
         else:
             most = seen.total if seen and seen.step == seen.total else None
-        return self._named(newest) if isinstance(most, int) and 0 < most <= (newest.step or 0) else None
+        if not isinstance(most, int) or not 0 < most <= (newest.step or 0):
+            return None
+        return ResumePoint(str(newest.path), newest.step, newest.path) if later and newest.path else self._named(newest)
 
     def await_death(self, attempt: Attempt) -> None:
         """Start the helper of `keep` ahead, where an attempt's callback keeps a state and there is memory: its imports take seconds."""
@@ -198,7 +221,13 @@ class States:
         python = pulse.get("python")
         if place is None or not isinstance(python, str) or not self.snapshot.exists():
             return
+        if self.trains_again():
+            self.snapshot.unlink()
+            return
         newest = self._newest()
+        if len(pulse.get("places", ())) > 1:  # it is of its newest training, not of the one that saves here
+            place = Path(pulse["places"][-1])
+            newest = self._own(place)
         step = newest.step if newest is not None else 0
         told, self._helper = make_checkpoint(python, self.snapshot, place, step or 0, self._helper), None
         if told and not told.startswith("checkpoint-") and _is_full(place):
@@ -218,6 +247,11 @@ class States:
         if numbers := self.run.attempts():
             self.keep(Attempt(numbers[-1], self.run.attempt(numbers[-1]), None))
 
+    def _has_none_but(self, told: str) -> bool:
+        """True if the command's arguments do not name the folder that its Trainer saves to: nothing is saved where they say."""
+        place = self.command.place
+        return place is None or (place.resolve() != Path(told) and not (place.is_dir() and candidates(place, self.whole)))
+
     def learn(self, attempt: Attempt, callback: bool) -> Command:
         """Read what the callback tells beside its steps (where the Trainer saves, what it saw inside); return the command with that.
 
@@ -231,7 +265,7 @@ class States:
             self.run.event("callback_seen", attempt=attempt.number)
         for told in read_sound_lines(attempt.folder / "inside.jsonl"):
             self.run.event(str(told.pop("event", "told_inside")), attempt=attempt.number, **told)
-        if self.command.place is None and isinstance(pulse.get("place"), str):
+        if isinstance(pulse.get("place"), str) and self._has_none_but(pulse["place"]):
             there = {str(name): int(at) for name, at in (pulse.get("there") or {}).items()}
             self.command, self.whole = replace(self.command, checkpoints=pulse["place"], there=there), "trainer"
             write_command(self.run, self.command)

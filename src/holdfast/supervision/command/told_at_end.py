@@ -27,7 +27,7 @@ UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
 def compare(run: RunFolder, beside: RunFolder) -> Json:
-    """Return how the steps of this run compare with those of another: {with, steps, weights_looked_at, departs, says}."""
+    """Return how the steps of this run compare with those of another: {with, steps, weights_looked_at, looked_at, departs, says}."""
     found = compare_runs(run, beside)
     return {"with": str(beside.path), **found, "says": in_words(found, shown(beside.path))}
 
@@ -49,6 +49,8 @@ def well(summary: Json, where: bool = True) -> str:
     steps = f"{reached:,} steps" if reached else "no step was seen"
     if short:  # it may have stopped early, or a pipe hid its exit code
         steps = f"{reached:,} of the {total:,} steps it spoke of"
+    if summary.get("trainings"):
+        steps += f" in the longest of its {summary['trainings']} trainings"
     again = f", {computed_again(summary)} computed twice" if summary["steps_computed_twice"] else ""
     if summary["steps_dropped"]:
         again += f", {summary['steps_dropped']} without an update (their gradients were not finite)"
@@ -75,7 +77,9 @@ def write_summary(
     told = journals_of(run, list(run.progress()))
     known = of_progress(told, {"argv": list(command.argv), "launcher": command.launcher}, code)
     newest = run.attempt(max(told.launches)) if told.launches else None
-    over = ((read_json(newest / "pulse.json") if newest else None) or {}).get("phase") == "done"
+    pulse = (read_json(newest / "pulse.json") if newest else None) or {}
+    over = pulse.get("phase") == "done"
+    known |= {"trainings": pulse["training"]} if pulse.get("training", 1) > 1 else {}
     if over:
         known["incomplete"] = False  # stopped early, by its own rule
     lost = nothing_saved(run, command) if status != "finished" else wrote_nothing(run, command, known["steps"] or 0)

@@ -81,7 +81,7 @@ class ToldOfRunning:
         if not self._row and seen.source == "output":
             self._recount(attempt, seen.total)
         self._row = now
-        pulse = signs.pulse() or {}
+        pulse = (signs.pulse() or {}) if seen.source == "callback" else {}
         row: Json = {
             "time": round(self._stepped or now, 3),
             "attempt": attempt.number,
