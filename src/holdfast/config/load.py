@@ -201,7 +201,7 @@ def missing_rows(config: Config) -> list[str]:
 
 def looks_local(model: str) -> bool:
     """True if `model` can only be meant as a folder or a file: hub names are `name` or `owner/name`, with or without @REVISION."""
-    return model.startswith((".", "/", "~")) or is_gguf(model) or hub_name(model)[0].count("/") > 1
+    return model.startswith((".", "/", "~")) or is_gguf(model) or ("://" not in model and hub_name(model)[0].count("/") > 1)
 
 
 def find_path(name: str, folder: Path) -> Path | None:

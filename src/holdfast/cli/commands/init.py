@@ -20,7 +20,7 @@ from holdfast.config.foreign.keys import SAME
 from holdfast.config.load import load_config
 from holdfast.data.judge.rules import asked_fields
 from holdfast.machine.read import read_machine
-from holdfast.new_config.make import ConfigDraft, checked, from_answers, from_file, told_of_hub
+from holdfast.new_config.make import ConfigDraft, checked, from_answers, from_file
 from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
 from holdfast.report.words import between
@@ -82,8 +82,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             f"protect it as it is: {command}",
             answer | {"config": None},
         )
-    if told := told_of_hub(arguments.model):
-        tell(told)
     config = checked(made)
     card = named_card(arguments.card) if arguments.card else None
     for file in made.files:
