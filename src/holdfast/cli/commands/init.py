@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="source",
         type=Path,
         metavar="FILE",
-        help="translate a config, command line or script of Axolotl, LLaMA-Factory, TRL, transformers, Unsloth, Soup or torchtune; "
-        "nothing of it is run",
+        help="translate a config, command line or script of Axolotl, LLaMA-Factory, TRL, transformers, Unsloth, ms-swift, Soup or "
+        "torchtune; nothing of it is run",
     )
     parser.add_argument("--model", metavar="M", help="folder in Hugging Face layout, hub name, or tiny")
     parser.add_argument("--data", nargs="+", action="extend", default=[], metavar="FILES", help="row files, folders, or patterns in quotes")
