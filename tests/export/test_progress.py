@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.data.files.raw_row import Source
 from holdfast.export import child
 from holdfast.export.child import follow, so_far
+from holdfast.export.samples import joined
 
 
 def line(what: str, done: int, total: int, time: float, part: str = "tuned") -> dict[str, object]:
@@ -45,6 +47,11 @@ def line(what: str, done: int, total: int, time: float, part: str = "tuned") -> 
 )
 def test_what_is_done_is_told_with_the_time_it_still_takes(lines: list[dict[str, object]], said: str) -> None:
     assert so_far(lines, 30.0, "loading torch", 25.0) == said
+
+
+def test_rows_are_told_in_words() -> None:
+    told = [str(joined([([1, 2], [0, 1], Source("f", 1))] * count, kind)) for count, kind in ((2, "held_out"), (1, "training"))]
+    assert told == ["2 held-out rows", "1 training row"]
 
 
 def test_a_child_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

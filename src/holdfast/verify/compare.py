@@ -91,9 +91,8 @@ def verify(request: Request) -> Json:
     held = subject.held() if request.against is None or request.against.held() == subject.held() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
         suite = _suite(request, codec, parts, Path(work), held)
-    kind = task.kind.replace("_", "-")
     general_rows = f" and {counted(len(general), 'general one')}, which show what is forgotten" if len(general) else ""
-    measured = f"measuring the loss on {counted(len(task), f'{kind} row')}{general_rows}"
+    measured = f"measuring the loss on {task}{general_rows}"
     request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-", ignore_cleanup_errors=True) as work:
         found = measure(Path(work), task.with_(general), parts, request.env, request.say, held)
