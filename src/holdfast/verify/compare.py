@@ -22,7 +22,7 @@ from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.plain_form import written_template
-from holdfast.data.tokens.prompt import prompt_ids
+from holdfast.data.tokens.prompt import prompt_ids, question_in
 from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import end_tokens
 from holdfast.export.samples import MARKED_BAD, Samples, against_run, of_file, of_general, of_run, rules_of_rows
@@ -312,7 +312,7 @@ def _samples(asked: list[Question], texts: dict[str, list[str]], codec: Codec) -
     found: list[Json] = []
     for at in order[:_SHOWN]:
         ids, wanted, prompt = asked[at].ids, asked[at].wanted, asked[at].prompt
-        question = prompt.messages[-1][1] if prompt else codec.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        question = prompt.messages[-1][1] if prompt else question_in(codec, ids)
         entry: dict[str, Any] = {"prompt": question, "wanted": wanted if prompt is None else prompt.expected}
         found.append(entry | {"base": texts["base"][at], "tuned": texts["tuned"][at]})
     return found
