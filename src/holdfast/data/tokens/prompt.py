@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os.path import commonprefix
+from itertools import takewhile
 
 from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
@@ -30,7 +30,8 @@ def question_in(codec: Codec, ids: list[int]) -> str:
         one, other = (prompt_ids(codec, (Message("user", text),), NO_LIMIT) for text in "ab")
     except BadRow:
         one, other = [], []
-    before, behind = (len(commonprefix([part, likewise])) for part, likewise in ((one, other), (one[::-1], other[::-1])))
+    both = zip(one, other, strict=False), zip(one[::-1], other[::-1], strict=False)
+    before, behind = (len([*takewhile(lambda pair: pair[0] == pair[1], pairs)]) for pairs in both)
     alone = len(ids) > before + behind and ids[:before] == one[:before] and ids[len(ids) - behind :] == one[len(one) - behind :]
     asked = ids[before : len(ids) - behind] if alone else ids
     return str(codec.tokenizer.decode(asked, skip_special_tokens=True)).strip()
