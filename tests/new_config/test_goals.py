@@ -64,6 +64,13 @@ def test_marks_are_taken_for_marks(row: dict[str, Any], kind: str, numbered: boo
     assert numbered is any("mark good (1) and bad (0)" in one for one in told)
 
 
+@pytest.mark.parametrize(("pairs", "kind"), [(1, "answers"), (3, "pairs"), (5, "pairs")])
+def test_the_kind_is_that_of_most_rows(pairs: int, kind: str, tmp_path: Path) -> None:
+    """One row of a pair among hundreds of answers made a config for dpo, which left all the others out."""
+    rows = [{"prompt": "q", "chosen": "a", "rejected": "b"}] * pairs + [{"prompt": "q", "completion": "a"}] * 3
+    assert look_at_rows([str(write_rows(tmp_path / "rows.jsonl", rows))], None).kind == kind
+
+
 @pytest.mark.parametrize(
     ("goal", "adapter", "objective"),
     [

@@ -27,6 +27,7 @@ from holdfast.config.rows_elsewhere import elsewhere, with_rows_here, with_rows_
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+_SHOWN = 5  # files of a pattern
 _FAULTS = "docs/reference/faults.md shows the language"
 _OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 
@@ -174,7 +175,9 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
             path = find_path(name, folder) if isinstance(name, str) else folder / __file__
             if path is None and elsewhere(name, folder):
                 continue
-            if path is None:
+            if path is None and (meant := _matching(str(name), folder)):
+                problems.append(f"data.{key}[{number}]: {name} is a pattern, and a config names each file: [{', '.join(meant)}]")
+            elif path is None:
                 problems.append(f"data.{key}[{number}]: {name}: no such file{near_text(folder / name)}")
             elif path.is_dir():
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
@@ -191,6 +194,19 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     if isinstance(model, str) and looks_local(model) and find_path(model, folder) is None:
         problems.append(f"model: {model}: no such {'file' if is_gguf(model) else 'folder'}{near_text(folder / model)}")
     return problems
+
+
+def _matching(name: str, folder: Path) -> list[str]:
+    """Return the first files that a pattern means; none where it is no pattern, or means none."""
+    if not set(name) & {"*", "?", "["}:
+        return []
+    path = Path(name)
+    anchor = Path(path.anchor) if path.anchor else folder
+    try:
+        found = sorted(str(one if path.anchor else one.relative_to(folder)) for one in anchor.glob(str(path.relative_to(path.anchor))))
+    except (OSError, ValueError, NotImplementedError):
+        return []
+    return [*found[:_SHOWN], *["..."] * (len(found) > _SHOWN)]
 
 
 def missing_rows(config: Config) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -127,9 +127,9 @@ def _codec(model: str | None) -> Codec:
 
 def _kind(rows: list[dict[str, Any]], fields: Fields = ()) -> tuple[str, tuple[str, ...]]:
     names = tuple(dict.fromkeys(name for row in rows for name in row))
-    cased = {in_our_case(name) for name in names}
-    cased |= {ours for ours, theirs in fields if in_our_case(theirs) in cased}
-    if any(cased >= set(pair) for pair in TWO_ANSWERS):
+    cased = _named(names, fields)
+    in_pairs = sum(any(_named(row, fields) >= set(pair) for pair in TWO_ANSWERS) for row in rows)
+    if in_pairs and 2 * in_pairs >= len(rows):
         return "pairs", names
     marks = _marks(rows, fields)
     answered = cased & set(TALKS) or any({pair.question, pair.answer} <= cased for pair in PAIRS)
@@ -140,6 +140,11 @@ def _kind(rows: list[dict[str, Any]], fields: Fields = ()) -> tuple[str, tuple[s
     numbers = sum(_is_number(value) for row in rows for value in row.values())
     values = sum(len(row) for row in rows)
     return ("table" if numbers >= 0.5 * values else "answers"), names
+
+
+def _named(names: Iterable[str], fields: Fields) -> set[str]:
+    cased = {in_our_case(name) for name in names}
+    return cased | {ours for ours, theirs in fields if in_our_case(theirs) in cased}
 
 
 def _marks(rows: list[dict[str, Any]], fields: Fields) -> list[Any]:

@@ -48,6 +48,8 @@ def open_run(run: RunFolder, config: Config, extend: bool, audience: Audience) -
     """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
     config = with_template(config)
     if not run.config_file.exists():
+        if extend:
+            audience.tell(f"--extend: there is no run in {shown(run.path)} yet, this one begins")
         _in_a_writable_folder(run, lambda: _prepare(run, config, audience))
         return
     with reading(run.path):
