@@ -361,3 +361,16 @@ def test_commands_say_what_is_needed(
     (tmp_path / "c.yaml").write_text("model: tiny\ndata: {files: a.jsonl}\n")
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err and not (tmp_path / "d.jsonl").exists()
+
+
+def test_compare_names_its_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        "runs": ["a", "b"],
+        "differences": [{"what": "train.lr", "values": {"a": 1, "b": 2}}],
+        "likely": [],
+        "band": None,
+        "unknown": [],
+    }
+    monkeypatch.setattr("holdfast.cli.commands.compare.compared", lambda names: found)
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out.splitlines() == ["runs: a | b", "train.lr: 1 | 2"]
