@@ -349,6 +349,7 @@ def test_rows_decide_the_objective(tmp_path: Path) -> None:
         (["init", "--model", "./no-folder", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder"),
         (["init", "--model", "./modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
         (["init", "--model", "nope", "--data", "rows.jsonl", "--out", "x.yaml"], "a model there is named OWNER/NAME"),
+        (["init", "--from", "axolotl.yaml", "--model", "nope", "--out", "x.yaml"], "a model there is named OWNER/NAME"),
         (["init", "--model", "modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
         (["init", "--model", "https://hf.co/a/b", "--data", "rows.jsonl", "--out", "x.yaml"], "write a/b"),
         (["init", "--model", "nope.gguf", "--data", "rows.jsonl", "--out", "x.yaml"], "--model nope.gguf: no such file"),
@@ -364,6 +365,7 @@ def test_what_is_missing_is_told(
     write_rows(tmp_path / "rows.jsonl", make_rows(5))
     (tmp_path / "launch.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
     (tmp_path / "plain.py").write_text("print(1)\n")
+    (tmp_path / "axolotl.yaml").write_text("base_model: a/b\nmicro_batch_size: 1\n")
     (tmp_path / "models-7b").mkdir()
     assert _main(words) == 2
     assert said in capsys.readouterr().err

@@ -58,8 +58,8 @@ class Parser(argparse.ArgumentParser):
             if not action.option_strings and action.nargs in ("*", "?"):
                 message = message.replace(f", {action.metavar or action.dest}", "")
         if no_number := re.match(r"argument (\S+): invalid (int|float) value: '(.*)'", message):
-            option, kind, given = no_number.groups()
-            message = f"{option} {given}: a {'whole number' if kind == 'int' else 'number'} is needed"
+            called, kind, given = no_number.groups()
+            message = f"{called} {given}: a {'whole number' if kind == 'int' else 'number'} is needed"
         hint = f"did you mean {near[0]}? " if near else ""
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
         if takes_settings and wrong and wrong[2] and (not near or near == ["--help"] or wrong[2].startswith("--set")):

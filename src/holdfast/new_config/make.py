@@ -52,6 +52,8 @@ class ConfigDraft:
 def from_file(file: Path, data: list[str], model: str | None, goal: str, fields: Fields = ()) -> ConfigDraft:
     """Translate another trainer's file. Raises Stop(2) where it is none."""
     source, known = read_foreign(file)
+    if model:
+        _size(model)
     draft = convert(source, data or None, model, known)
     for ours, theirs in fields:
         draft.tree[f"data.fields.{ours}"], draft.reasons[f"data.fields.{ours}"] = theirs, "--field"
