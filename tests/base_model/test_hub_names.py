@@ -90,6 +90,7 @@ def test_no_network(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> No
         ("https://example.org/model", "is an address", "fetch it into a folder first"),
         ("C:\\models\\mine", "is a path of Windows", "/mnt/c"),
         ("$HOME/models/mine", "no variable is filled in", "~/"),
+        ("HERE/modles/rows.jsonl", "HERE/modles/rows.jsonl is a file, and no model", "a model is a folder, or OWNER/NAME"),
         ("~/modles/mine", "is not there; did you mean HERE/modles/mine-1B?", "the current folder is"),
     ],
 )
@@ -98,8 +99,9 @@ def test_what_cannot_be_a_name_is_told_as_what_it_is(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "modles" / "mine-1B").mkdir(parents=True)
+    (tmp_path / "modles" / "rows.jsonl").touch()
     with pytest.raises(Stop) as stop:
-        read_model(name)
+        read_model(name.replace("HERE", str(tmp_path)))
     assert stop.value.code == 2 and message.replace("HERE", str(tmp_path)) in stop.value.message and hint in stop.value.hint
 
 

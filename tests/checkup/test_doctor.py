@@ -500,7 +500,7 @@ def test_a_config_is_judged_with_its_overrides_as_train_takes_them(config_file: 
 @pytest.mark.parametrize(
     ("content", "severity", "told"),
     [
-        (b"{torn\n" * 30, "block", "cannot be read"),
+        (b"{torn\n" * 30, "block", "cannot be trained on"),
         (b"", "block", "no row"),
         (b'{"foo": 1}\n' * 30, "block", "20 of the first 20 rows"),
         (b'{"foo": 1}\n', "block", "1 of the first 1 rows"),
@@ -514,6 +514,13 @@ def test_rows_that_are_none_are_found_before_the_run(config_file: Path, content:
     found = [finding for finding in foresee(config, {}).findings if finding.id == "data-files"]
     assert [finding.severity for finding in found] == [severity]
     assert told in found[0].message and "holdfast data check" in found[0].fix
+
+
+def test_rows_of_another_objective_are_shown_with_it(config_file: Path) -> None:
+    """The command that was named kept each row."""
+    config = load_config(config_file, ["train.objective=dpo"])
+    fixes = [finding.fix for finding in foresee(config, {}).findings if finding.id == "data-files"]
+    assert fixes and "--objective dpo" in fixes[0]
 
 
 def _pairs(count: int, **more: object) -> list[dict[str, object]]:

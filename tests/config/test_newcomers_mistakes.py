@@ -343,3 +343,39 @@ def test_numbers_that_yaml_takes_for_others_are_texts(value: str, read: object, 
     elif value in ("10", "1.5", "0x10", "010"):
         config = load_config(file)
         assert config.train.until is not None and config.train.until.hours == {"1.5": 1.5, "0x10": 16}.get(value, 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train c.yaml data.files=*.jsonl", "*.jsonl is a pattern, and a config names each file: [a.jsonl, b.jsonl]"),
+        ("train c.yaml data.files=*.csv", "*.csv: no such file"),
+        ("train c.yaml --run a.jsonl", "a.jsonl is a file, and a run is a folder"),
+        ("serve runs/a --port abc", "--port abc: a whole number is needed"),
+        ("plan c.yaml --price free", "--price free: a number is needed"),
+        ("chat", "the following arguments are required: RUN\n"),
+        ("data sample a.jsonl --rows 0 --out d.jsonl", "--rows 0: at least 1 is needed"),
+    ],
+)
+def test_commands_say_what_is_needed(
+    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text('{"prompt": "q", "completion": "a"}\n')
+    (tmp_path / "c.yaml").write_text("model: tiny\ndata: {files: a.jsonl}\n")
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err and not (tmp_path / "d.jsonl").exists()
+
+
+def test_compare_names_its_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        "runs": ["a", "b"],
+        "differences": [{"what": "train.lr", "values": {"a": 1, "b": 2}}],
+        "likely": [],
+        "band": None,
+        "unknown": [],
+    }
+    monkeypatch.setattr("holdfast.cli.commands.compare.compared", lambda names: found)
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out.splitlines() == ["runs: a | b", "train.lr: 1 | 2"]

@@ -517,3 +517,17 @@ def test_a_field_that_is_given_twice_is_refused_unless_both_agree(call: Call, tm
     file.write_text('{"text": "a", "text": "b"}\n{"text": "c", "text": "c"}\n{"text": "x", "meta": {"text": "y"}}\n')
     answer = call("check", file, code=1)
     assert (answer["by_reason"], answer["kept"]) == ({"duplicate_key": 1}, 2)
+
+
+def test_what_runs_and_models_keep_for_themselves_is_no_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--data .` where runs and exports lie took their journals and configs for rows."""
+    kept = ["rows.jsonl", "more/config.jsonl", "more/run.json", "other.plan.json"]
+    own = ["runs/models.jsonl", "runs/a/run.json", "runs/a/steps.jsonl", "runs/a/attempts/1/launch.json", "my-run.plan.json"]
+    own += ["model/config.json", "model/tokenizer.json", "gguf/holdfast.json"]
+    for name in [*kept, *own, "my-run.yaml"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
+    assert expand([str(tmp_path)]) == sorted(str(tmp_path / name) for name in kept)
+    assert f"left out {len(own)} files that runs, plans and models keep for themselves" in capsys.readouterr().err
+    run = tmp_path / "runs" / "a"
+    assert expand([str(run)]) == [str(run / name) for name in ("attempts/1/launch.json", "run.json", "steps.jsonl")], "asked for by name"

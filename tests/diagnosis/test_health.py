@@ -49,7 +49,9 @@ def test_runs_that_were_ill_are_noticed() -> None:
 
 def test_the_first_word_gives_the_numbers() -> None:
     steps = rows({"loss": [3.0 - at / 10 for at in range(10)], "grad_norm": [1.0] * 9 + [2.0], "lr": [1e-4] * 10})
-    assert first_word(steps, odd(steps, SIGNS)) == "healthy after 10 steps: loss 3.000 -> 2.100, gradient norm 1.00 to 2.00"
+    assert first_word(steps, odd(steps, SIGNS)) == (
+        "healthy after 10 steps: loss 3.000 -> 2.300 (median of the last 5), gradient norm 1.00 to 2.00"
+    )
     worse = rows({"loss": [3.0, 9.0, *[6.0] * 8], "grad_norm": [1.0] * 10})
     assert first_word(worse, {}).startswith("the loss is higher than it began after 10 steps: loss 3.000 -> 6.000")
     ill = rows({"loss": [0.0] * 10})

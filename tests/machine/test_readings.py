@@ -77,6 +77,7 @@ def test_processors_are_busy_between_two_counts(tmp_path: Path) -> None:
     (tmp_path / "proc/stat").write_text("cpu  130 0 60 850 60 0 0 0 99 0\n")
     now = processor_times(place)
     assert before == (150, 1000) and read_now(place, before, now)["processors_busy"] == pytest.approx(0.4)
+    assert read_now(place, (150, 1000), (250, 1090))["processors_busy"] == 1, "the ticks of waiting went back by ten: it was 1.111"
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "cpu x", "cpu 1 2"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conftest import write_rows
 from holdfast.config.config import Config
 from holdfast.config.foreign.keys import Draft
 from holdfast.new_config.choose import ConfigChoice, choose, choose_table, size_in_name
-from holdfast.new_config.rows import LookedAt
+from holdfast.new_config.rows import LookedAt, look_at_rows
 
 
 def chosen(goal: str, rows: int = 300, kind: str = "answers", params: int | None = 10**9) -> ConfigChoice:
@@ -34,9 +37,38 @@ def test_the_steps_in_the_reasons_are_those_of_the_values(goal: str, rows: int) 
     assert abs(warm - tree["train.warmup"] * steps) <= 1
     looks = steps / tree["evaluate.every"] if "evaluate.every" in tree else None
     assert looks is None or steps < 100 or 9 <= looks <= 12
+    assert looks is None or choice.reasons["evaluate.every"].startswith(f"{int(looks)} looks")
     assert ("seen often" in choice.reasons["adapter.dropout"]) and (tree["adapter.dropout"] > 0) is (
         choice.reasons["adapter.dropout"] == "few rows that are seen often"
     )
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "numbered"),
+    [
+        ({"prompt": "q", "completion": "a", "label": 0}, "marks", True),
+        ({"prompt": "q", "completion": "a", "label": "False"}, "marks", False),
+        ({"prompt": "q", "completion": "a", "label": False}, "marks", False),
+        ({"prompt": "q", "completion": "a", "label": 3}, "answers", False),
+        ({"prompt": "q", "completion": "a", "thumb": "0"}, "marks", True),
+        ({"text": "a", "label": 0}, "answers", False),
+        ({"question": "q", "label": 1}, "answers", False),
+    ],
+)
+def test_marks_are_taken_for_marks(row: dict[str, Any], kind: str, numbered: bool, tmp_path: Path) -> None:
+    """Marks of 0 and 1 were left out of a config for sft, which learned the bad answers, too; marks of a CSV file were no marks."""
+    write_rows(tmp_path / "rows.jsonl", [row] * 3)
+    looked = look_at_rows([str(tmp_path / "rows.jsonl")], None, (("label", "thumb"),) if "thumb" in row else ())
+    assert (looked.kind, looked.numbered) == (kind, numbered)
+    told = choose("tiny", None, ["rows.jsonl"], looked, "", None).todo
+    assert numbered is any("mark good (1) and bad (0)" in one for one in told)
+
+
+@pytest.mark.parametrize(("pairs", "kind"), [(1, "answers"), (3, "pairs"), (5, "pairs")])
+def test_the_kind_is_that_of_most_rows(pairs: int, kind: str, tmp_path: Path) -> None:
+    """One row of a pair among hundreds of answers made a config for dpo, which left all the others out."""
+    rows = [{"prompt": "q", "chosen": "a", "rejected": "b"}] * pairs + [{"prompt": "q", "completion": "a"}] * 3
+    assert look_at_rows([str(write_rows(tmp_path / "rows.jsonl", rows))], None).kind == kind
 
 
 @pytest.mark.parametrize(

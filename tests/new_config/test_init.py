@@ -20,6 +20,7 @@ from holdfast.config.foreign.convert import convert
 from holdfast.config.foreign.keys import Draft, flatten
 from holdfast.config.foreign.read import read_foreign
 from holdfast.config.load import load_config
+from holdfast.new_config.make import from_answers
 from holdfast.planning.advice import advise, usual_lr
 from holdfast.run.sampling.step_table import learning_rate
 
@@ -347,6 +348,10 @@ def test_rows_decide_the_objective(tmp_path: Path) -> None:
         (["init", "--from", "plain.py", "--out", "x.yaml"], "holdfast run --callback"),
         (["init", "--model", "./no-folder", "--data", "rows.jsonl", "--out", "x.yaml"], "no such folder"),
         (["init", "--model", "./modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
+        (["init", "--model", "nope", "--data", "rows.jsonl", "--out", "x.yaml"], "a model there is named OWNER/NAME"),
+        (["init", "--from", "axolotl.yaml", "--model", "nope", "--out", "x.yaml"], "a model there is named OWNER/NAME"),
+        (["init", "--model", "modles-7b", "--data", "rows.jsonl", "--out", "x.yaml"], "did you mean models-7b?"),
+        (["init", "--model", "https://hf.co/a/b", "--data", "rows.jsonl", "--out", "x.yaml"], "write a/b"),
         (["init", "--model", "nope.gguf", "--data", "rows.jsonl", "--out", "x.yaml"], "--model nope.gguf: no such file"),
         (["init", "--model", "models-7b/qwen", "--data", "rows.jsonl", "--out", "x.yaml"], "--model models-7b/qwen: no such folder"),
         (["init", "--model", "tiny", "--data", "rows.jsonl", "--out", "x.txt"], "-> --out x.yaml"),
@@ -360,23 +365,18 @@ def test_what_is_missing_is_told(
     write_rows(tmp_path / "rows.jsonl", make_rows(5))
     (tmp_path / "launch.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
     (tmp_path / "plain.py").write_text("print(1)\n")
+    (tmp_path / "axolotl.yaml").write_text("base_model: a/b\nmicro_batch_size: 1\n")
     (tmp_path / "models-7b").mkdir()
     assert _main(words) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "x.yaml").exists()
 
 
-@pytest.mark.parametrize(("model", "near"), [("gpt2", ""), ("bert-base-uncased", ""), ("distilgpt2@main", ""), ("modles-7b", "models-7b")])
-def test_a_word_without_an_owner_is_taken_as_a_hub_name_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str, near: str
-) -> None:
+@pytest.mark.parametrize("model", ["gpt2", "bert-base-uncased", "distilgpt2@main"])
+def test_the_hubs_oldest_models_have_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "rows.jsonl", make_rows(5))
-    (tmp_path / "models-7b").mkdir()
-    assert _main(["init", "--model", model, "--data", "rows.jsonl", "--out", "x.yaml"]) == 0
-    said = f"--model {model}: taken as a hub name, since no folder of that name is here"
-    assert (f"{said}; did you mean {near}?" if near else f"{said}\n") in capsys.readouterr().out
-    assert yaml.safe_load((tmp_path / "x.yaml").read_text())["model"] == model
+    assert from_answers(model, ["rows.jsonl"], "").tree["model"] == model
 
 
 def test_advice_follows_size_rows_and_kind() -> None:

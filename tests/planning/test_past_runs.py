@@ -20,7 +20,7 @@ from holdfast.planning import past_runs, tracing
 from holdfast.planning.duration import Ahead, PastRun, duration, idle_parameters, remaining
 from holdfast.planning.past_runs import correct_from_history, remember, with_duration, work_in
 from holdfast.planning.planning import PlanResult
-from holdfast.planning.workload import Workload, checked_tokens, workload
+from holdfast.planning.workload import NO_ROW, Workload, checked_tokens, workload
 from holdfast.report.words import between, costs
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Params, Plan, RunPlan, Seconds, write_plan
@@ -413,6 +413,11 @@ def test_the_work_ahead_is_judged_by_the_first_rows(tmp_path: Path) -> None:
     file.write_text(row * 100_000)
     longer = workload(Config.model_validate(tree), read_model("tiny"), 512)
     assert not isinstance(longer, str) and longer.samples == pytest.approx(150_000, rel=0.01), "by the file's size"
+    pairs = workload(Config.model_validate(tree | {"train": {"objective": "dpo"}}), read_model("tiny"), 512)
+    assert isinstance(pairs, str) and pairs.startswith(f"{NO_ROW} ({file}:1: an answer alone is no preference")
+    (tmp_path / "empty.jsonl").touch()
+    none = workload(Config.model_validate(tree | {"data": {"files": str(tmp_path / "empty.jsonl")}}), read_model("tiny"), 512)
+    assert none == f"{NO_ROW}: no row is in {tmp_path / 'empty.jsonl'}"
     lost = workload(Config.model_validate(tree | {"data": {"files": "nowhere.jsonl"}}), read_model("tiny"), 512)
     assert isinstance(lost, str) and "its rows cannot be counted yet" in lost
 
@@ -450,7 +455,7 @@ def test_what_is_kept_free_is_said_as_a_person_would() -> None:
     plan = Plan.model_construct(fits=True, capacity_bytes=16 << 30, peak_bytes=2 << 30, reserve_bytes=4 << 30)
     assert verdict(plan) == "it fits: 2.00 GiB of 16.00 GiB, 4.00 GiB of it are kept free for other programs (train.memory_reserve)"
     unseen = plan.model_copy(update={"unseen_rows": 2048})
-    assert verdict(unseen).startswith("it fits with rows of up to 2,048 tokens (none is known yet): 2.00 GiB of 16.00 GiB")
+    assert verdict(unseen).startswith("it fits with rows of up to 2,048 tokens (none to train on is known yet): 2.00 GiB of 16.00 GiB")
 
 
 @pytest.mark.parametrize(

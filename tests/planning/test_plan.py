@@ -25,7 +25,7 @@ from holdfast.config.train import Train
 from holdfast.machine.read import read_machine
 from holdfast.planning.memory.arithmetic import trained_bytes
 from holdfast.planning.memory.demand import Demand, between, with_some_again
-from holdfast.planning.memory.fit import Room, Shape, Sweep, alternatives, choose
+from holdfast.planning.memory.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.planning.plan import PROCESS_BYTES, make_plan
 from holdfast.planning.planning import Planner, plan_run, with_card
 from holdfast.planning.tracing import Tracer, tracer
@@ -271,6 +271,18 @@ def test_where_nothing_fits_the_smallest_changes_that_would_are_told() -> None:
     assert {other.slower for other in alternatives(sweep, room, choice, None) if "precision" in other.change} == {None}, (
         "unknown is unknown"
     )
+
+
+@pytest.mark.parametrize(("spare", "faster", "offered"), [(1.2, None, False), (9, None, True), (9, 2.0, False), (9, 0.5, True)])
+def test_what_needs_more_is_offered_where_it_fits_and_may_be_faster(spare: float, faster: float | None, offered: bool) -> None:
+    """A card was offered fp32, which did not fit, beside bf16, which did. faster: how many times 16 bits are."""
+    wanted, sweep = Shape(64, 1, "bf16"), Sweep(_asked, 10)
+    choice = Choice(wanted, _asked(wanted))
+    room = Room(int(spare * choice.demand.peak), 0, 0, heap=False)
+    told = alternatives(sweep, room, choice, faster)
+    assert room.fits(choice.demand)
+    assert ("train.precision=fp32" in [one.change for one in told]) is offered and "train.max_tokens=32" in [one.change for one in told]
+    assert all(one.fits for one in told)
 
 
 def test_bytes_grow_evenly_between_two_traces() -> None:

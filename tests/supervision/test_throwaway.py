@@ -10,10 +10,12 @@ from holdfast.supervision.preparation.throwaway import throwaway, where_rejects_
 
 
 def test_rejects_of_a_run_that_will_be_gone_are_shown_by_a_command(tmp_path: Path) -> None:
-    config = Config.model_validate({"model": "tiny", "data": {"files": ["my rows.csv"], "fields": {"answer": "Reply"}}})
+    config = Config.model_validate(
+        {"model": "tiny", "data": {"files": ["my rows.csv"], "fields": {"answer": "Reply"}, "too_long": "reject"}}
+    )
     with throwaway() as place:
         told = where_rejects_are(RunFolder(place), config)
-    assert told == f"holdfast data check 'my rows.csv' --field answer=Reply --max-tokens {config.train.max_tokens}"
+    assert told == f"holdfast data check 'my rows.csv' --field answer=Reply --too-long reject --max-tokens {config.train.max_tokens}"
     assert where_rejects_are(RunFolder(tmp_path / "run"), config).endswith("run/rejects.jsonl")
 
 

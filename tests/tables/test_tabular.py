@@ -27,6 +27,7 @@ from holdfast.config.load import load_config
 from holdfast.config.table import Table, columns_of
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.tasks import tabular
+from holdfast.supervision.preparation.prepare import with_length
 from holdfast.tables.table.build import build_table
 from holdfast.tables.table.form import CategoryColumn, Form, TargetColumn
 from holdfast.tables.table.split import part_rows
@@ -570,6 +571,20 @@ def test_a_config_of_the_wrong_kind_is_told(name: str, tmp_path: Path, capfd: py
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(tree))
     assert main(["train", str(tmp_path / "c.yaml"), "--run", str(tmp_path / "run")]) == 2
     assert told in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("train", "epochs"),
+    [({}, 10), ({"until": {"loss": 0.1}}, 10), ({"until": {"hours": 1}}, None), ({"until": {"tokens": 9, "loss": 0.1}}, None)],
+)
+def test_hours_and_tokens_are_the_length_of_a_run_that_names_none(train: Tree, epochs: int | None) -> None:
+    """They were only a limit for ten epochs. A run that began with those keeps them."""
+    tree = {"task": "tabular", "data": {"files": ["t.csv"]}, "table": {"target": "y"}, "train": train}
+    config = Config.model_validate(tree)
+    assert config.train.epochs == epochs
+    began = Config.model_validate(tree | {"train": train | {"epochs": 10}})
+    assert with_length(config, began) == began
+    assert with_length(config, Config.model_validate(tree | {"train": {"epochs": 10, "until": {"hours": 2}}})) == config
 
 
 def numbers_table(file: Path, rows: list[list[float]]) -> Path:

@@ -23,7 +23,7 @@ def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
     kinds = {cls.__name__ for one in chain for cls in type(one).__mro__}
     repository, _, revision = name.partition("@")
     if kinds & {"HFValidationError"}:
-        return _no_name(name, kind, here)
+        return no_name(name, kind, here)
     if "GatedRepoError" in kinds:
         page = f"{_constant('ENDPOINT')}/{'datasets/' if kind == 'data set' else ''}{repository}"
         return Stop(BLOCKED, f"{repository} is gated: {_asked()}", f"accept its conditions at {page}, then {_TOKEN}")
@@ -42,7 +42,7 @@ def refusal(error: Exception, name: str, kind: Kind, here: str) -> Stop:
     return _told_by_status(error, name, kind, here)
 
 
-def _no_name(name: str, kind: Kind, here: str) -> Stop:
+def no_name(name: str, kind: Kind, here: str) -> Stop:
     """Return what to say of a name that the hub cannot have: a page's address, a path, or a slip."""
     if page := re.match(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([\w.-]+/[\w.-]+)", name):
         return Stop(USAGE, f"{name} is a page of the hub, and no name there", f"write {page[1]}")
@@ -53,11 +53,14 @@ def _no_name(name: str, kind: Kind, here: str) -> Stop:
     if "$" in name:
         return Stop(USAGE, f"{name} is taken as it stands: no variable is filled in", "write the path out, or begin it with ~/")
     path = Path(name).expanduser()
+    if path.is_file():
+        return Stop(USAGE, f"{name} is a file, and no {kind}", f"a {kind} is {here}, or OWNER/NAME on the hub")
+    beside = [one.name for one in path.parent.iterdir() if kind != "model" or one.is_dir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, beside, 1)
+    near = f"; did you mean {path.parent / close[0]}?" if close else ""
     if name[:1] in "~/." or name.count("/") > 1:
-        close = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else [], 1)
-        near = f"; did you mean {path.parent / close[0]}?" if close else ""
         return Stop(USAGE, f"{name} is not there{near}", f"the current folder is {Path.cwd()}")
-    return Stop(USAGE, f"{name} is not {here}, and no name on the hub", f"a {kind} there is named OWNER/NAME")
+    return Stop(USAGE, f"{name} is not {here}, and no name on the hub{near}", f"a {kind} there is named OWNER/NAME")
 
 
 def _told_by_status(error: Exception, name: str, kind: Kind, here: str) -> Stop:

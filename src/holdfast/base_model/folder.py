@@ -191,12 +191,16 @@ def base_of_adapter(config: Json) -> str:
     return f"{name}@{revision}" if isinstance(revision, str) and revision and "@" not in name and not is_folder(Path(name)) else name
 
 
+def refuse_near_embedded(name: str) -> None:
+    """Raise Stop(2) for a name that is almost that of a model which comes with holdfast."""
+    if near := [] if "/" in name else difflib.get_close_matches(name.lower(), EMBEDDED, 1, _ALIKE):
+        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {near[0]}?")
+
+
 def _from_hub(model: str, weights: bool = True) -> Path:
     """Fetch a model of the hub, or what describes it alone: what lies at the top, and not Mistral's own copy of the weights."""
     name, revision = hub_name(model)
-    near = [] if "/" in name else difflib.get_close_matches(name.lower(), EMBEDDED, 1, _ALIKE)
-    if near:
-        raise Stop(USAGE, f"{name} is not a folder, and no model of that name comes with holdfast", f"did you mean {near[0]}?")
+    refuse_near_embedded(name)
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars

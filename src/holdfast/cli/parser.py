@@ -54,7 +54,12 @@ class Parser(argparse.ArgumentParser):
             option = re.match(r"argument (-\S+?)[:/]", message)
             of_option = f"{option[1]} {wrong[1]}: no such value{self._choices_of(option[1])}" if option else ""
             message = of_option or f"there is no command {wrong[1]!r}"
-        message = message.replace("required: CONFIG, key=value", "required: CONFIG")
+        for action in self._actions:  # argparse lists those that may be left out, too
+            if not action.option_strings and action.nargs in ("*", "?"):
+                message = message.replace(f", {action.metavar or action.dest}", "")
+        if no_number := re.match(r"argument (\S+): invalid (int|float) value: '(.*)'", message):
+            called, kind, given = no_number.groups()
+            message = f"{called} {given}: a {'whole number' if kind == 'int' else 'number'} is needed"
         hint = f"did you mean {near[0]}? " if near else ""
         takes_settings = any(action.metavar == "key=value" for action in self._actions)
         if takes_settings and wrong and wrong[2] and (not near or near == ["--help"] or wrong[2].startswith("--set")):

@@ -27,6 +27,7 @@ from holdfast.config.rows_elsewhere import elsewhere, with_rows_here, with_rows_
 from holdfast.config.yaml_tree import in_one_line, mappings, repeated, root_of, value_of
 
 _INSTEAD = {"train.steps": "train.epochs", "train.epochs": "train.steps"}  # an override of one stands instead of the file's other
+_SHOWN = 5  # files of a pattern
 _FAULTS = "docs/reference/faults.md shows the language"
 _OF_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow")
 
@@ -174,7 +175,9 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
             path = find_path(name, folder) if isinstance(name, str) else folder / __file__
             if path is None and elsewhere(name, folder):
                 continue
-            if path is None:
+            if path is None and (meant := _matching(str(name), folder)):
+                problems.append(f"data.{key}[{number}]: {name} is a pattern, and a config names each file: [{', '.join(meant)}]")
+            elif path is None:
                 problems.append(f"data.{key}[{number}]: {name}: no such file{near_text(folder / name)}")
             elif path.is_dir():
                 problems.append(f"data.{key}[{number}]: {name} is a folder; name the files in it")
@@ -193,6 +196,19 @@ def _missing_files(tree: dict[str, Any], folder: Path) -> list[str]:
     return problems
 
 
+def _matching(name: str, folder: Path) -> list[str]:
+    """Return the first files that a pattern means; none where it is no pattern, or means none."""
+    if not set(name) & {"*", "?", "["}:
+        return []
+    path = Path(name)
+    anchor = Path(path.anchor) if path.anchor else folder
+    try:
+        found = sorted(str(one if path.anchor else one.relative_to(folder)) for one in anchor.glob(str(path.relative_to(path.anchor))))
+    except (OSError, ValueError, NotImplementedError):
+        return []
+    return [*found[:_SHOWN], *["..."] * (len(found) > _SHOWN)]
+
+
 def missing_rows(config: Config) -> list[str]:
     """Name the files of rows that a config names and nobody has, each with the near one beside it."""
     names = [name for name in (*config.data.files, *config.data.held_out_files) if not elsewhere(name) and not Path(name).exists()]
@@ -201,7 +217,7 @@ def missing_rows(config: Config) -> list[str]:
 
 def looks_local(model: str) -> bool:
     """True if `model` can only be meant as a folder or a file: hub names are `name` or `owner/name`, with or without @REVISION."""
-    return model.startswith((".", "/", "~")) or is_gguf(model) or hub_name(model)[0].count("/") > 1
+    return model.startswith((".", "/", "~")) or is_gguf(model) or ("://" not in model and hub_name(model)[0].count("/") > 1)
 
 
 def find_path(name: str, folder: Path) -> Path | None:

@@ -134,6 +134,7 @@ SECTIONS: dict[str, Any] = {
     "table": (Table | None, Field(None, description="with task tabular: what the columns are")),
     "network": (Network, Network()),
 }
+EPOCHS = 10  # of a run that neither names its length nor has hours or tokens to fill
 _DEFAULTS = {"lr": 1e-3, "effective_batch": 256}  # of `train`, where a config says nothing
 
 
@@ -146,7 +147,9 @@ def rules(tree: dict[str, Any]) -> dict[str, Any]:
     train = tree.get("train") or {}
     if not isinstance(train, dict):
         return tree
-    length = {} if train.get("steps") or train.get("epochs") else {"epochs": 10}
+    until = train.get("until")
+    as_long_as = isinstance(until, dict) and (until.get("hours") or until.get("tokens"))
+    length = {} if train.get("steps") or train.get("epochs") or as_long_as else {"epochs": EPOCHS}
     return tree | {"model": "", "train": _DEFAULTS | train | length}
 
 

@@ -50,5 +50,6 @@ def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
         return f"after {len(steps)} steps: {'; '.join(oddities.values())}"
     losses, norms = column(steps, "loss"), column(steps, "grad_norm")
     standing = "the loss is higher than it began" if above_start(losses) else swelling(losses, norms) or "healthy"
-    course = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
+    newest = f"{median(losses[-_NEWEST:]):.3f} (median of the last {_NEWEST})"  # by which it is judged; one step's says little
+    course = f"loss {losses[0]:.3f} -> {newest}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
     return f"{standing} after {len(steps)} steps: {course}"

@@ -102,15 +102,18 @@ def follow(command: list[str], log: IO[bytes], env: Mapping[str, str], say: Say,
                 now = time.monotonic()
                 if child.poll() is None and now - told >= _EVERY_S:
                     told = now
-                    say(so_far([*read_lines(file)], now - began, first))
+                    say(so_far([*read_lines(file)], now - began, first, time.time()))
         except BaseException:
             child.kill()
             raise
     return int(child.returncode)
 
 
-def so_far(lines: list[Json], seconds: float, first: str) -> str:
-    """Return in words what is being done. lines: {part, what, done, total, time}, oldest first; seconds: since the child began."""
+def so_far(lines: list[Json], seconds: float, first: str, now: float) -> str:
+    """Return in words what is being done. lines: {part, what, done, total, time}, oldest first; seconds: since the child began.
+
+    What has gone on for longer than all that was left has no time that is known: how long nothing was done is told instead.
+    """
     if not lines:
         return f"  {span(seconds)}: {first}"
     last = lines[-1]
@@ -119,5 +122,8 @@ def so_far(lines: list[Json], seconds: float, first: str) -> str:
         return words
     begun = next(line for line in lines if (line["part"], line["what"]) == (last["part"], last["what"]))
     done, took = last["done"] - begun["done"], last["time"] - begun["time"]
-    left = f", about {span(took / done * (last['total'] - last['done']))} left of that" if done >= _LEAST * last["total"] else ""
-    return f"{words}, {last['done']:,} of {last['total']:,}{left}"
+    words += f", {last['done']:,} of {last['total']:,}"
+    if not 0 < last["done"] < last["total"] or done < _LEAST * last["total"]:
+        return words
+    left, waited = took / done * (last["total"] - last["done"]), max(0.0, now - last["time"])
+    return f"{words}, about {span(left - waited)} left of that" if waited < left else f"{words}, the next for {span(waited)} by now"

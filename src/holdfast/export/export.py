@@ -59,7 +59,7 @@ def export(order: ExportRequest) -> Json:
         order.say(f"writing {order.kind}: {order.out}")
         known = write_merged_files(order, codec, folder) if order.kind == "merged" else write_adapter(order, codec, folder)
         questions = questions_of(order.subject, codec)
-        order.say(f"comparing it with {order.subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
+        order.say(f"comparing it with {order.subject.told} on {questions.samples}")
         compared = prove(order, questions, folder, Path(work))
         if order.kind == "merged" and compared.numeric and compared.reasons:
             compared, known = _rounded_or_wide(order, codec, questions, folder, Path(work), compared, known)

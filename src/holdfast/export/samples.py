@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.safe_open import naming
+from holdfast.base.units import counted
 from holdfast.config.config import Config
 from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
@@ -75,6 +76,9 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def __str__(self) -> str:
+        return counted(len(self), f"{self.kind.replace('_', '-')} row")
 
     def row(self, number: int) -> tuple[list[int], list[int]]:
         """Return (token ids, whether each is learned) of a row."""

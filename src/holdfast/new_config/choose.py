@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.base.units import in_millions
 from holdfast.new_config.rows import LookedAt
 from holdfast.planning.advice import advise
+from holdfast.run.sampling.step_table import run_length
 
 _BILLIONS = re.compile(r"(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)\s*([BM])(?![a-z])", re.IGNORECASE)
 _GOALS: dict[str, tuple[str, dict[str, Any], str]] = {  # words of a goal and what follows
@@ -89,6 +90,10 @@ def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goa
         choice.set(
             "train.objective", objective, f"the rows hold {'a better and a worse answer' if rows.kind == 'pairs' else 'marked answers'}"
         )
+        if rows.numbered:
+            choice.todo.append(
+                f"see that the numbers beside the answers mark good (1) and bad (0) ones; else train.objective is sft, not {objective}"
+            )
     learned = None if rows.rows is None else round(rows.rows * (1 - share))
     for key, value, reason in advise(params, learned, adapter, objective, _asked(goal).get("train.epochs", (None, ""))[0]):
         choice.set(key, value, reason)
@@ -114,9 +119,10 @@ def _length(choice: ConfigChoice, rows: LookedAt, positions: int | None) -> None
 
 def _watch(choice: ConfigChoice, rows: LookedAt, share: float) -> None:
     """Evaluate on the way where there are enough steps for it."""
-    steps = round((rows.rows or 0) * (1 - share) / choice.tree["train.effective_batch"] * choice.tree["train.epochs"])
+    steps, _ = run_length(round((rows.rows or 0) * (1 - share)), choice.tree["train.effective_batch"], choice.tree["train.epochs"], None)
     if steps >= 40:
-        choice.set("evaluate.every", max(10, steps // 10), f"ten looks in about {steps:,} steps; the best state is kept")
+        every = max(10, steps // 10)
+        choice.set("evaluate.every", every, f"{steps // every} looks in about {steps:,} steps; the best state is kept")
 
 
 def _asked(goal: str) -> dict[str, tuple[Any, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base_model.folder import EMBEDDED, read_description
+from holdfast.base.hub import no_name
+from holdfast.base_model.folder import EMBEDDED, hub_name, read_description, refuse_near_embedded
 from holdfast.base_model.gguf_file import is_gguf
 from holdfast.config.config import Config
 from holdfast.config.foreign.convert import convert
@@ -24,7 +25,7 @@ from holdfast.new_config.choose import choose, choose_table, size_in_name
 from holdfast.new_config.rows import Fields, InFile, look_at_rows
 from holdfast.new_config.write import as_yaml
 
-Say = Callable[[str], None]
+_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+|(distil)?(gpt2|bert|roberta|xlnet|xlm|albert|camembert|ctrl|t5|openai-gpt)(-[\w.-]+)?")
 
 
 @dataclass
@@ -51,6 +52,8 @@ class ConfigDraft:
 def from_file(file: Path, data: list[str], model: str | None, goal: str, fields: Fields = ()) -> ConfigDraft:
     """Translate another trainer's file. Raises Stop(2) where it is none."""
     source, known = read_foreign(file)
+    if model:
+        _size(model)
     draft = convert(source, data or None, model, known)
     for ours, theirs in fields:
         draft.tree[f"data.fields.{ours}"], draft.reasons[f"data.fields.{ours}"] = theirs, "--field"
@@ -98,17 +101,15 @@ def _size(model: str) -> tuple[int | None, int | None]:
     if model in EMBEDDED or Path(model).expanduser().is_dir() or (is_gguf(model) and Path(model).expanduser().is_file()):
         facts = read_description(str(Path(model).expanduser()) if model not in EMBEDDED else model)
         return facts.parameters() or size_in_name(model), facts.positions
+    if Path(model).expanduser().is_file():
+        raise no_name(model, "model", "a folder")
     if looks_local(model) or ("/" in model and Path(model).parent.is_dir()):
         kind = "file" if is_gguf(model) else "folder"
         raise Stop(USAGE, f"--model {model}: no such {kind}{near_text(Path(model))}", f"the current folder is {Path.cwd()}")
+    refuse_near_embedded(model)
+    if not _ON_THE_HUB.fullmatch(hub_name(model)[0]):
+        raise no_name(model, "model", "a folder")
     return size_in_name(model), None
-
-
-def told_of_hub(model: str | None) -> str:
-    """Return what to say of a word without an owner that is taken as a hub name; empty for any other model."""
-    if not model or "/" in model or model in EMBEDDED or looks_local(model) or Path(model).exists():
-        return ""
-    return f"--model {model}: taken as a hub name, since no folder of that name is here{near_text(Path(model))}"
 
 
 def checked(made: ConfigDraft) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,8 @@ from holdfast.base.units import counted
 from holdfast.base_model.folder import EMBEDDED
 from holdfast.data.files.raw_row import RawRow
 from holdfast.data.files.read import read_rows
-from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, in_our_case
+from holdfast.data.judge.names import MARKS, PAIRS, TALKS, TWO_ANSWERS, in_our_case
+from holdfast.data.judge.preferences import says_good
 from holdfast.data.judge.rules import Rules
 from holdfast.data.survey.clean import check_files
 from holdfast.data.survey.findings import Findings
@@ -54,7 +55,7 @@ class InFile:
 class LookedAt:
     """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts.
 
-    why: of rejected rows, how many for each reason, and the first of them.
+    why: of rejected rows, how many for each reason, and the first of them; numbered: marks are 0 and 1, which may be another thing.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class LookedAt:
     total_tokens: int | None = None
     why: str = ""
     files: tuple[InFile, ...] = ()
+    numbered: bool = False
 
 
 def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> LookedAt:
@@ -92,7 +94,8 @@ def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> Lo
     tokens = found["tokens"]
     kept = found["kept"] + found["mended"]
     longest, p99, total = tokens.get("max"), tokens.get("p99"), tokens.get("total")
-    return LookedAt(kind, columns, kept, found["rejected"], longest, p99, size, total, _why(found), tuple(_by_file(findings)))
+    numbered = kind == "marks" and any(_is_number(mark) and not isinstance(mark, bool) for mark in _marks(first, fields))
+    return LookedAt(kind, columns, kept, found["rejected"], longest, p99, size, total, _why(found), tuple(_by_file(findings)), numbered)
 
 
 def _by_file(findings: Findings) -> Iterator[InFile]:
@@ -124,21 +127,29 @@ def _codec(model: str | None) -> Codec:
 
 def _kind(rows: list[dict[str, Any]], fields: Fields = ()) -> tuple[str, tuple[str, ...]]:
     names = tuple(dict.fromkeys(name for row in rows for name in row))
-    cased = {in_our_case(name) for name in names}
-    cased |= {ours for ours, theirs in fields if in_our_case(theirs) in cased}
-    if any(cased >= set(pair) for pair in TWO_ANSWERS):
+    cased = _named(names, fields)
+    in_pairs = sum(any(_named(row, fields) >= set(pair) for pair in TWO_ANSWERS) for row in rows)
+    if in_pairs and 2 * in_pairs >= len(rows):
         return "pairs", names
-    if (
-        cased & set(MARKS)
-        and cased & _TEXTS
-        and any(isinstance(row.get(name), bool) for row in rows for name in row if in_our_case(name) in MARKS)
-    ):
+    marks = _marks(rows, fields)
+    answered = cased & set(TALKS) or any({pair.question, pair.answer} <= cased for pair in PAIRS)
+    if marks and answered and None not in map(says_good, marks):
         return "marks", names
     if cased & _TEXTS or not rows:
         return "answers", names
     numbers = sum(_is_number(value) for row in rows for value in row.values())
     values = sum(len(row) for row in rows)
     return ("table" if numbers >= 0.5 * values else "answers"), names
+
+
+def _named(names: Iterable[str], fields: Fields) -> set[str]:
+    cased = {in_our_case(name) for name in names}
+    return cased | {ours for ours, theirs in fields if in_our_case(theirs) in cased}
+
+
+def _marks(rows: list[dict[str, Any]], fields: Fields) -> list[Any]:
+    called = {*MARKS, *(in_our_case(theirs) for ours, theirs in fields if ours in MARKS)}
+    return [value for row in rows for name, value in row.items() if in_our_case(name) in called and value is not None]
 
 
 def _is_number(value: Any) -> bool:

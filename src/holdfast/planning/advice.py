@@ -56,7 +56,7 @@ def advise(
     told = f"{rows:,} rows" if rows else "the number of rows is unknown, some thousand taken"
     batch = _by(count, _ROWS_OF_BATCH, 32)
     epochs = passes or (1 if objective != "sft" else _by(count, _ROWS_OF_EPOCHS, 1))
-    steps = math.ceil(count / batch) * epochs
+    steps = math.ceil(count * epochs / batch)
     yield Advice("train.epochs", epochs, f"{told}: {'fewer need more passes' if epochs > 1 else 'one pass is enough'}")
     yield Advice(
         "train.effective_batch", batch, f"about {steps:,} steps; LoRA loses with large batches, fewer than {_STEPS} steps learn little"

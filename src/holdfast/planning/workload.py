@@ -17,6 +17,7 @@ from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.shard import Block, blocks, tokenise
 from holdfast.run.sampling.step_table import run_length
 
+NO_ROW = "none of the first rows can be trained on"
 _LOOKED_AT = 8  # blocks of a file, each about a mebibyte
 _BY_SIZE = (".jsonl", ".ndjson")  # of which the rows beyond are judged by the file's size
 
@@ -58,7 +59,7 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
         return f"its rows cannot be counted yet: {told.message if told else error}"
     rows = sum(count for count, _ in found)
     if rows < 1:
-        return "none of the first rows can be trained on"
+        return f"{NO_ROW}{_first_reason(config, codec, rules)}"
     held_out = sum(count for count, _ in apart) if apart else rows * config.data.held_out
     often = [config.data.weights.get(name, 1.0) for name in config.data.files]  # relative to a file's rows
     drawn = [(often_of * count, often_of * total) for often_of, (count, total) in zip(often, found, strict=True)]
@@ -83,6 +84,15 @@ def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float]:
     shard = tokenise(first, rules, codec)
     rows = _rows(name, first, looked) * len(shard.lengths) / max(1, len(first.rows))
     return rows, rows * float(shard.lengths.mean()) if len(shard.lengths) else 0.0
+
+
+def _first_reason(config: Config, codec: Codec, rules: Rules) -> str:
+    """Return where the first row stands that is rejected, and why; the files, where there is no row at all."""
+    for name in config.data.files:
+        for first in islice(blocks(name), 1):
+            for reject in tokenise(first, rules, codec).rejected(name, first.first_line):
+                return f" ({name}:{reject['line']}: {reject['detail']})"
+    return f": no row is in {', '.join(config.data.files)}"
 
 
 def _rows(name: str, first: Block, others: Iterator[Block]) -> float:

@@ -22,7 +22,7 @@ from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.token_set.learned_rows import learned_by
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.plain_form import written_template
-from holdfast.data.tokens.prompt import prompt_ids
+from holdfast.data.tokens.prompt import prompt_ids, question_in
 from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import end_tokens
 from holdfast.export.samples import MARKED_BAD, Samples, against_run, of_file, of_general, of_run, rules_of_rows
@@ -91,9 +91,8 @@ def verify(request: Request) -> Json:
     held = subject.held() if request.against is None or request.against.held() == subject.held() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
         suite = _suite(request, codec, parts, Path(work), held)
-    kind = task.kind.replace("_", "-")
     general_rows = f" and {counted(len(general), 'general one')}, which show what is forgotten" if len(general) else ""
-    measured = f"measuring the loss on {counted(len(task), f'{kind} row')}{general_rows}"
+    measured = f"measuring the loss on {task}{general_rows}"
     request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-", ignore_cleanup_errors=True) as work:
         found = measure(Path(work), task.with_(general), parts, request.env, request.say, held)
@@ -313,7 +312,7 @@ def _samples(asked: list[Question], texts: dict[str, list[str]], codec: Codec) -
     found: list[Json] = []
     for at in order[:_SHOWN]:
         ids, wanted, prompt = asked[at].ids, asked[at].wanted, asked[at].prompt
-        question = prompt.messages[-1][1] if prompt else codec.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        question = prompt.messages[-1][1] if prompt else question_in(codec, ids)
         entry: dict[str, Any] = {"prompt": question, "wanted": wanted if prompt is None else prompt.expected}
         found.append(entry | {"base": texts["base"][at], "tuned": texts["tuned"][at]})
     return found

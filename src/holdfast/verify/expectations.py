@@ -22,6 +22,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json
 from holdfast.base.safe_open import LARGEST_JSON, read_small
+from holdfast.base.units import counted
 from holdfast.base.versions import install
 from holdfast.base_model.module_pattern import refused
 
@@ -72,7 +73,7 @@ def read_prompts(file: Path) -> list[Prompt]:
     if mistakes:
         more = [f"  and {len(mistakes) - _SHOWN} more"] if len(mistakes) > _SHOWN else []
         listed = "\n".join([*mistakes[:_SHOWN], *more])
-        raise Stop(USAGE, f"{file} has {len(mistakes)} mistakes:\n{listed}", "fix these lines; nothing was measured")
+        raise Stop(USAGE, f"{file} has {counted(len(mistakes), 'mistake')}:\n{listed}", "fix these lines; nothing was measured")
     if not prompts:
         raise Stop(USAGE, f"{file} has no prompt", "one JSON object a line, as in docs/how-to/compare-models.md")
     return prompts

@@ -15,7 +15,9 @@ _NOBODY = re.compile(
 
 def look(row: RowView) -> str:
     found = [address for address in ADDRESS_FORM.findall(row.text) if not _NOBODY.search(address)]
-    return f"{len(found)} e-mail addresses, the first {found[0]}" if found else ""
+    if len(found) < 2:
+        return f"the e-mail address {found[0]}" if found else ""
+    return f"{len(found)} e-mail addresses, the first {found[0]}"
 
 
 def redact(text: str) -> str:

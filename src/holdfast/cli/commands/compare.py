@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     commands = all(RunFolder(path).command_file.exists() for path in names)
     answer = compared(names)
     terminal = Terminal(to_stderr=arguments.json, quiet=False)
+    if answer["differences"]:
+        terminal.say(f"runs: {' | '.join(answer['runs'])}")
     for one in answer["differences"]:
         terminal.say(f"{one['what']}: {' | '.join(in_words(value)[:_SHOWN] for value in one['values'].values())}")
     for one in answer["likely"]:

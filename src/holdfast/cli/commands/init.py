@@ -20,7 +20,7 @@ from holdfast.config.foreign.keys import SAME
 from holdfast.config.load import load_config
 from holdfast.data.judge.rules import asked_fields
 from holdfast.machine.read import read_machine
-from holdfast.new_config.make import ConfigDraft, checked, from_answers, from_file, told_of_hub
+from holdfast.new_config.make import ConfigDraft, checked, from_answers, from_file
 from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
 from holdfast.report.words import between
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="source",
         type=Path,
         metavar="FILE",
-        help="translate a config, command line or script of Axolotl, LLaMA-Factory, TRL, transformers, Unsloth, Soup or torchtune; "
-        "nothing of it is run",
+        help="translate a config, command line or script of Axolotl, LLaMA-Factory, TRL, transformers, Unsloth, ms-swift, Soup or "
+        "torchtune; nothing of it is run",
     )
     parser.add_argument("--model", metavar="M", help="folder in Hugging Face layout, hub name, or tiny")
     parser.add_argument("--data", nargs="+", action="extend", default=[], metavar="FILES", help="row files, folders, or patterns in quotes")
@@ -82,8 +82,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             f"protect it as it is: {command}",
             answer | {"config": None},
         )
-    if told := told_of_hub(arguments.model):
-        tell(told)
     config = checked(made)
     card = named_card(arguments.card) if arguments.card else None
     for file in made.files:

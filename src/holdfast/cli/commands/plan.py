@@ -24,10 +24,12 @@ from holdfast.machine.sound_facts import sound_facts
 from holdfast.planning.memory.trained_size import what_learns
 from holdfast.planning.plan_table import plan_table
 from holdfast.planning.planning import plan_run, with_card
+from holdfast.planning.workload import NO_ROW
 from holdfast.report.pages import write_in_folder
 from holdfast.report.plan.lines import PlanView
 from holdfast.report.plan.page import plan_page
 from holdfast.run.plan import Plan, Seconds
+from holdfast.supervision.preparation.throwaway import check_command
 
 EXAMPLE = "holdfast plan my-run.yaml --card 'RTX 4090' adapter.r=32"
 WORK = "planning the run"
@@ -79,7 +81,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     learns = what_learns(plan, config, planned.model) if plan.learns else ""
     view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
     lacking = missing_rows(config)
-    view.next(_rows_first(arguments, lacking) if lacking else _next(arguments, plan, bool(blocked)))
+    unread = any(NO_ROW in reason for reason in plan.reasons)
+    view.next(_rows_first(arguments, lacking) if lacking else check_command(config) if unread else _next(arguments, plan, bool(blocked)))
     if arguments.why:
         write_in_folder(
             arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"

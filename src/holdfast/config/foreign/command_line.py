@@ -13,13 +13,14 @@ from holdfast.config.foreign.keys import ComputedValue, ForeignConfig, Key
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?")
 _TRAINS = re.compile(
-    r"(?<![\w.-])(trl\s+\w+|python3?|torchrun|deepspeed|accelerate|llamafactory-cli|axolotl|tune\s+run|unsloth|soup)(?![\w-])"
+    r"(?<![\w.-])(trl\s+\w+|python3?|torchrun|deepspeed|accelerate|llamafactory-cli|axolotl|tune\s+run|unsloth|soup|swift)(?![\w-])"
 )
 _LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "tune")
 _TASKS = ("sft", "dpo", "kto", "reward", "grpo", "rloo", "orpo", "cpo", "ppo")
 _CONFIGS = (".yaml", ".yml", ".json")
 _BETWEEN = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1", "&>"}  # commands, or a command and a file that is no part of it
 _OF_DEVICES = re.compile(r"\b(NPROC_PER_NODE|NNODES)=(\d+)")
+_INSIDE = "\ue000"  # stands for a # within a word
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?,?")
 
 
@@ -32,11 +33,14 @@ def read_command(text: str, program: str = "") -> tuple[ForeignConfig, list[str]
     keys, configs, task, launcher = _options(words)
     if not program and words:
         program = "LLaMA-Factory" if "llamafactory-cli" in words else "Axolotl" if "axolotl" in words else ""
+        program = "ms-swift" if words[:1] == ["swift"] else program
         program = program or ("torchtune" if words[:1] == ["tune"] else "Soup" if words[:1] == ["soup"] else "TRL")
     named = {key.theirs for key in keys}
     if program == "TRL" and named & {"finetuning_type", "cutoff_len", "lora_target"}:
         program = "LLaMA-Factory"
-    if program == "LLaMA-Factory":
+    if words[:2] == ["swift", "pt"]:
+        keys.append(Key("objective", "pt", "command line"))
+    if program in ("LLaMA-Factory", "ms-swift"):
         keys += [Key(name, int(value), "environment") for name, value in dict(_OF_DEVICES.findall(text)).items()]
     if program == "torchtune" and not configs:
         configs = [str(key.value) for key in launcher + keys if key.theirs == "config"]
@@ -73,10 +77,12 @@ def _commands(line: str, variables: dict[str, str]) -> list[list[str]]:
 def _words(line: str, variables: dict[str, str]) -> list[str]:
     for _ in range(3):
         line = _VARIABLE.sub(lambda match: variables.get(match[1], match[2] if match[2] is not None else match[0]), line)
+    line = re.sub(r"(?<=\S)#", _INSIDE, line)  # begins no comment, which shlex takes it for
     try:
-        return shlex.split(line, comments=True)
+        words = shlex.split(line, comments=True)
     except ValueError:
-        return line.split()
+        words = line.split()
+    return [word.replace(_INSIDE, "#") for word in words]
 
 
 def _options(words: list[str]) -> tuple[list[Key], list[str], str, list[Key]]:

@@ -91,7 +91,7 @@ def _is_full(source: ForeignConfig, given: Mapping[str, Any]) -> bool:
         return kind == "freeze"
     if source.program == "TRL" and source.kind != "script":
         return not rules.is_true(given.get("use_peft"))
-    if source.program in ("LLaMA-Factory", "Soup", "Unsloth"):
+    if source.program in ("LLaMA-Factory", "Soup", "Unsloth", "ms-swift"):
         return False
     if source.program == "Axolotl" and "adapter_kind" not in given["_named"]:
         return True  # whatever it says of lora_r: `adapter` alone begins one
@@ -210,6 +210,10 @@ def _ask(draft: Draft, source: ForeignConfig, given: Mapping[str, Any], objectiv
         draft.todo.append("write data.train_on: assistant if your rows are of prompt and completion: TRL learns no prompt of such")
     if UNCUT in draft.reasons.get("train.max_tokens", ""):
         draft.todo.append("write how long your rows are at train.max_tokens (`holdfast data check` tells): none is cut there")
+    if source.program == "ms-swift" and not rules.is_true(given.get("use_hf")):
+        draft.todo.append("see that Hugging Face's hub calls model and data sets so: ms-swift takes ModelScope's unless use_hf is on")
+    if "system" in given["_named"]:
+        draft.todo.append("write the system text into your rows: the template's own is used where a row has none")
     if rules.is_true(given.get("packing")):
         text = "each packed row there held several: multiply train.effective_batch by its length / mean tokens of a row"
         draft.todo.append(f"{text} (`holdfast data check` tells them)")
@@ -239,7 +243,11 @@ def _refuse(draft: Draft, source: ForeignConfig, given: dict[str, Any]) -> None:
         if any(name.startswith(other) for other in _REFUSED):
             draft.refused.append(f"it trains with {asked or trains}, and holdfast has no such objective")
             return
-    if trains.lower().startswith("cpo") and "simpo" not in str(given.get("loss_type")).lower():
+    kind = str(given.get("task_type", "causal_lm")).lower()
+    if source.program == "ms-swift" and kind != "causal_lm":
+        draft.refused.append(f"it trains a model for task_type {kind}, and holdfast trains language models")
+        return
+    if (asked or trains.lower()).startswith("cpo") and "simpo" not in str(given.get("loss_type")).lower():
         draft.refused.append(f"it trains with CPO's own loss ({given.get('loss_type', 'sigmoid')}); of CPO's, loss_type simpo is here")
         return
     component = str(given.get("loss._component_") or "") + str(given.get("teacher_model._component_") or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,6 +40,17 @@ DEFAULTS: dict[str, dict[str, Default]] = {
         "data.held_out": (0.0, "Axolotl trains on every row unless told; 0.05 would keep some to measure by"),
         "data.too_long": ("reject", "Axolotl drops rows that are longer"),
     },
+    "ms-swift": {
+        "train.lr": (1e-4, "ms-swift's default"),
+        "train.epochs": (3.0, "ms-swift's default"),
+        "train.effective_batch": (16, "ms-swift accumulates until a step has 16 rows"),
+        "train.weight_decay": (0.1, "ms-swift's default"),
+        "train.beta2": (0.95, "ms-swift's default"),
+        "train.warmup": (0.0, "ms-swift's default: none"),
+        "train.seed": (42, "ms-swift's default"),
+        "data.held_out": (0.0, "ms-swift trains on every row unless told, before 3.6 on 99 of 100; 0.05 would keep some to measure by"),
+        "data.too_long": ("reject", "ms-swift drops rows that are longer"),
+    },
     "torchtune": {
         "train.warmup": (0.0, "torchtune has none unless told"),
         "train.schedule": ("constant", "torchtune has none unless told"),
@@ -71,9 +83,10 @@ _BY_UNSLOTH = {  # what it puts in the place of the defaults of TRL's own classe
     "train.optimizer": ("adamw8bit", "Unsloth's default"),
 }
 _PLAIN_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "UnslothTrainingArguments")
-_A_DEVICE = {"transformers": 8, "TRL": 8, "Unsloth": 8, "LLaMA-Factory": 8, "Axolotl": 1}
-_BEST_IS_LAST = ("transformers", "TRL", "Unsloth", "LLaMA-Factory", "Axolotl", "torchtune")
-_NESTED = ("Axolotl", "LLaMA-Factory", "Unsloth")  # whose scales of 4 bits are quantised unless told
+_A_DEVICE = {"transformers": 8, "TRL": 8, "Unsloth": 8, "LLaMA-Factory": 8, "Axolotl": 1, "ms-swift": 1}
+_ROWS_OF_SWIFT = 16  # that it accumulates at least, unless told how often
+_BEST_IS_LAST = ("transformers", "TRL", "Unsloth", "LLaMA-Factory", "Axolotl", "torchtune", "ms-swift")
+_NESTED = ("Axolotl", "LLaMA-Factory", "Unsloth", "ms-swift")  # whose scales of 4 bits are quantised unless told
 _DECAYING = re.compile(r"adamw(8bit|4bit|fp8)?$", re.IGNORECASE)  # of torch's, bitsandbytes' and torchao's optimizers
 _MODULES = (  # that PEFT takes where none are named, by a word in the model's name
     (("gpt2", "gpt-2", "starcoder", "santacoder", "gpt_bigcode"), ["c_attn"]),
@@ -83,6 +96,7 @@ _MODULES = (  # that PEFT takes where none are named, by a word in the model's n
 _OF_PEFT = {"adapter.r": 8, "adapter.alpha": 8.0, "adapter.dropout": 0.0}
 _OF_TRL = {"adapter.r": 16, "adapter.alpha": 32.0, "adapter.dropout": 0.05}
 _OF_UNSLOTH = {"adapter.r": 16, "adapter.alpha": 16.0, "adapter.dropout": 0.0}
+_OF_SWIFT = {"adapter.r": 8, "adapter.alpha": 32.0, "adapter.dropout": 0.05}
 _OF_ADALORA = {"adapter.r": 12, "adapter.target_r": 8, "adapter.alpha": 8.0, "adapter.dropout": 0.0}
 
 
@@ -90,6 +104,10 @@ def batch_factors(source: ForeignConfig) -> dict[str, int]:
     """Return the factors of the rows of a step where a file gives only others of them."""
     if _is_patched(source):
         return {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    if source.program == "ms-swift":
+        factors = ("per_device_train_batch_size", "nproc_per_node", "NPROC_PER_NODE")
+        rows = math.prod(key.value for key in source.keys if key.theirs in factors and type(key.value) is int)
+        return {"per_device_train_batch_size": 1, "gradient_accumulation_steps": math.ceil(_ROWS_OF_SWIFT / max(1, rows))}
     return {"per_device_train_batch_size": _A_DEVICE[source.program]} if source.program in _A_DEVICE else {}
 
 
@@ -105,7 +123,9 @@ def defaults_of(source: ForeignConfig, given: Mapping[str, Any], tree: Mapping[s
         found["train.lr"] = (_TRL_LR[objective], f"TRL's default for {objective}")
     if _is_patched(source):
         found |= _BY_UNSLOTH
-    if source.program == "torchtune" or (given["_uncut"] and source.program in ("TRL", "Unsloth")):
+    if source.program == "ms-swift" and given["_full"]:
+        found["train.lr"] = (1e-5, "ms-swift's default where all weights are trained")
+    if source.program in ("torchtune", "ms-swift") or (given["_uncut"] and source.program in ("TRL", "Unsloth")):
         found["train.max_tokens"] = (2048, UNCUT)
     if given.get("_constant") and "train.warmup" not in found:
         found["train.warmup"] = (0.0, "the schedule constant there has no warm-up")
@@ -157,6 +177,8 @@ def _of_adapter(source: ForeignConfig, given: Mapping[str, Any], tree: Mapping[s
     values: dict[str, Any]
     if source.program == "Unsloth":
         values, whose = _OF_UNSLOTH, "Unsloth's default"
+    elif source.program == "ms-swift":
+        values, whose = _OF_SWIFT, "ms-swift's default"
     elif source.program == "TRL" and source.kind != "script":
         values, whose = _OF_TRL, "TRL's default"
     elif source.kind == "script":
@@ -164,7 +186,12 @@ def _of_adapter(source: ForeignConfig, given: Mapping[str, Any], tree: Mapping[s
     else:
         values, whose = {}, ""
     found: dict[str, Default] = {path: (value, whose) for path, value in values.items() if path.rpartition(".")[2] in KINDS[kind].keys}
-    if values and source.program != "Unsloth" and kind not in ("prompt", "ia3") and "target_modules" not in given["_named"]:
+    if (
+        values
+        and source.program not in ("Unsloth", "ms-swift")
+        and kind not in ("prompt", "ia3")
+        and "target_modules" not in given["_named"]
+    ):
         why = "PEFT's choice for such a model where none are named; all-linear takes every linear layer"
         found["adapter.targets"] = (modules_of_peft(str(tree.get("model", ""))), why)
     return found

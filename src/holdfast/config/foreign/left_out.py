@@ -83,6 +83,8 @@ _WHY = {
         "model_init_kwargs* rope_* *rope_scaling* eos_token pad_token <* mixture_of_depths use_cache full_finetuning "
         "vocab_size experimental_* num_labels use_exact_model_name attn_logit* init_on_*"
     ),
+    "a system turn of the rows' own is read: write it into them": "system",
+    "it fills in rows of swift/self-cognition": "model_name model_author",
     "what is learned is train.objective's": "task_type",
     "code of a model's own is never run": "trust_remote_code trust_remote_code_* dataset_*trust*",
     "products in fp32 keep all their digits; train.precision says what is computed in 16 bits": "tf32",

@@ -17,7 +17,10 @@ from holdfast.config.foreign.keys import ForeignConfig, Key, flatten
 from holdfast.config.foreign.script import read_script
 from holdfast.config.yaml_tree import LOADER, in_one_line
 
-_TAKEN = "it takes configs of Axolotl, LLaMA-Factory, TRL, Soup and torchtune, shell scripts with a training command, and training scripts"
+_TAKEN = (
+    "it takes configs of Axolotl, LLaMA-Factory, TRL, ms-swift, Soup and torchtune, shell scripts with a training command, "
+    "and training scripts"
+)
 _MARKS = {  # keys that only one program has
     "LLaMA-Factory": (
         "finetuning_type cutoff_len lora_target stage template dataset_dir overwrite_cache plot_loss model_class "
@@ -34,6 +37,7 @@ _MARKS = {  # keys that only one program has
         "max_length attn_implementation"
     ),
 }
+_OF_SWIFT = {"train_type", "tuner_type", "split_dataset_ratio", "rlhf_type", "truncation_strategy", "attn_impl"}
 _NAMED = re.compile(r"\$\{(\w+)\}")
 _LAUNCH = {"compute_environment", "distributed_type", "zero_optimization"}
 
@@ -87,14 +91,25 @@ def read_config(file: Path, text: str) -> ForeignConfig:
     if program == "holdfast":
         raise Stop(USAGE, f"--from {file}: this is a config of holdfast already", f"holdfast plan {file}")
     if not program:
-        what = (
-            "it configures a launcher, not a training"
-            if _LAUNCH & tree.keys()
-            else f"its keys are of no trainer that is known: {_some(tree)}"
-        )
-        raise Stop(USAGE, f"--from {file}: {what}", _TAKEN)
+        if _LAUNCH & tree.keys():
+            raise Stop(USAGE, f"--from {file}: it configures a launcher, not a training", _of_launcher(tree))
+        raise Stop(USAGE, f"--from {file}: its keys are of no trainer that is known: {_some(tree)}", _TAKEN)
     tree = _numbers(tree)
     return ForeignConfig(program, "config", tuple(flatten(_interpolated(tree, tree) if program == "torchtune" else tree)), "")
+
+
+def _of_launcher(tree: dict[str, Any]) -> str:
+    """Return what to do with a config of accelerate or DeepSpeed: which of its values go into the config of what it launches."""
+    inner = tree.get("deepspeed_config")
+    deepspeed: dict[str, Any] = inner if isinstance(inner, dict) else tree
+    zero = deepspeed.get("zero_optimization")
+    stage = str(deepspeed.get("zero_stage") or (zero.get("stage") if isinstance(zero, dict) else ""))
+    ranks, precision = tree.get("num_processes"), tree.get("mixed_precision")
+    ours = [f"ranks: {ranks}"] * (isinstance(ranks, int) and ranks > 1)
+    ours += ["fsdp: true"] * (str(tree.get("distributed_type")).upper() == "FSDP" or stage == "3")
+    ours += [f"precision: {precision}"] * (precision in ("bf16", "fp16"))
+    into = f", then write train: {{{', '.join(ours)}}} into the config" if ours else ""
+    return f"give the script or the command that it launches: holdfast init --from train.py{into}"
 
 
 def program_of_tree(tree: dict[str, Any]) -> str:
@@ -109,6 +124,8 @@ def program_of_tree(tree: dict[str, Any]) -> str:
     best = max(counts, key=lambda program: counts[program])
     if counts["LLaMA-Factory"] and tree.keys() & {"finetuning_type", "cutoff_len", "model_class", "stage"}:
         return "LLaMA-Factory"
+    if "model" in tree and counts["TRL"] and (_OF_SWIFT & tree.keys() or ("dataset" in tree and "lora_rank" in tree)):
+        return "ms-swift"
     if "base_model" in tree and not _LAUNCH & tree.keys():
         return "Axolotl"
     return best if counts[best] >= 2 and not _LAUNCH & tree.keys() else ""
@@ -151,7 +168,9 @@ def _command(file: Path, text: str) -> ForeignConfig:
     source, configs = read_command(text)
     if not source.program:
         raise Stop(
-            USAGE, f"--from {file}: no training command in it (python, torchrun, accelerate, trl, llamafactory-cli, axolotl, tune)", _TAKEN
+            USAGE,
+            f"--from {file}: no training command in it (python, torchrun, accelerate, trl, llamafactory-cli, swift ...)",
+            _TAKEN,
         )
     for name in configs:
         path = next((path for path in (file.parent / name, Path(name)) if path.is_file()), None)

@@ -54,6 +54,12 @@ def fetched(name: str, config: Any = None, split: Any = None) -> RowFile:
     return RowFile(file, f'python -c "from datasets import load_dataset; load_dataset({name!r}{more}, split={part!r}).to_json({file!r})"')
 
 
+def _sampled(file: str, count: str) -> RowFile:
+    """Return the file with so many rows of another."""
+    fewer = f"data/{PurePath(file).stem}-{count}.jsonl"
+    return RowFile(fewer, f"draw the rows: holdfast data sample {file} --rows {count} --out {fewer}")
+
+
 def _registered(name: str) -> RowFile:
     """Return the file of a data set that a list of LLaMA-Factory's names, which is not here."""
     file = f"data/{name}.jsonl"
@@ -76,6 +82,13 @@ def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: boo
             continue
         for name in (str(one).strip() for one in names):
             if not name or name in _READERS:
+                continue
+            name, _, count = name.partition("#")
+            if count:  # of ms-swift: so many rows of it
+                base, _, subset = name.partition(":")
+                drawn = f"train[:{count}]" if count.isdigit() else "train"
+                made = _sampled(name, count) if _is_file(name) else fetched(base, subset, drawn)
+                found.setdefault(key.theirs, []).append(made)
                 continue
             hub = fetched(name, beside.get("dataset_config"), beside.get("dataset_split")) if of_hub else _registered(name)
             made = RowFile(known[name]) if name in known else RowFile(name) if _is_file(name) else hub
@@ -101,7 +114,8 @@ def rows(value: Any, given: Given) -> KeyOutcome:
         return implied("data.files", "how the file is read, which holdfast sees for itself")
     everything = [one.file for name, files in made.items() if name not in given["_held"] for one in files]
     if any(one.command for one in mine):
-        where = "a data set of the hub" if mine[0].command.startswith("python") else "a name of dataset_info.json, which is not here"
+        of_hub, drawn = (any(one.command.startswith(start) for one in mine) for start in ("python", "draw"))
+        where = "a data set of the hub" if of_hub else "some of its rows" if drawn else "a name of dataset_info.json, which is not here"
         return turned("data.files", everything, f"{where}: see what is left to do")
     return same("data.files", everything, "the same file")
 
@@ -177,6 +191,16 @@ def field(ours: str) -> Rule:
     return rule
 
 
+def one_of(ours: str, names: Mapping[str, str]) -> Rule:
+    """Return the rule of a key whose values have other names here."""
+
+    def rule(value: Any, given: Given) -> KeyOutcome:
+        name = str(value)
+        return same(ours, names[name]) if name in names else left(f"{name} is not here: {', '.join(names)} are", ours)
+
+    return rule
+
+
 def prompt_column(value: Any, given: Given) -> KeyOutcome:
     """Tell where the prompt stands; of pre-training it is the text."""
     return field("text" if str(given.get("objective")) in ("pt", "pretrain") else "instruction")(value, given)
@@ -222,5 +246,7 @@ RULES: dict[str, Rule] = {
     "dataset_info[].columns.prompt": prompt_column,
     **{f"dataset_info[].columns.{theirs}": field(ours) for theirs, ours in _COLUMNS.items()},
     "max_samples": lambda value, given: left(f"`holdfast data sample FILE --rows {value} --out FEWER` draws rows", "data.files"),
+    "loss_scale": one_of("data.train_on", {"default": "assistant", "last_round": "last", "all": "all"}),
+    "truncation_strategy": one_of("data.too_long", {"delete": "reject", "right": "cut"}),
     "excess_length_strategy": lambda value, given: same("data.too_long", "cut" if str(value).startswith("trunc") else "reject"),
 }

@@ -29,7 +29,7 @@ _SAME = {  # their names for what the rules call by the first word
     "dtype": "torch_dtype mixed_precision dtype",
     "attn_implementation": (
         "flash_attention flash_attn sdp_attention xformers_attention eager_attention training.use_flash_attn "
-        "use_flash_attn model_init_kwargs.attn_implementation"
+        "use_flash_attn model_init_kwargs.attn_implementation attn_impl"
     ),
     "packing": "sample_packing dataset.packed packed training.packing neat_packing",
     "max_length": "sequence_len cutoff_len max_seq_length max_seq_len tokenizer.max_seq_len data.max_length model_max_length",
@@ -48,22 +48,22 @@ _SAME = {  # their names for what the rules call by the first word
     "use_peft": "use_lora lora_enable",
     "use_rslora": "peft_use_rslora training.lora.use_rslora",
     "use_dora": "peft_use_dora training.lora.use_dora model.use_dora",
-    "init_lora_weights": "peft_init_lora_weights training.lora.init_strategy",
-    "loraplus_lr_ratio": "loraplus_lr_ratio",
+    "init_lora_weights": "peft_init_lora_weights training.lora.init_strategy init_weights",
+    "loraplus_lr_ratio": "loraplus_lr_ratio lorap_lr_ratio",
     "sgd_momentum": "optimizer.momentum",
-    "adapter_start": "lora_model_dir adapter_name_or_path peft_config.adapter_name_or_path",
-    "adapter_kind": "adapter finetuning_type peft_config.name peft_type",
+    "adapter_start": "lora_model_dir adapter_name_or_path peft_config.adapter_name_or_path adapters",
+    "adapter_kind": "adapter finetuning_type peft_config.name peft_type train_type tuner_type",
     "lora_bias": "bias lora_bias",
     "load_in_4bit": "load_in_4bit quantised.load_in_4bit",
     "load_in_8bit": "load_in_8bit quantised.load_in_8bit",
-    "quantization_bit": "quant_config.quantization_bit",
+    "quantization_bit": "quant_config.quantization_bit quant_bits",
     "quantization": "training.quantization model.quantize_base",
     "bnb_4bit_quant_type": "quantised.bnb_4bit_quant_type quantization_type quantised.quant_type",
     "double_quant": (
         "use_bnb_nested_quant double_quantization quantised.bnb_4bit_use_double_quant "
         "bnb_config_kwargs.bnb_4bit_use_double_quant bnb_4bit_use_double_quant"
     ),
-    "objective": "rl stage task objective",
+    "objective": "rl stage task objective rlhf_type",
     "beta": ("pref_beta rl_beta dpo_beta training.dpo_beta training.kto_beta training.orpo_beta kto_beta orpo_alpha loss.beta trl.beta"),
     "loss_type": "pref_loss training.preference_loss",
     "simpo_gamma": "training.simpo_gamma",
@@ -75,7 +75,7 @@ _SAME = {  # their names for what the rules call by the first word
     "assistant_only_loss": "assistant_only_loss train_on_responses_only data.train_on_responses_only",
     "completion_only_loss": "completion_only_loss",
     "mask_history": "data.mask_history",
-    "held_share": "val_set_size val_size test_size data.val_split",
+    "held_share": "val_set_size val_size test_size data.val_split split_dataset_ratio",
     "save_steps": "training.save_steps",
     "save_total_limit": "training.save_total_limit checkpointer.keep_last_n_checkpoints",
     "eval_steps": "run_val_every_n_steps training.eval_steps",
@@ -106,7 +106,7 @@ _SAME = {  # their names for what the rules call by the first word
     "model_component": "model._component_",
     "max_samples": "dataset_info[].num_samples",
     "unused_rows": "unused_dataset",
-    "held_out_file": "test_datasets[].path eval_dataset eval_file validation_file data.validation",
+    "held_out_file": "test_datasets[].path eval_dataset eval_file validation_file data.validation val_dataset",
 }
 _NAMES = {theirs: common for common, names in _SAME.items() for theirs in names.split()}
 _OF_PROGRAM = {  # the same word for something else
@@ -115,6 +115,7 @@ _OF_PROGRAM = {  # the same word for something else
     "Axolotl": {"batch_size": "batch_size_all", "task": "unknown", "name": "unknown", "trl.beta": "beta"},
     "torchtune": {"dtype": "dtype", "model": "model_name_or_path", "name": "run_name", "dataset.name": "dataset_config"},
     "TRL": {"dtype": "dtype", "task": "objective"},
+    "ms-swift": {"model_name": "unknown", "name": "unknown"},  # model_name: what a model is to call itself
 }
 
 

@@ -19,6 +19,7 @@ from holdfast.row_sources.splits import judging
 Use = Literal["learned", "judging", "all"]
 _OF_ROWS = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt"}
 
+_OF_MODELS = ("config.json", "adapter_config.json")  # beside which JSON is a model's
 _ABOUT = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
@@ -32,7 +33,7 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
     for path in paths:
         place = Path(path).expanduser()
         if place.is_dir():
-            inside = sorted(str(file) for file in place.rglob("*") if _is_row_file(file, place))
+            inside = _without_own(path, sorted(file for file in place.rglob("*") if _is_row_file(file, place)), place)
             if not inside:
                 raise Stop(USAGE, f"{path} is a folder without row files", f"looked for {', '.join(sorted(_OF_ROWS))}, also compressed")
             found += _tell_of_copies(path, _of_split(path, inside, place, use))
@@ -54,6 +55,26 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
     for file in found:
         refuse_unwritable_name(Path(file))
     return list(dict.fromkeys(found))
+
+
+def _without_own(asked: str, files: list[Path], folder: Path) -> list[str]:
+    """Return the files without those that runs and models keep for themselves in folders below; print how many are left out."""
+    runs = {found.parent for found in folder.rglob("run.json") if (found.parent / "attempts").is_dir()} - {folder}
+    beside = {run.parent for run in runs}
+
+    def is_own(file: Path) -> bool:
+        of_export = file.name == "holdfast.json" or (file.name.endswith(".plan.json") and _beside(file, ".plan.json", ".yaml").is_file())
+        of_model = file.suffix == ".json" and any((file.parent / name).is_file() for name in _OF_MODELS)
+        return of_export or of_model or (file.name == "models.jsonl" and file.parent in beside) or not runs.isdisjoint(file.parents)
+
+    own = {file for file in files if is_own(file)}
+    if own:
+        to_stderr(f"{asked}: left out {counted(len(own), 'file')} that runs, plans and models keep for themselves: they hold no rows")
+    return [str(file) for file in files if file not in own]
+
+
+def _beside(file: Path, end: str, other: str) -> Path:
+    return file.with_name(file.name.removesuffix(end) + other)
 
 
 def _tell_of_copies(asked: str, files: list[str]) -> list[str]:

@@ -54,13 +54,19 @@ def parse_marked(value: dict[str, Any], parse: Parse) -> Example:
         learner = either(objectives_of("marks"))
         text = f"train.objective {learner} learns from marked answers: a field {' or '.join(MARKS)}, true or false, is missing"
         raise BadRow("no_mark", text)
-    word = str(value[name]).strip().lower()
-    if word not in _TRUE + _FALSE:
+    good = says_good(value[name])
+    if good is None:
         raise BadRow("no_mark", f"{name} must say true or false, it is {value[name]!r}"[:200])
     found = parse({key: inside for key, inside in value.items() if key not in MARKS})
     if found.layout == "text":
         raise BadRow("empty_prompt", "a text without a prompt is no answer that could be marked")
-    return Example(found.messages, found.given, found.learned, found.tools, good=word in _TRUE, layout=found.layout)
+    return Example(found.messages, found.given, found.learned, found.tools, good=good, layout=found.layout)
+
+
+def says_good(mark: Any) -> bool | None:
+    """Return whether a mark calls its answer a good one; None for what is no mark."""
+    word = str(mark).strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
 
 
 def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Message, ...]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.data.judge.rules import Rules
+from itertools import takewhile
+
+from holdfast.data.judge.rules import NO_LIMIT, Rules
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import learned_by, write
 from holdfast.data.tokens.codec import Codec, Tokens
@@ -20,6 +22,19 @@ def prompt_ids(codec: Codec, turns: tuple[Message, ...], most_tokens: int) -> li
     if len(turns) > 1 and turns[0].role == "system" and turns[0].content.strip() and _is_dropped(codec, turns, ids):
         raise BadRow("system_turn_dropped", "the chat template writes nothing of a system message: put it into the first question")
     return ids
+
+
+def question_in(codec: Codec, ids: list[int]) -> str:
+    """Return the text of a prompt without what the template writes around a single question; whole where it is of other turns."""
+    try:
+        one, other = (prompt_ids(codec, (Message("user", text),), NO_LIMIT) for text in "ab")
+    except BadRow:
+        one, other = [], []
+    both = zip(one, other, strict=False), zip(one[::-1], other[::-1], strict=False)
+    before, behind = (len([*takewhile(lambda pair: pair[0] == pair[1], pairs)]) for pairs in both)
+    alone = len(ids) > before + behind and ids[:before] == one[:before] and ids[len(ids) - behind :] == one[len(one) - behind :]
+    asked = ids[before : len(ids) - behind] if alone else ids
+    return str(codec.tokenizer.decode(asked, skip_special_tokens=True)).strip()
 
 
 def _is_dropped(codec: Codec, turns: tuple[Message, ...], ids: list[int]) -> bool:

@@ -60,7 +60,7 @@ def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
     ):
         work = Path(place)
         questions = questions_of(subject, codec)
-        order.say(f"computing {subject.told} on {len(questions.samples)} {questions.samples.kind} rows")
+        order.say(f"computing {subject.told} on {questions.samples}")
         found = measure(
             work / "reference",
             questions.samples,

@@ -69,8 +69,8 @@ def read_now(place: Place, before: tuple[int, int] | None, now: tuple[int, int] 
     if whole and limit is not None and limit < whole:  # of a container, which ends at its own limit
         whole, used = limit, _used_by_group(place, limit)
     passed = now[1] - before[1] if before and now else 0
-    return {
-        "processors_busy": round((now[0] - before[0]) / passed, 3) if before and now and passed > 0 else None,
+    return {  # the kernel's ticks of waiting for disks may go back, and with them all that passed
+        "processors_busy": round(min(1.0, (now[0] - before[0]) / passed), 3) if before and now and passed > 0 else None,
         "memory_bytes": whole,
         "memory_used_bytes": used,
         "swap_used_bytes": _less(memory.get("SwapTotal"), memory.get("SwapFree")),

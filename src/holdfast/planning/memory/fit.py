@@ -197,7 +197,7 @@ def on_several(sweep: Sweep, room: Room, chosen: Choice, branches: int) -> Alter
 
 
 def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float | None, lighter: Sequence[str] = ()) -> list[Alternative]:
-    """List other ways to run it, with their price; where the chosen one does not fit, also pairs of changes, until one does.
+    """List other ways to run it that need less, or fit and may be faster; where the chosen one does not fit, also pairs, until one does.
 
     halves_speed: how many times faster 16 bits are here; None is unknown. lighter: which of LAYERS_AWAY, MOMENTS_AWAY,
     IN_HALVES and IN_FOUR_BITS the run may go over to.
@@ -205,7 +205,9 @@ def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float |
     single = list(_changes(chosen.shape, sweep.layers))
     if not room.fits(chosen.demand):
         single += [(name, _LIGHTER[name]) for name in lighter]
-    told = [_told(sweep, room, chosen.shape, chosen.demand, [change], halves_speed) for change in single]
+    asked = [_told(sweep, room, chosen.shape, chosen.demand, [change], halves_speed) for change in single]
+    needed = room.peak(chosen.demand)
+    told = [one for one in asked if one.peak_bytes < needed or (one.fits is not False and (one.slower or 0) < 1)]
     if room.fits(chosen.demand) or any(one.fits for one in told):
         return told
     single = [change for change in single if not change[0].endswith(("layers=0", "=fp32", "=off"))]  # those that save

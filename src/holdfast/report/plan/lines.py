@@ -94,5 +94,5 @@ def verdict(plan: Plan) -> str:
     if plan.fits is None or plan.capacity_bytes is None:
         return f"nobody knows whether it fits: {gib(plan.peak_bytes)} are needed, of an unknown amount"
     left = f"{gib(plan.reserve_bytes or 0)} of it are kept free for other programs (train.memory_reserve)"
-    rows = f" with rows of up to {plan.unseen_rows:,} tokens (none is known yet)" if plan.unseen_rows else ""
+    rows = f" with rows of up to {plan.unseen_rows:,} tokens (none to train on is known yet)" if plan.unseen_rows else ""
     return f"{'it fits' if plan.fits else 'it does not fit'}{rows}: {gib(plan.peak_bytes)} of {gib(plan.capacity_bytes)}, {left}"

@@ -30,6 +30,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
 from holdfast.supervision.preparation.rows import check_data, divide, longest_row
+from holdfast.supervision.preparation.throwaway import check_command
 from holdfast.supervision.preparation.types import Foreseen
 
 _LOOKED_AT = 20  # rows of each file
@@ -78,7 +79,7 @@ class _Heard:
 def _as_trained(config: Config, model: ModelFacts) -> Iterator[Finding]:
     """Yield what `train` refuses or warns of when it has checked all rows, by its own check; of large files, that nothing is known."""
     files = [*config.data.files, *config.data.held_out_files]
-    command = f"holdfast data check {' '.join(config.data.files)}"
+    command = check_command(config)
     if sum(Path(name).stat().st_size for name in files) > _ALL_ROWS:
         text = f"the first {_LOOKED_AT} rows of each file were looked at; train checks all, and whether held-out rows stand in training"
         yield Finding("rows", "info", text, command)
@@ -147,7 +148,7 @@ def _as_loaded(config: Config, model: ModelFacts) -> Iterator[Finding]:
 def _rows(config: Config) -> Iterator[Finding]:
     """Yield a finding for each file of rows that cannot be read, or whose first rows are none to train on."""
     for name in [*config.data.files, *config.data.held_out_files]:
-        fix = f"see each row and its reason: holdfast data check {name}"
+        fix = f"see each row and its reason: {check_command(config, [name])}"
         try:
             if not os.access(name, os.R_OK):
                 why = "there is no such file" if not Path(name).exists() else "this user may not read it"
@@ -170,7 +171,7 @@ def _rows(config: Config) -> Iterator[Finding]:
             alone = config.data.files == [name]
             yield Finding("data-files", "block" if alone else "warn", f"{name} holds no row", fix)
         elif bad:
-            text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be read: {bad[0]}"
+            text = f"{len(bad)} of the first {len(first)} rows of {name} cannot be trained on: {bad[0]}"
             hopeless = len(bad) == len(first) and (len(first) == _LOOKED_AT or len(config.data.files) == 1)
             yield Finding("data-files", "block" if hopeless else "warn", text, fix)
 

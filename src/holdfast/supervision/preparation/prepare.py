@@ -18,6 +18,7 @@ from holdfast.base.units import counted, listed
 from holdfast.checkup.examine import examine
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
+from holdfast.config.table import EPOCHS
 from holdfast.config.train import Train, Until
 from holdfast.data.token_set.token_set import epoch_rows
 from holdfast.data.tokens.given_template import with_template
@@ -47,6 +48,8 @@ def open_run(run: RunFolder, config: Config, extend: bool, audience: Audience) -
     """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
     config = with_template(config)
     if not run.config_file.exists():
+        if extend:
+            audience.tell(f"--extend: there is no run in {shown(run.path)} yet, this one begins")
         _in_a_writable_folder(run, lambda: _prepare(run, config, audience))
         return
     with reading(run.path):
@@ -60,6 +63,7 @@ def _take_up(run: RunFolder, config: Config, extend: bool, audience: Audience) -
     if config.model and old.model:
         config = config.model_copy(update={"model": follow_pinned(config.model, old.model)})
         old = take_model_elsewhere(run, old, config.model)
+    config = with_length(config, old)
     changed = differences(take_up_changes(run, old, config, audience), config)
     old = run.config()
     if extend:
@@ -88,6 +92,14 @@ def restore_records(run: RunFolder, audience: Audience) -> None:
     _check_id(run, audience)
     _check_timeline(run, audience)
     _tell_of_plan(run, audience)
+
+
+def with_length(config: Config, old: Config) -> Config:
+    """Return the config of a run on a table with the epochs that it once began with beside hours or tokens to fill, too."""
+    free = config.train.steps is None and config.train.epochs is None
+    if kind_of(config).base_model or not free or old.train.epochs != EPOCHS or old.train.until != config.train.until:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"epochs": old.train.epochs})})
 
 
 def _check_id(run: RunFolder, audience: Audience) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,14 +29,16 @@ def where_rejects_are(run: RunFolder, config: Config) -> str:
     return check_command(config) if run.path.parent.name.startswith(_PREFIX) else shown(run.rejects_file)
 
 
-def check_command(config: Config) -> str:
-    """Return the `data check` that looks at a config's rows as that config reads them."""
+def check_command(config: Config, files: Sequence[str] = ()) -> str:
+    """Return the `data check` that looks at a config's rows as that config reads them. files: those of its files that are meant."""
     if not kind_of(config).text_rows:
         return "holdfast data check --config CONFIG"
     data, objective = config.data, config.train.objective
     said = [] if objective == "sft" else ["--objective", objective]
     said += [] if data.format == "auto" else ["--format", data.format]
     said += [word for ours, theirs in data.fields.items() for word in ("--field", f"{ours}={theirs}")]
-    files = " ".join(shown(Path(file)) for file in data.files)
+    said += [] if data.too_long == "cut" else ["--too-long", data.too_long]
+    said += ["--row-weight", data.row_weight] if data.row_weight else []
+    named = " ".join(shown(Path(file)) for file in files or data.files)
     own = "" if config.model in EMBEDDED or not is_folder(Path(config.model)) else f"--tokenizer {shown(Path(config.model))} "
-    return f"holdfast data check {files} {own}{shlex.join([*said, '--max-tokens', str(config.train.max_tokens)])}"
+    return f"holdfast data check {named} {own}{shlex.join([*said, '--max-tokens', str(config.train.max_tokens)])}"

@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     amount = amount_of(arguments.rows)
     if amount.count is None and amount.share is None:
         raise Stop(USAGE, "--rows rest: a sample has a count or a share", "for example: --rows 0.1")
+    if amount.count == 0:
+        raise Stop(USAGE, f"--rows {arguments.rows}: at least 1 is needed", "for example: --rows 500, or --rows 0.1")
     files = expand(arguments.paths)
     refuse_outputs([arguments.out], files)
     keys = keys_of(lines_of(files, whole=True), arguments.stratify, compared=False)
