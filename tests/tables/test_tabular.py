@@ -26,8 +26,8 @@ from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.config.table import Table, columns_of
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.preparation.tasks import tabular
 from holdfast.supervision.preparation.prepare import with_length
+from holdfast.supervision.preparation.tasks import tabular
 from holdfast.tables.table.build import build_table
 from holdfast.tables.table.form import CategoryColumn, Form, TargetColumn
 from holdfast.tables.table.split import part_rows
