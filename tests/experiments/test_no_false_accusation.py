@@ -206,6 +206,12 @@ def test_a_row_that_is_all_its_step_has_is_held_against_rows_of_other_steps(tmp_
     assert said(Fault(lambda _: True)).kind == "uncertain"
     row = said(of_row(2))
     assert (row.kind, row.rows) == (("rows", (2,)) if committed else ("uncertain", ())), row
+    pair = Fault(lambda seen: {0, 2} <= {one for batch in seen.batches for one in batch}, {0, 2})
+    lab = lab_of(pair, [40, 50, 60, 70, 61, 39], random.Random(1))
+    run.steps_file.write_text("".join(f'{{"step": {at}, "loss": 2.0, "samples": [{one}]}}\n' for at, one in enumerate((4, 5, 3), 1)))
+    lab.run = run
+    both = investigate(lab, (0, 2), 2, CARDS)
+    assert (both.kind, set(both.rows)) == ("rows", {0, 2}), both
 
 
 def test_an_accident_is_counted_as_fisher_did() -> None:

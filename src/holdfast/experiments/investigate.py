@@ -141,11 +141,9 @@ def by_accident(failed: int, without: int, passes: int) -> float:
 def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     """Find the rows that are to blame; None where the failure does not follow rows.
 
-    A sample that is all its step has is held against some of other steps: where most of those fail as well, it is not the row.
+    Samples that are all their step has are held against some of other steps: where most of those fail as well, it is not the rows.
     """
-    elsewhere = lab.elsewhere(suspects) if len(suspects) == 1 else []
-    sound = [one for one in elsewhere if not lab.fails(TrialChange((one,)))]
-    if _everything_fails(lab, suspects) or 2 * len(sound) < len(elsewhere):
+    if _everything_fails(lab, suspects):
         return None
     blamed: list[list[int]] = []
     seen = ""
@@ -154,8 +152,9 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
         smallest = smallest_failing(left, lambda some: lab.fails(TrialChange(tuple(some))))
         if len(smallest) > 2:
             return None  # so many that fail together only are a shape
-        others = sorted(_company(lab, [one for one in left if one not in smallest]) or sound, key=lambda one: _length(lab, one))
-        lengths = {one: _length(lab, one) for one in (*left, *sound)}
+        others = _company(lab, [one for one in left if one not in smallest]) or _sound_elsewhere(lab, smallest)
+        others = sorted(others, key=lambda one: _length(lab, one))
+        lengths = {one: _length(lab, one) for one in (*left, *others)}
         alike, as_long = same_size_sets(smallest, others, lengths), swapped_by_length(smallest, others, lengths)
         rows, words = guilty(smallest, others, lambda some: lab.fails(TrialChange(tuple(some))), alike, as_long)
         if not rows:
@@ -177,6 +176,13 @@ def _rows(lab: Lab, suspects: list[int]) -> Verdict | None:
     text = f"{seen}, {rest}{_where(first)}; {_ways(lab, blamed)}{_in_fp32(lab, rows, failed)}"
     cause = first["cause"] if first else None
     return lab.verdict("rows", text, remedy="quarantine", rows=tuple(rows), sources=lab.sources(rows), cause=cause)
+
+
+def _sound_elsewhere(lab: Lab, samples: list[int]) -> list[int]:
+    """Return samples of other steps that go through in the place of these; empty where most of those that were tried do not."""
+    elsewhere = lab.elsewhere(samples)
+    sound = [one for one in elsewhere if not lab.fails(TrialChange((one,)))]
+    return sound if 2 * len(sound) >= len(elsewhere) else []
 
 
 def _ways(lab: Lab, blamed: list[list[int]]) -> str:

@@ -128,7 +128,7 @@ def _if_ragged(line: bytes, separator: str, most: int) -> str | None:
 
 
 def _fields(line: str, separator: str) -> list[str]:
-    """Part a line; a separator in quotes parts nothing."""
+    """Split a line at its separators, those in quotes left out."""
     try:
         return next(csv.reader([line], delimiter=separator)) if '"' in line else line.split(separator)
     except csv.Error:  # a field of more than 128 KiB
