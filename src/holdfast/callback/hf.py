@@ -109,7 +109,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self._begin_fingerprints(state, model, more.get("optimizer"))
 
     def _is_not_the_one(self) -> bool:
-        """True where its Trainer has another such callback, added later: by its user, who may have said more to it."""
+        """Return whether its Trainer has another such callback, added later: by its user, who may have said more to it."""
         known = getattr(getattr(self.trainer, "callback_handler", None), "callbacks", ())
         *earlier, last = [one for one in known if isinstance(one, HoldfastCallback)] or [self]
         last.trainer = last.trainer or self.trainer
@@ -262,7 +262,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         return control
 
     def _is_in_a_round(self, args: Any) -> bool:
-        """True amid the steps that TRL's online trainers compute from answers sampled once: no state has them, a resume samples anew."""
+        """Return whether it is amid steps of answers that TRL's online trainers sample once, and anew behind a resume."""
         done, in_round = getattr(self.trainer, "_step", None), getattr(args, "steps_per_generation", None)  # counted in micro-batches
         if not isinstance(done, int) or not in_round:
             return False
