@@ -126,13 +126,13 @@ def test_a_run_on_experts_is_expected_to_take_what_its_tokens_go_through(cache: 
 def test_what_a_run_is_kept_with_counts_the_experts_that_a_token_is_sent_to(monkeypatch: pytest.MonkeyPatch) -> None:
     params, parts = Params(total=30_500_000_000, trainable=0), {"experts": 28_800_000_000}
     plan = PLAN.model_copy(update={"params": params, "weights_by_part": parts})
-    monkeypatch.setattr(past_runs, "read_model", lambda name: ModelFacts(Path(name), {"text_config": QWEN3_30B}, {}, 0))
+    monkeypatch.setattr(past_runs, "read_description", lambda name: ModelFacts(Path(name), {"text_config": QWEN3_30B}, {}, 0))
     assert work_in(CONFIG, plan) == 4 * 3.5e9 and work_in(CONFIG, PLAN) == 4 * 100 + 2 * 10
 
     def gone(name: str) -> ModelFacts:
         raise Stop(BLOCKED, f"{name} is not here", "")
 
-    monkeypatch.setattr(past_runs, "read_model", gone)
+    monkeypatch.setattr(past_runs, "read_description", gone)
     assert work_in(CONFIG, plan) == 4 * 30.5e9
 
 

@@ -230,11 +230,13 @@ def test_an_adapter_that_peft_would_lose_is_refused_and_without_those_modules_it
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
 def test_layers_that_are_one_weight_are_refused_and_without_them_an_adapter_is_made() -> None:
-    tree = {"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2}}
+    tree = {"model": "tiny", "data": {"files": "x"}, "adapter": {"r": 2, "targets": ["q_proj", "in_proj"]}}
     with pytest.raises(Refusal, match=r"layers.2.shared_transf\S+ and model.layers.7.shared_transf\S+ are one weight") as refusal:
         add_adapter(tiny("zamba"), Config.model_validate(tree))
     targets = refusal.value.hint.partition("[")[2].partition("]")[0].split(", ")
     assert artifact_tensors(add_adapter(tiny("zamba"), Config.model_validate(tree | {"adapter": {"r": 2, "targets": targets}})))
+    every = Config.model_validate(tree | {"adapter": {"r": 2}})
+    assert artifact_tensors(add_adapter(tiny("zamba"), every)), "all-linear leaves them out"
     tied = Config.model_validate(tree | {"adapter": {"r": 2, "targets": ["embed_tokens", "q_proj"]}})
     model = transformers.AutoModelForCausalLM.from_config(tiny_config("gemma3_text", 256))
     assert model.lm_head.weight is model.model.embed_tokens.weight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def no_name(name: str, kind: Kind, here: str) -> Stop:
     if "$" in name:
         return Stop(USAGE, f"{name} is taken as it stands: no variable is filled in", "write the path out, or begin it with ~/")
     path = Path(name).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113  (of a name that is too long, Path says an error)
         return Stop(USAGE, f"{name} is a file, and no {kind}", f"a {kind} is {here}, or OWNER/NAME on the hub")
     beside = [one.name for one in path.parent.iterdir() if kind != "model" or one.is_dir()] if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, beside, 1)

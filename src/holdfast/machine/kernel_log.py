@@ -8,8 +8,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from holdfast.base.files import Json
 from holdfast.machine import clock
 from holdfast.machine.place import Place
 
@@ -25,7 +25,7 @@ _MATTERS = re.compile(
 )
 
 
-def marks(place: Place, device: Path = Path("/dev/kmsg")) -> Json:
+def marks(place: Place, device: Path = Path("/dev/kmsg")) -> dict[str, Any]:
     """Return what tells later what the kernel has done since: {oom_kills, oom_group: whose, logged: when, by its own clock}.
 
     None is unknown.
@@ -36,7 +36,7 @@ def marks(place: Place, device: Path = Path("/dev/kmsg")) -> Json:
     return {"oom_kills": kills, "oom_group": group, "logged": logged}
 
 
-def oom_kills_between(before: Json, after: Json) -> int | None:
+def oom_kills_between(before: dict[str, Any], after: dict[str, Any]) -> int | None:
     """Count the processes of a control group that the kernel ended for memory between two `marks`.
 
     None where it does not tell, and where the groups are not one: those of two terminals, containers or boots.
