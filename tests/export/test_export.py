@@ -118,6 +118,21 @@ def test_every_kind_of_lora_is_merged_as_peft_computes_it(kind: str, made: Any, 
         assert_equal_but_for_rounding(ours[name], tensor, 1, torch.bfloat16, name)  # as it is stored
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_base_that_keeps_its_one_table_twice_is_written_untied_once_one_of_the_two_is_changed(made: Any, tmp_path: Path) -> None:
+    """As Qwen3-0.6B's files do: who ties what tie_word_embeddings says would leave the changed output layer out."""
+    base = Path(shutil.copytree(made("qwen2").base, tmp_path / "base"))
+    tensors = load_file(base / "model.safetensors")
+    twice = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    save_file(twice, base / "model.safetensors", {"format": "pt"})
+    for target, tied in (("q_proj", True), ("lm_head", False), ("embed_tokens", False)):
+        adapter = make_adapter(base, tmp_path / f"{target}-adapter", target_modules=[target])
+        (tmp_path / target).mkdir()
+        write_merged(read_subject(adapter), load_codec(base), tmp_path / target)
+        assert json.loads((tmp_path / target / "config.json").read_text())["tie_word_embeddings"] is tied
+        assert set(load_file(tmp_path / target / "model.safetensors")) == set(twice)
+
+
 def test_an_adapter_scaled_by_the_root_of_its_rank_is_written_so_that_all_read_its_scale(made: Any, tmp_path: Path, here: None) -> None:
     """SGLang and llama.cpp's convert_lora_to_gguf.py divide lora_alpha by r, whatever use_rslora says."""
     adapter = make_adapter(made("qwen2").base, tmp_path / "adapter", use_rslora=True)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 
 from conftest import ROOT
-from holdfast.base_model.folder import ModelFacts
+from holdfast.base.errors import Stop
+from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
+from holdfast.export.delta import read_delta
+from holdfast.run.adapter_folder import read_start
+from holdfast.supervision import publish
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.adapters import adapter_config, add_adapter, artifact_tensors
 from holdfast.trainer.tasks.text.packing import grouped_batches
-from support.architectures import TERMS
+from support.architectures import GQA, TERMS
 from support.rounding import but_for_rounding
 from support.stand import Stand, model_folder
 
@@ -254,3 +259,60 @@ def test_the_output_layer_of_mistrals_own_files_is_no_layer_an_adapter_sits_on(t
     names = ("output", "tok_embeddings", "layers.0.attention.output", "layers.0.attention.wq")
     facts = ModelFacts(tmp_path, {}, {f"{name}.weight": (64, 32) for name in names}, 0)
     assert {*facts.linear()} == {"layers.0.attention.output", "layers.0.attention.wq"}
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out", "ignore:Model has `tie_word_embeddings", "ignore:Model with `tie_word_embeddings")
+def test_an_adapter_on_gpt2s_output_layer_too_says_that_its_square_layers_are_kept_the_other_way_round(tmp_path: Path) -> None:
+    """PEFT leaves in the config what the last layer is; a square matrix alone does not tell how it is kept."""
+    model = model_folder(tmp_path / "model", "gpt2")
+    stand = Stand(model, adapter={"type": "lora", "targets": ["c_attn", "attn.c_proj", "lm_head"]}, settings={"packing": False})
+    stand.step(1)
+    folder = written(stand, tmp_path / "adapter")
+    own = loaded(model, folder, stand).merge_and_unload().transformer.h[0].attn.c_proj.weight.detach()
+    name, shapes = "transformer.h.0.attn.c_proj.weight", read_model(str(model)).shapes
+    delta = read_delta(folder / "adapter_model.safetensors", stand.task.form.config, shapes, "transformer.wte.weight")
+    base = load_file(model / "model.safetensors")[name]
+    assert base.shape[0] == base.shape[1]
+    changed = torch.from_numpy(delta.changes[name].applied(base.numpy(), 0, len(base)))
+    assert torch.allclose(changed, own, rtol=0, atol=1e-6) and not torch.allclose(base, own, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("init", ["pissa", "pissa_niter_4", "olora"])
+def test_an_adapter_for_which_peft_changes_the_base_as_it_loads_it_is_no_start(model: Path, init: Any, tmp_path: Path) -> None:
+    base = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=init)).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    assert all(one.abs().max() > 0 for one in tensors.values()), "nothing was learned, and the matrices are a part of the base"
+    with pytest.raises(Stop, match=f"init_lora_weights '{init}'"):
+        read_start(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    plain = json.loads(file.read_text()) | {"init_lora_weights": True}
+    file.write_text(json.dumps(plain))
+    assert read_start(tmp_path).tensors.keys() == tensors.keys()
+    file.write_text(json.dumps(plain | {"alora_invocation_tokens": [5]}))
+    with pytest.raises(Stop, match=r"alora_invocation_tokens: \[5\]"):
+        read_start(tmp_path)
+
+
+@pytest.mark.parametrize(("adapter", "learned"), [({"type": "full"}, True), ({"type": "layers", "layers": 1}, False)])
+def test_a_tied_model_whose_files_have_the_output_layer_too_is_left_tied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapter: dict[str, Any], learned: bool
+) -> None:
+    """As Qwen3-0.6B's: beside an embedding that was trained the old output layer would be another weight for transformers."""
+    base = model_folder(tmp_path / "base", lambda: transformers.LlamaConfig(**GQA, tie_word_embeddings=True))
+    file, table = base / "model.safetensors", "model.embed_tokens.weight"
+    tensors = load_file(file)
+    save_file(tensors | {"lm_head.weight": tensors[table].clone()}, file, {"format": "pt"})
+    for name in ("codec_of", "write_companions"):
+        monkeypatch.setattr(publish, name, lambda *_: None)
+    stand = Stand(base, adapter=adapter)
+    stand.step(1)
+    run: Any = SimpleNamespace(path=tmp_path, config=lambda: None)
+    folder, partial = written(stand, tmp_path / "state"), stand.task.form.partial
+    state: Any = SimpleNamespace(folder=folder, kind="model", artifact_sha256="", partial=partial)
+    publish.publish_artifact(run, state, base)
+    own = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert own.lm_head.weight is own.model.embed_tokens.weight
+    assert torch.equal(own.lm_head.weight, stand.task.artifact[table] if learned else tensors[table])
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert ("lm_head.weight" in stored) == (not learned), "what was not trained stays as it is stored"

@@ -102,7 +102,7 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
         tensors, delta = merged_tensors(subject, wide=wide, work=Path(work))
         written = write_shards(folder, tensors, most)
     config = dict(subject.model.config)
-    if delta.untied:
+    if delta.untied or (config.get("tie_word_embeddings") is True and _apart({tensor.name for tensor in tensors}, delta)):
         config["tie_word_embeddings"] = False
     if wide:
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": "float32"}
@@ -110,6 +110,12 @@ def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD
     write_config(folder / "config.json", config, subject.model.folder / "config.json")
     write_companions(codec, subject.facts, folder)
     return written
+
+
+def _apart(names: set[str], delta: Delta) -> bool:
+    """Return whether a base that keeps its one table twice, as embedding and as output layer, has two tables after the change."""
+    tables = [change for name, change in delta.changes.items() if name.endswith(_EMBEDDINGS) and change.tokens is None]
+    return HEAD in names and (HEAD in delta.changes or bool(tables))
 
 
 def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: UnplacedPart) -> Delta:

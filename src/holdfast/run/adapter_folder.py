@@ -25,8 +25,9 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_([AB])\.weight$")
 _PLAIN_ONLY = (  # what our adapter has not: an adapter that uses one of these would be another function here; modules are compared
     *("bias", "lora_bias", "target_parameters", "rank_pattern", "alpha_pattern", "layers_to_transform"),
-    *("trainable_token_indices", "layer_replication"),
+    *("trainable_token_indices", "layer_replication", "alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config"),
 )
+_BEGUN_FROM_THE_BASE = ("pissa", "olora", "corda", "loftq")  # init_lora_weights with which PEFT changes the base's weights, at each load
 _OF_EXPERTS = ("target_parameters", "rank_pattern", "alpha_pattern")  # the last two PEFT writes for experts that are stacked
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000), "F64": ("<u8", 0x7FF0000000000000)}
 IS_REFERENCE = "is_reference"  # of the plan's facts: preferences are held against this adapter; older runs held them against the bare base
@@ -85,6 +86,10 @@ def read_start(path: Path) -> StartAdapter:
         told = ", ".join(unplain if kind else [f"peft_type: {config.get('peft_type')!r}", *flags])
         able = ", ".join(kind.name for kind in KINDS.values() if kind.peft)
         raise Stop(BLOCKED, f"{folder} is not an adapter that can be trained further ({told})", f"kinds that can: {able}")
+    if (begun := str(config.get("init_lora_weights"))).lower().startswith(_BEGUN_FROM_THE_BASE):
+        text = f"{folder} was trained with init_lora_weights {begun[:40]!r}, for which PEFT changes the base's weights as it loads it"
+        hint = "save it with path_initial_model_for_weight_conversion of PEFT's save_pretrained, which makes a plain LoRA adapter of it"
+        raise Stop(BLOCKED, f"{text}: on the base as it is, its matrices are another function", hint)
     saved = config.get("modules_to_save")
     if saved is not None and not (isinstance(saved, list) and all(isinstance(name, str) for name in saved)):
         raise Stop(BLOCKED, f"{folder}/{ADAPTER_CONFIG}: modules_to_save is no list of names", "download the adapter again")

@@ -110,14 +110,13 @@ def _embed(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
 
 
 def _embed_scaled(module: Any, arithmetic: torch.dtype, ids: Tensor) -> Tensor:
-    """Let the module's own code look into a table of nothing but the rows it asks for, in the type the model computes in."""
-    kept, padding = module.weight, module.padding_idx
-    rows = _rows(ids.flatten(), kept, padding, arithmetic)
-    module._parameters["weight"], module.padding_idx = rows, None
-    try:
-        out: Tensor = type(module).forward(module, torch.arange(len(rows), device=ids.device).view(ids.shape))
-    finally:
-        module._parameters["weight"], module.padding_idx = kept, padding
+    """Let the module's own code look into a table of nothing but the rows it asks for, in the type the model computes in.
+
+    A copy of the module has that table: other threads look into the module's own meanwhile (`trainer/parts/side_by_side.py`).
+    """
+    rows, own = _rows(ids.flatten(), module.weight, module.padding_idx, arithmetic), copy(module)
+    vars(own).update(_parameters={**module._parameters, "weight": rows}, padding_idx=None)
+    out: Tensor = type(module).forward(own, torch.arange(len(rows), device=ids.device).view(ids.shape))
     return out
 
 

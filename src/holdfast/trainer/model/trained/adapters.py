@@ -259,6 +259,8 @@ def artifact_tensors(model: nn.Module) -> dict[str, Tensor]:
 def adapter_config(model: Any, base: str) -> Json:
     """Return what PEFT writes as adapter_config.json, sets sorted, so that the same run writes the same file."""
     values = model.peft_config["default"].to_dict() | named_by_peft(base) | {"inference_mode": True}
+    if any(isinstance(one, BaseTunerLayer) and getattr(one, "fan_in_fan_out", False) for one in model.modules()):
+        values["fan_in_fan_out"] = True  # of GPT-2's layers; PEFT leaves what the last one is, which may be the output layer
     plain = {name: _plain(value) for name, value in sorted(values.items())}
     return for_auto_peft(plain, model.get_base_model().config.to_dict())
 
