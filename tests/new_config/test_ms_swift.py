@@ -46,6 +46,10 @@ def test_a_lora_stays_a_lora_with_what_ms_swift_does_where_nothing_is_said(tmp_p
         ("train_type: lora\nper_device_train_batch_size: 6", "train.effective_batch", 18),
         ("train_type: lora\nper_device_train_batch_size: 6\ngradient_accumulation_steps: 1", "train.effective_batch", 6),
         ("rlhf_type: orpo", "train.objective", "orpo"),
+        ("rlhf_type: simpo", "preference.beta", 2.0),
+        ("rlhf_type: simpo", "preference.margin", 1.0),
+        ("rlhf_type: simpo\nsimpo_gamma: 0.7", "preference.margin", 0.7),
+        ("rlhf_type: cpo\nloss_type: simpo", "preference.beta", 0.1),
     ],
 )
 def test_its_keys_are_carried(more: str, key: str, value: Any, tmp_path: Path) -> None:

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.endings import end_tokens
 from holdfast.trainer.jobs.chat import Talk
+from holdfast.trainer.model.greedy import greedy
 from holdfast.trainer.tasks.text import evaluation
-from holdfast.trainer.tasks.text.answer import answers, ignore
+from holdfast.trainer.tasks.text.answer import _generate, answers, ignore
 from support.chat_templates import SHAPES, codec_with
+from support.stand import model_folder
 
 
 class Parrot:
@@ -51,6 +54,16 @@ def test_an_answer_ends_with_the_turn(taught: SimpleNamespace) -> None:
     assert ends[0] != codec.eos and codec.eos in ends
     assert answers(taught.model, [[1, 2], [1]], codec.tokenizer, codec.pad, ends, 64) == ["ls -la"] * 2
     assert answers(taught.model, [[1]], codec.tokenizer, codec.pad, (), 64)[0].endswith("And then?"), "the parrot itself goes on"
+
+
+def test_a_penalty_that_a_model_has_for_sampling_changes_no_answer_a_run_is_judged_by(tmp_path: Path) -> None:
+    """Qwen2.5 has 1.1: words of the prompt that an answer repeats were avoided, and exact matches were fewer than verify's."""
+    model: Any = AutoModelForCausalLM.from_pretrained(model_folder(tmp_path / "model"))
+    prompts = [[5, 6, 7, 5, 6], [9, 8]]
+    wanted = [answer.ids for answer in greedy(model, prompts, 0, (), 24)]
+    assert len({*wanted[0]}) < 24, "it repeats itself"
+    model.generation_config.repetition_penalty, model.generation_config.no_repeat_ngram_size = 1.5, 2
+    assert _generate(model, prompts, 0, (), 24, ignore) == wanted
 
 
 def test_chat_and_the_evaluation_of_a_run_end_answers_so(taught: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -460,6 +460,21 @@ def test_a_run_of_pairs_survives_a_kill_to_the_bit_and_tells_margins(config_of: 
     assert announced_and_asked(tmp_path / "quiet") == (6, 6), "three held-out rows of two models, and none of those for the divergence"
 
 
+def test_an_answer_that_is_marked_bad_is_not_shown_as_the_one_to_be_given(config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """The report showed it as the preferred one beside what the models answer, and its words counted as an exact match."""
+    rows = [{"prompt": f"Join {at}", "completion": f"{'no' if at % 2 else 'amber'}-{at}", "label": at % 2 == 0} for at in range(30)]
+    config = config_of(
+        data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))], "held_out": 0.4},
+        train={"objective": "kto", "steps": 1},
+        evaluate={"generate": 3, "max_new_tokens": 2},
+    )
+    done = holdfast("train", config, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run/evaluation.json").read_text())
+    assert found["rows"] == 12 and found["exact_match"]["asked"] == len(found["samples"]) == 3
+    assert all(sample["wanted"].startswith("amber-") for sample in found["samples"]), found["samples"]
+
+
 def test_rows_of_the_other_kind_are_refused_with_the_setting_that_takes_them(
     assets: SimpleNamespace, config_of: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -98,6 +98,20 @@ def test_what_a_run_held_in_fewer_bits_scores_held_out_pairs_in_those(tmp_path: 
     assert held and not any(weight.is_floating_point() for weight in held) and kept.stat().st_mtime_ns == before
 
 
+def test_close_answers_have_other_scores_where_a_run_computed_in_16_bits(tmp_path: Path) -> None:
+    """The head was rounded to 16 bits with the model: pairs got the same score, and counted as in the wrong order."""
+    model = model_folder(tmp_path / "model", dtype=torch.bfloat16)
+    stand = stand_of(model, dtype="bf16")
+    stand.step(1)
+    scores(model, stand, tmp_path / "artifact")
+    run: Any = SimpleNamespace(adapter=tmp_path / "artifact")
+    loaded = load_rewarder(stand.config, stand.settings, run)
+    found = [_score(loaded, ids) for at in stand.rows for (ids, _), _ in sequences(*stand.task.tokens.row(at))]
+    assert len(found) == 10 and not any(value == float(torch.tensor(value).bfloat16()) for value in found)
+    head = loaded.base_model.model.score.modules_to_save["default"].weight
+    assert torch.equal(head, stand.task.trained[next(name for name in stand.task.trained if "score" in name)])
+
+
 def test_the_loss_at_the_end_is_the_one_on_the_way_where_some_pairs_may_be_the_wrong_way_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

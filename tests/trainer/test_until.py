@@ -123,13 +123,13 @@ class _Bench:
             merged |= entry.settings if entry.from_step <= step else {}
         return Settings.model_validate(merged)
 
-    def steps_of(self, seconds: float, **goals_wanted: Any) -> int:
+    def steps_of(self, seconds: float, pauses: dict[int, float] | None = None, **goals_wanted: Any) -> int:
         now = [10.0]
         goals = Goals(self, Until(**goals_wanted), 0, lambda: now[0])  # type: ignore[arg-type]
         step = 0
         while step < self.settings(step + 1).steps:
             step += 1
-            now[0] += seconds
+            now[0] += seconds + (pauses or {}).get(step, 0.0)
             goals.look({"step": step, "loss": 1.0, "tokens": 80, "time": now[0], "attempt": 1})
         return step
 
@@ -142,6 +142,29 @@ def test_a_schedule_is_fitted_to_hours_and_never_beyond_a_length_that_is_named(
     steps = bench.steps_of(hours=1.0, seconds=seconds)
     assert ends * 0.9 <= steps <= ends
     assert len(bench.entries) < 30, "not at every step"
+
+
+@pytest.mark.parametrize(
+    ("named", "seconds", "pauses", "ends", "goal"),
+    [
+        (None, 7.0, {}, 514, "hours"),
+        (1000, 7.0, {}, 514, "hours"),
+        (1000, 10.0, {355: 45.0}, 355, "hours"),
+        (100, 7.0, {}, 100, None),
+        (514, 7.0, {}, 514, None),
+    ],
+    ids=["hours alone", "fewer steps than are named", "an evaluation takes the last ones", "the steps that are named", "about as many"],
+)
+def test_a_run_that_is_as_long_as_its_hours_has_reached_them(
+    tmp_path: Path, named: int | None, seconds: float, pauses: dict[int, float], ends: int, goal: str | None
+) -> None:
+    """Its schedule ended seconds before its hours did, and it was told that no goal was reached."""
+    bench = _Bench(tmp_path, named, planned=named or 1000)
+    told: list[dict[str, Any]] = []
+    bench.job.event = lambda kind, **facts: told.append({"kind": kind} | facts)
+    assert bench.steps_of(seconds, pauses, hours=1.0) == ends
+    assert [(one["goal"], one["step"]) for one in told if one["kind"] == "goal_reached"] == ([(goal, ends)] if goal else [])
+    assert not goal or told[-1]["reason"].startswith("train.until.hours 1: 0.99")
 
 
 def test_a_run_of_hours_alone_whose_rows_make_two_steps_goes_on_for_hours(tmp_path: Path) -> None:

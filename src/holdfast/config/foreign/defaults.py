@@ -149,6 +149,9 @@ def _of_objective(source: ForeignConfig, given: Mapping[str, Any], objective: st
     if objective != "simpo" or source.program == "Soup":
         return {}
     found: dict[str, Default] = {"preference.beta": (0.1, f"{source.program}'s default")}
+    if source.program == "ms-swift":
+        of_simpo = {"preference.beta": (2.0, "ms-swift's default of rlhf_type simpo")} if given.get("objective") == "simpo" else {}
+        found |= {"preference.margin": (1.0, "ms-swift's default of simpo_gamma")} | of_simpo
     if source.program != "LLaMA-Factory":
         found["preference.sft_weight"] = (1.0, "TRL's default of cpo_alpha; 0 is SimPO alone")
     return found

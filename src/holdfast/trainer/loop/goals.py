@@ -95,7 +95,7 @@ class Goals:
         return None
 
     def _fit_hours(self, step: int, seconds: float) -> Json:
-        """Return a change to the length that the hours allow, where it differs from the one the schedule is made for."""
+        """Return a change to the length that hours allow, where it differs from the one of the schedule; or that they end here."""
         if self.until.hours is None or len(self.times) < _LEAST:
             return {}
         (first, began), (last, now) = self.times[0], self.times[-1]
@@ -104,10 +104,18 @@ class Goals:
         fits = step + max(0, int((3600 * self.until.hours - seconds) / max(pace, 1e-6)))
         if not self._free or self.until.tokens is not None:
             fits = min(fits, self._longest())
-        if abs(fits - planned) <= max(1.0, _SLACK * max(planned - step, 0)):
+        fitted = abs(fits - planned) <= max(1.0, _SLACK * max(planned - step, 0))
+        if fitted and (step < planned or not self._ends_by_hours(planned)):
             return {}
+        if fitted or fits <= step:
+            told = f"train.until.hours {self.until.hours:g}: {seconds / 3600:.4g} hours were trained, and a step takes {pace:.3g} s"
+            return {"steps": step, "goal": "hours", "reason": told}
         reason = f"{pace:.3g} s a step leave {fits - step:,} steps of the {self.until.hours:g} hours"
-        return {"steps": max(fits, step), "goal": None, "reason": reason}
+        return {"steps": fits, "goal": None, "reason": reason}
+
+    def _ends_by_hours(self, planned: int) -> bool:
+        """Return whether a run of so many steps would be longer without its limit of hours."""
+        return (self._free and self.until.tokens is None) or planned < self._longest()
 
     @property
     def _free(self) -> bool:

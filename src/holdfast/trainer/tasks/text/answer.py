@@ -60,6 +60,8 @@ def _generate(model: Any, prompts: list[list[int]], pad: int, ends: Sequence[int
             attention_mask=mask,
             do_sample=False,
             num_beams=1,
+            repetition_penalty=1.0,  # as verify and serve answer, whatever the model's generation_config.json has for sampling
+            no_repeat_ngram_size=0,
             max_new_tokens=longest,
             pad_token_id=pad,
             eos_token_id=[*ends] or None,

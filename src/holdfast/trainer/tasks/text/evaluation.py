@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,7 +146,9 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     facts = read_model(config.model)
     codec = codec_of(config, facts.folder)
     ends = end_tokens(codec, facts)
-    parts = [_first_turn(tokens, row) for row in held_out[: config.evaluate.generate]]
+    marked = config.train.objective_kind.rows == "marks"  # what is marked bad is no answer to be met
+    good = (row for row in held_out if not marked or sequences(*tokens.row(row))[0][1])
+    parts = [_first_turn(tokens, row) for row in islice(good, config.evaluate.generate)]
     prompts = [prompt for prompt, _ in parts]
 
     objective = objective_of(config)

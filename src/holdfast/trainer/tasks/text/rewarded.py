@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.base.files import Json
@@ -79,6 +80,7 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     away = streams(config, device)
     if fewer:
         _hold(base, facts, fewer, settings, (device, torch.device("cpu") if away else device))
+    base.score.float().register_forward_pre_hook(_widened)  # in 16 bits close answers would have the same score
     model = with_adapter(base, run.adapter)
     if away:
         OffloadedLayers(model, base, device).settle()
@@ -87,6 +89,11 @@ def load_rewarder(config: Config, settings: Settings, run: RunFolder) -> Any:
     else:
         model = model.to(device)
     return model
+
+
+def _widened(_head: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """Give the head its input in fp32, as in training."""
+    return (inputs[0].float(),)
 
 
 def _hold(base: Any, facts: ModelFacts, form: PackedWeights, settings: Settings, places: tuple[torch.device, torch.device]) -> None:
