@@ -82,3 +82,11 @@ def test_no_command_at_all_shows_the_help(words: list[str], capsys: pytest.Captu
 def test_what_was_meant_is_named(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == USAGE
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "near"), [("--only", None), ("--jsn", "--json"), ("--Json", "--json")])
+def test_two_dashes_make_no_option_like_another(word: str, near: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--only` was answered with --json: four of its six signs are in that."""
+    assert main(["status", word]) == USAGE
+    said = capsys.readouterr().err
+    assert f"did you mean {near}?" in said if near else "did you mean" not in said

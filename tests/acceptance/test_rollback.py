@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from conftest import SHARED, events, holdfast, lines, needs_shared, run_with_timeline_of, settings_with, start, wait_until
-from holdfast.base.files import Json
+from holdfast.base.files import Json, write_json
 from holdfast.book.kinds.sign import rows
 from holdfast.diagnosis.divergence import PATIENCE, Trouble, trouble
 from holdfast.experiments.course import investigate_course
@@ -280,6 +280,21 @@ def test_a_rollback_that_came_no_further_than_its_folder_is_in_nobodys_way(tmp_p
         roll_back(run, [], to, {}, [], "a test")
         assert run.committed() == to
     assert [(folder.name, facts["to"]) for folder, facts in rollbacks(run)] == [("002", 2), ("003", 1)]
+
+
+def test_a_rollback_that_was_killed_before_its_end_was_noted_is_told_once(tmp_path: Path) -> None:
+    """Its event stood there twice, and a person heard of it twice. One that is like it, of steps that came after, is told of its own."""
+    run = new_run(tmp_path / "run")
+    for count in (1, 2):
+        while run.committed() < 3:
+            commit(run, attempt=count)
+        roll_back(run, [], 1, {"lr_factor": 0.5}, [], "a test")
+        folder, facts = rollbacks(run)[-1]
+        write_json(folder / "rollback.json", facts | {"done": None})
+        again = take_up(run, [])
+        assert again is not None and again["done"] and take_up(run, []) is None
+        assert [event["step"] for event in run.events() if event["event"] == "rolled_back"] == [3] * count
+        run.event("restored", step=1, attempt=count + 1)
 
 
 def test_a_run_that_was_spoilt_at_its_start_begins_anew_at_a_lower_rate(config_of: Write, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ from holdfast.data.tokens.taught import told_of
 from holdfast.data.workers import workers
 from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Copies, Workers
+from holdfast.planning.workload import longest_row
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.preparation.rows import check_data, longest_row
+from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 from support.chat_templates import SHAPES, codec_with
 

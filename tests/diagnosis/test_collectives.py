@@ -72,6 +72,21 @@ def test_a_rank_that_entered_another_collective_under_the_same_number_is_named(t
     assert find_guilty(read_dumps(tmp_path)) is None, "each rank's own"
 
 
+def test_where_as_many_ranks_entered_either_none_is_said_to_keep_the_others_waiting(tmp_path: Path) -> None:
+    """Of two ranks the second was accused, and only its stack was shown."""
+    other = dump([entry(6, "completed"), entry(7, "scheduled", "nccl:broadcast")], 6)
+    found = find_guilty(read_dumps(write(tmp_path, {0: WAITS, 1: WAITS, 2: other, 3: other})))
+    assert found is not None and (found.sign, found.even) == (OTHER, True)
+    told = " ".join(diagnose_dumps(read_dumps(tmp_path)).words())
+    assert "ranks 2, 3 entered nccl:broadcast as number 7 of default_pg, where ranks 0, 1 entered nccl:all_reduce" in told
+    assert "rank 0 entered last: nccl:all_reduce" in told and "rank 2 entered last: nccl:broadcast" in told
+    said = diagnose_dumps(read_dumps(tmp_path)).explanation
+    assert "They wait for each other. Which of them took the wrong branch the dumps do not tell" in said
+    write(tmp_path, {2: WAITS})
+    odd = diagnose_dumps(read_dumps(tmp_path)).explanation
+    assert odd.startswith("Rank 3 entered") and "The other ranks wait for it. The program took another branch there" in odd
+
+
 def test_a_rank_without_a_dump_is_named_unless_whole_machines_are_missing(tmp_path: Path) -> None:
     found = find_guilty(read_dumps(write(tmp_path, {0: WAITS, 1: WAITS, 3: WAITS})))
     assert found is not None and (found.ranks, found.sign) == ((2,), SILENT)

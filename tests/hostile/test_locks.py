@@ -82,6 +82,7 @@ def test_adoption_signals_no_process_that_rank0_merely_names(foreign_run: Path, 
     attempt = process.Attempt(1, run.attempt(1), shim=None)
     why = end_hanging(attempt, process._trainers(attempt), run.trainer_lock, Overdue("step", 100.0, 5.0))
     assert why is not None and "does not hold trainer.lock" in why
+    assert not (attempt.folder / "hang.json").exists(), "it was not ended, and may end of something else"
     process.ask_newest_to_stop(run)
     time.sleep(0.2)
     assert bystander.poll() is None

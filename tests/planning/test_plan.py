@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,7 @@ from holdfast.planning.memory.arithmetic import trained_bytes
 from holdfast.planning.memory.demand import Demand, between, with_some_again
 from holdfast.planning.memory.fit import Choice, Room, Shape, Sweep, alternatives, choose
 from holdfast.planning.plan import PROCESS_BYTES, make_plan
-from holdfast.planning.planning import Planner, plan_run, with_card
+from holdfast.planning.planning import Planner, RowLengths, plan_run, with_card
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.run.plan import Params
 from support.plans import LLAMA, MODEL
@@ -203,6 +204,13 @@ def test_the_closed_form_gives_what_a_whole_trace_gives() -> None:
         assert sweep(shape).peak == pytest.approx(_asked(shape).peak)
     some = Shape(64, 2, "fp32", again=4)
     assert sweep(some).peak >= _asked(some).peak, "between none and all it may say too much, never too little"
+
+
+@pytest.mark.parametrize(("adapter", "longest"), [({}, 64), ({"type": "prompt", "virtual_tokens": 20}, 44)])
+def test_a_plan_is_for_the_longest_row_that_learned_tokens_leave_places_for(adapter: dict[str, Any], longest: int) -> None:
+    config = Config.model_validate({"model": "m", "data": {"files": "f"}, "adapter": adapter, "train": {"max_tokens": 100}})
+    model = replace(MODEL, config=MODEL.config | {"max_position_embeddings": 64})
+    assert Planner(config, {}, model, Tracer(None)).rows == RowLengths(longest, longest * config.train.effective_batch)
 
 
 @pytest.mark.parametrize(

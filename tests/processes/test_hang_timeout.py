@@ -18,6 +18,7 @@ from conftest import events, holdfast, processes_of, start, wait_until
 from holdfast.base.errors import Stop
 from holdfast.base.files import append_line, write_json
 from holdfast.machine import clock
+from holdfast.processes import process
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout, Overdue, TrainerHangTimeout
@@ -185,6 +186,32 @@ def test_a_command_that_ended_well_is_not_told_as_a_hang_that_nobody_ended(tmp_p
     write_json(run.attempt(1) / "hang.json", {"reason": "no sign of life"})
     write_json(run.attempt(1) / "ending.json", {"code": code, "began": 1.0, "ended": 2.0})
     ending = attempts._ending(Attempt(1, run.attempt(1), None), run, None)
+    assert ending is not None and ending.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("hung_at", "row", "kind"),
+    [
+        (3, {"step": 5, "attempt": 1}, "killed"),
+        (3, {"step": 4, "attempt": 1}, "hang"),
+        (3, {"step": 5, "attempt": 0}, "hang"),  # of an attempt before, whose steps were to be computed again
+        (None, {"step": 2, "attempt": 1}, "killed"),
+        (None, None, "hang"),
+    ],
+)
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_went_on_is_not_told_as_a_hang_by_a_note_of_before(
+    tmp_path: Path, hung_at: int | None, row: dict[str, int] | None, kind: str, ours: bool
+) -> None:
+    """holdfast was killed between its note and the signal; the trainer woke, and was killed for memory hours later."""
+    run = new_run(tmp_path / "run")
+    run.attempt(1).mkdir(parents=True)
+    if row:
+        append_line(run.steps_file if ours else run.progress_file, row)
+    write_json(run.attempt(1) / "hang.json", {"reason": "no sign of life", "step": hung_at})
+    write_json(run.attempt(1) / "ending.json", {"code": -9, "began": 1.0, "ended": 2.0})
+    attempt = Attempt(1, run.attempt(1), None)
+    ending = process._ending(attempt, run) if ours else attempts._ending(attempt, run, None)
     assert ending is not None and ending.kind == kind
 
 

@@ -1,15 +1,18 @@
-"""What is said of a shim or a writer that hangs."""
+"""What is said of a shim or a writer that hangs, and what becomes of the other processes beside a run."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from conftest import wait_until
+from holdfast.base.identity import alive, identify
 from holdfast.config.notify import Notify
 from holdfast.run.folder import RunFolder
-from holdfast.supervision.companions import notified
+from holdfast.supervision.companions import notified, sampled
 from holdfast.supervision.companions.watched import Attendants
 
 
@@ -35,3 +38,29 @@ def test_what_tells_a_person_begins_again_where_it_hangs_and_its_user_hears_of_i
     assert "run.notify gave no sign of life" in said[0]
     failed = [event for event in run.events() if event["event"] == "notify_failed"]
     assert failed[0]["code"] is None and failed[0]["silent_s"] > 0
+
+
+def test_what_reads_the_machine_is_woken_where_it_was_stopped_and_begins_again_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on a run had no readings, and nobody was told."""
+    said: list[str] = []
+    started, woken = tmp_path / "started", tmp_path / "woken"
+    monkeypatch.setattr(sampled, "_AGAIN_S", 0.1)
+    script = f"trap 'touch {woken}' CONT; echo $$ >> {started}; while true; do sleep 0.05; done"
+    monkeypatch.setattr(sampled, "module_command", lambda *_: ["sh", "-c", script])
+
+    def begun() -> list[int]:
+        return [*map(int, started.read_text().split())] if started.exists() else []
+
+    with sampled.sampled(RunFolder(tmp_path), said.append):
+        wait_until(lambda: len(begun()) == 1)
+        os.kill(begun()[0], signal.SIGSTOP)
+        wait_until(woken.exists)
+        assert len(begun()) == 1 and not said
+        for count in (2, 3):
+            os.kill(begun()[-1], signal.SIGKILL)
+            wait_until(lambda count=count: len(begun()) == count)  # type: ignore[misc]
+        last = identify(begun()[-1])
+    assert said == ["the process that reads this machine was killed by SIGKILL: another one takes its place; the run itself is whole"]
+    assert last is not None and not alive(last)

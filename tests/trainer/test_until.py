@@ -19,6 +19,7 @@ from holdfast.config.train import Until
 from holdfast.machine import clock
 from holdfast.run.sampling.step_table import learning_rate
 from holdfast.run.timeline import Entry, Settings
+from holdfast.trainer.loop import goals
 from holdfast.trainer.loop.goals import Goals, seconds_before
 from support.world import new_run
 
@@ -205,6 +206,20 @@ def test_a_calendar_that_is_set_by_ten_years_is_no_time_trained(tmp_path: Path, 
         calendar = time.time
         monkeypatch.setattr(time, "time", lambda: calendar() + 10 * 365 * 86400)
         assert goals._decide_change({"step": 1, "loss": 1.0, "tokens": 10}) == {}
+
+
+def test_what_the_machine_slept_is_no_time_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop that was closed for a night ended a run of five hours with its next step, or fitted its schedule to steps of hours."""
+    bench, slept, ran = _Bench(tmp_path, None), [50.0], [10.0]
+    monkeypatch.setattr(goals, "_slept_s", lambda: slept[0])
+    monkeypatch.setattr(clock, "now", lambda: ran[0] + slept[0] - 50.0)
+    five = Goals(bench, Until(hours=5), 0)  # type: ignore[arg-type]
+    for step in range(1, 31):
+        ran[0] += 60
+        slept[0] += 8 * 3600 if step == 25 else 0
+        five.look({"step": step, "loss": 1.0, "tokens": 10})
+        assert bench.settings(step + 1).steps > step
+    assert 270 <= bench.settings(31).steps <= 330
 
 
 def test_of_steps_whose_rows_are_lost_tokens_count_and_no_loss_before_them(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import transformers
 from peft import PromptTuningConfig, get_peft_model
 
 from conftest import make_rows, write_rows
+from holdfast.base.errors import Stop
 from holdfast.base.files import sha256
 from holdfast.base_model.folder import EMBEDDED, read_model
 from holdfast.cli.main import main
@@ -457,6 +458,26 @@ def test_a_trained_prompt_is_measured_as_peft_computes_it(made: SimpleNamespace,
     model.save_pretrained(tmp_path / "prompt")
     answer = verify(request_of(made, tmp_path / "prompt", generate=2))
     assert answer["infers"] and answer["loss"]["tuned"] != answer["loss"]["base"]
+
+
+@pytest.mark.parametrize(("virtual", "against", "limit"), [(None, None, 64), (20, None, 44), (None, 30, 34), ("many", None, 64)])
+def test_a_trained_prompt_takes_places_of_the_rows_that_are_measured(
+    made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, virtual: Any, against: Any, limit: int
+) -> None:
+    """With a table of positions, as GPT-2 has one, the longest rows of a file ended it with an index out of range."""
+    read = read_subject(made.good)
+    facts = replace(read.facts, config=read.facts.config | {"max_position_embeddings": 64})
+    first, other = (replace(read, facts=facts, config=read.config | {"num_virtual_tokens": one}) for one in (virtual, against))
+    limits: list[int] = []
+
+    def enough(request: Request, codec: Any, longest: int) -> Any:
+        limits.append(longest)
+        raise Stop(1, "enough")
+
+    monkeypatch.setattr(compare, "_task_rows", enough)
+    with pytest.raises(Stop, match="enough"):
+        verify(replace(request_of(made, made.good), subject=first, against=other if against else None))
+    assert limits == [limit]
 
 
 FORM = {"kind": "nf4", "double": True, "dtype": "bf16"}

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         wrong = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
         known = [*(str(choice) for action in self._actions for choice in action.choices or ()), *self._option_string_actions]
         word = (wrong[1] or wrong[2] or "").partition("=")[0] if wrong else ""
-        close = difflib.get_close_matches(word, known, n=3)
+        close = _close_to(word, known)
         near = sorted(close, key=lambda one: sorted(one) != sorted(word))[:1]  # letters that changed places come first
         if wrong and wrong[1] is not None:
             option = re.match(r"argument (-\S+?)[:/]", message)
@@ -107,6 +107,14 @@ class Parser(argparse.ArgumentParser):
             return found, rest
         setattr(found, lists[-1], [*getattr(found, lists[-1]), *rest])
         return found, []
+
+
+def _close_to(word: str, known: list[str]) -> list[str]:
+    """Return the words that one is most like; dashes make no option like another."""
+    if not word.startswith("-"):
+        return difflib.get_close_matches(word, known, n=3)
+    named = {one.lstrip("-"): one for one in known}  # options stand last: one that is called like a verb is meant
+    return [named[one] for one in difflib.get_close_matches(word.lstrip("-"), [*named], n=3)]
 
 
 def _as_setting(words: str) -> str:

@@ -44,7 +44,7 @@ class Questions:
 
 def questions_of(subject: Subject, codec: Codec) -> Questions:
     """Build the questions of a subject from rows that its run held out where there are such, else from the general set."""
-    longest = subject.facts.positions or _MOST_TOKENS
+    longest = subject.longest_row or _MOST_TOKENS
     most_tokens = min(_MOST_TOKENS, longest)
     own = of_run(subject.run, ROWS) if subject.run and subject.run.data_file.exists() else None
     samples = own if own is not None and len(own) else of_general(codec, most_tokens).first(ROWS)

@@ -67,6 +67,12 @@ class Subject:
         return self.whole or self.facts
 
     @property
+    def longest_row(self) -> int | None:
+        """The tokens a row may have, behind those that a prompt adapter has learned; None where the model's config does not say."""
+        before = self.config.get("num_virtual_tokens")
+        return max(1, self.facts.positions - (before if type(before) is int else 0)) if self.facts.positions else None
+
+    @property
     def told(self) -> str:
         """What an export has to equal, in words."""
         return "base + adapter" if self.whole is None else "the trained model"

@@ -57,7 +57,7 @@ from holdfast.planning.ranks import PARTS, branches_of, parts_per_step, ranks_of
 from holdfast.planning.siblings import largest_sibling
 from holdfast.planning.side_by_side import StepSize, parts_ahead
 from holdfast.planning.tracing import Tracer, tracer
-from holdfast.planning.workload import workload
+from holdfast.planning.workload import longest_row, workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
 
 _SHORTEST = 8  # tokens of a row that is worth a trace
@@ -150,7 +150,7 @@ class Planner:
         self.gpu = gpus[0] if gpus else None
         self.precision, self.why = choose_precision(config, model, machine)
         self.fused_attention = has_fused_attention(machine)
-        allowed = min(config.train.max_tokens, model.positions or config.train.max_tokens)
+        allowed = longest_row(config, model)
         self.rows = rows or RowLengths(allowed, allowed * config.train.effective_batch)
         layers = next(model.text[name] for name in LAYERS if name in model.text)
         period, least = _period(model.text), _least(config.adapter, layers)

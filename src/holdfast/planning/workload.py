@@ -48,6 +48,12 @@ def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> f
     return (on_the_way + 2 * held_out) * row
 
 
+def longest_row(config: Config, model: ModelFacts) -> int:
+    """Return how many tokens a row may have: what the config says, or as many as the model has positions for, behind learned ones."""
+    before = config.adapter.virtual_tokens if config.adapter.kind.prefix else 0
+    return min(config.train.max_tokens, max(1, model.positions - before)) if model.positions else config.train.max_tokens
+
+
 def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
     """Return what a run has before it; a sentence where that cannot be told."""
     try:

@@ -36,6 +36,7 @@ def end_hanging(attempt: Attempt, trainers: Mapping[int, Identity], lock: Path, 
         write_json(attempt.folder / "hang.json", hang)
     ours = _asked_for_stacks(attempt, living, lock, hang.get("ranks"))
     if not ours and any(map(alive, living.values())):
+        (attempt.folder / "hang.json").unlink(missing_ok=True)  # it lives on, and may end of something else
         return f"process {next(iter(living.values()))['pid']}, which rank0.json names, does not hold trainer.lock; it is sent no signal"
     wait_for_end([trainer["pid"] for trainer in ours], STACKS_S)
     for trainer in ours:

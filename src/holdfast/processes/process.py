@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.base.child import module_command
-from holdfast.base.files import Json, may_pass, read_json, takes_nothing, write_json
+from holdfast.base.files import Json, last_line, may_pass, read_json, takes_nothing, write_json
 from holdfast.base.identity import Identity, alive, identify
 from holdfast.base.locks import hold, holds
 from holdfast.base.safe_open import open_log
@@ -188,7 +188,7 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     result = read_json(attempt.folder / "result.json") or {}
     hang = read_json(attempt.folder / "hang.json")
     code, seconds = seen.get("code"), lived_s(seen)
-    if hang is not None and not result:
+    if hang is not None and not result and not went_on(attempt, run.steps_file, hang):
         return Ending("hang", code, seconds, hang)
     kind: EndingKind | None = result.get("kind")
     if kind_by_code(code) == "disk_full":
@@ -201,6 +201,15 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     if kind_by_code(code) == "peer_lost":
         return _of_another_rank(attempt, seen, seconds) or Ending("peer_lost", code, seconds, facts)
     return plain_ending(seen, facts)
+
+
+def went_on(attempt: Attempt, journal: Path, hang: Json) -> bool:
+    """Return whether an attempt came further than where it is said to hang: who meant to end it was killed before.
+
+    The next step tells nothing: a rank without rows in it may hang behind it.
+    """
+    row = last_line(journal)
+    return row is not None and row["attempt"] == attempt.number and row["step"] > (hang.get("step") or 0) + 1
 
 
 def _of_another_rank(attempt: Attempt, seen: Json, seconds: float | None) -> Ending | None:

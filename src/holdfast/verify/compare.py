@@ -78,7 +78,7 @@ def verify(request: Request) -> Json:
     """Return the answer of `holdfast verify`. Raises Stop where there is nothing to measure on, or the models cannot be compared."""
     subject = request.subject
     codec = subject_codec(subject)
-    longest = min(MOST_TOKENS, subject.facts.positions or MOST_TOKENS)
+    longest = min(MOST_TOKENS, *(one.longest_row or MOST_TOKENS for one in (subject, request.against or subject)))
     task = _seen_by_other(request, _task_rows(request, codec, longest))
     general = of_general(codec, longest, request.general_lines)
     asked = _asked(request, task, codec, longest)

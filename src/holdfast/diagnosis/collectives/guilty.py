@@ -35,6 +35,7 @@ class Guilty:
     waiting: tuple[int, ...] = ()
     last: Mapping[int, CollectiveEntry] | None = None  # what each guilty rank entered last
     instead: str = ""  # what the others entered under its number
+    even: bool = False  # as many others entered that
 
 
 def find_guilty(dumps: Mapping[int, Dump]) -> Guilty | None:
@@ -103,7 +104,8 @@ def _other(dumps: Mapping[int, Dump]) -> Guilty | None:
         ranks = tuple(sorted(rank for name in fewer for rank in found[name]))
         entry = found[fewer[0]][min(found[fewer[0]])]
         described = _description(dumps, ranks[0], entry)
-        return Guilty(ranks, OTHER, entry, described, tuple(sorted(found[most])), _last(dumps, ranks), instead=most)
+        others, even = tuple(sorted(found[most])), len(found[fewer[-1]]) == len(found[most])
+        return Guilty(ranks, OTHER, entry, described, others, _last(dumps, ranks + others if even else ranks), instead=most, even=even)
     return None
 
 
@@ -174,5 +176,7 @@ def _explanation(found: Guilty) -> str:
         ABSENT: "The program is elsewhere: in another branch, in a slow data loader, or it stands still. Its own log and stack say where.",
     }[found.sign]
     others = "The other ranks wait for it" if len(found.ranks) == 1 else "The other ranks wait for these"
+    if found.even:
+        others, why = "They wait for each other", "Which of them took the wrong branch the dumps do not tell: compare their stacks."
     said = _sentence(found)
     return f"{said[0].upper()}{said[1:]}. {others}. {why}"

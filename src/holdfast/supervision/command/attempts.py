@@ -29,7 +29,17 @@ from holdfast.processes.command_session import ENOUGH
 from holdfast.processes.ending import STUCK_S, stuck
 from holdfast.processes.hang_timeout import HangTimeout, Overdue
 from holdfast.processes.hanging import STACKS_S
-from holdfast.processes.process import LOOK_EVERY_S, Looks, end_seen, lived_s, living_pids, plain_ending, start_shim, watched
+from holdfast.processes.process import (
+    LOOK_EVERY_S,
+    Looks,
+    end_seen,
+    lived_s,
+    living_pids,
+    plain_ending,
+    start_shim,
+    watched,
+    went_on,
+)
 from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
@@ -194,7 +204,8 @@ def _ending(attempt: Attempt, run: RunFolder, hung: Json | None) -> Ending | Non
     seen = end_seen(attempt, run)
     if seen is None:
         return None
-    hung = hung or read_json(attempt.folder / "hang.json")
+    if hung is None and (noted := read_json(attempt.folder / "hang.json")) and not went_on(attempt, run.progress_file, noted):
+        hung = noted
     left = {"left": seen.get("left") or [], "left_printed": seen.get("left_printed")}
     left |= {"fell": seen["fell"]} if seen.get("fell") else {}
     if hung is not None and not seen.get("called_off") and seen.get("code") != 0:  # 0: who meant to end it was killed before

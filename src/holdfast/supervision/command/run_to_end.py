@@ -92,7 +92,7 @@ def run_command(
         anchored(run.path, audience.tell) as anchor,
         supervised(run, tell, removed, partial(_full_disk, run)) as folder,
         attended(folder, command.hang_s, tell),
-        sampled(run),
+        sampled(run, tell),
         notified(run, notify, command.hang_s, tell),
         sending(folder, command.to, _KEPT_THERE, command.hang_s, tell, command.to_every),
     ):

@@ -26,10 +26,11 @@ from holdfast.data.tokens.tokenizer_file import tokenizer_code
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.plan import quick_plan
 from holdfast.planning.tracing import tracer
+from holdfast.planning.workload import longest_row
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Plan
 from holdfast.run.types import Finding
-from holdfast.supervision.preparation.rows import check_data, divide, longest_row
+from holdfast.supervision.preparation.rows import check_data, divide
 from holdfast.supervision.preparation.throwaway import check_command
 from holdfast.supervision.preparation.types import Foreseen
 

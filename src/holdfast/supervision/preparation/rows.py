@@ -24,6 +24,7 @@ from holdfast.data.tokens.taught import told_of
 from holdfast.data.workers.build import BuildResult, check_rows, report
 from holdfast.data.workers.workers import Workers
 from holdfast.machine.system import usable_threads
+from holdfast.planning.workload import longest_row
 from holdfast.report.audience import Audience
 from holdfast.report.data.rows_told import rows_line
 from holdfast.report.words import beyond, row_weights, shown, unused_fields, visible
@@ -59,12 +60,6 @@ def token_cache_of(config: Config, model: ModelFacts) -> Path | None:
     codec, folder = codec_of(config, model.folder), cache_folder(os.environ)
     limit = longest_row(config, model)
     return folder / _TOKENS / cache_key(codec, rules_of(config, limit)) if folder else None
-
-
-def longest_row(config: Config, model: ModelFacts) -> int:
-    """Return how many tokens a row may have: what the config says, or as many as the model has positions for, behind learned ones."""
-    before = config.adapter.virtual_tokens if config.adapter.kind.prefix else 0
-    return min(config.train.max_tokens, max(1, model.positions - before)) if model.positions else config.train.max_tokens
 
 
 def check_data(run: RunFolder, config: Config, model: ModelFacts, audience: Audience, wanted: str = "") -> tuple[TokenSet, Json]:

@@ -59,10 +59,18 @@ def _carry_out(run: RunFolder, places: Sequence[Path], folder: Path, facts: Json
         for journal in (run.evaluations_file, run.steps_file):  # the steps last: until then the run stands where it stood
             _cut(journal, folder / journal.name, to)
         hold_until(run, None)
-        run.event("rolled_back", step=facts["from"], to=to, settings=facts["settings"], reason=facts["reason"])
+        told = {"step": facts["from"], "to": to, "settings": facts["settings"], "reason": facts["reason"]}
+        if not _is_told(run, told):
+            run.event("rolled_back", **told)
     done = facts | {"done": round(clock.now(), 3)}
     write_json(folder / _FILE, done)
     return done
+
+
+def _is_told(run: RunFolder, told: Json) -> bool:
+    """Return whether the event of a rollback stands there from before it was interrupted: no trainer has begun since."""
+    newest = [event for event in run.events() if event["event"] in ("rolled_back", "restored")][-1:]
+    return any(event["event"] == "rolled_back" and told == {name: event.get(name) for name in told} for event in newest)
 
 
 def _write_settings(run: RunFolder, facts: Json) -> None:

@@ -76,7 +76,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, audience
             beside = attended(folder, config.run.hang_s, audience.tell)
             told = notified(folder, config.run.notify, config.run.hang_s, audience.tell)
             copied = sending(folder, config.save.to, config.save.keep, config.run.hang_s, audience.tell)
-            with beside, sampled(folder), told, tracked(folder, config, audience.tell), copied:
+            with beside, sampled(folder, audience.tell), told, tracked(folder, config, audience.tell), copied:
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
                     _tell_processes(user.launch, run.plan(), audience)

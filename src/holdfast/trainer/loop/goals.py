@@ -5,6 +5,7 @@ What is decided is an entry of the settings timeline, on disk before a step uses
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -32,14 +33,14 @@ class NoGoal:
 class Goals:
     """Looks at each step's row before it is committed. All ranks decide as the first one does."""
 
-    def __init__(self, training: TrainingState, until: Until, step: int, now: Callable[[], float] = clock.now) -> None:
-        self.training, self.until, self.now = training, until, now
+    def __init__(self, training: TrainingState, until: Until, step: int, now: Callable[[], float] | None = None) -> None:
+        self.training, self.until, self.now = training, until, now or awake()
         self.losses: deque[float] = deque(maxlen=_WINDOW)
         self.tokens = 0
         if training.rank.first:
             self._take_committed(step)
         self.before = seconds_before(training.job.run, training.job.number) if training.rank.first else 0.0
-        self.began = (training.job.orders.get("started") or now()) if training.rank.first else 0.0
+        self.began = (training.job.orders.get("started") or self.now()) if training.rank.first else 0.0
         self.times: deque[tuple[int, float]] = deque(maxlen=_TIMED)
         self._fit_before(step)
 
@@ -175,6 +176,17 @@ class Goals:
             behind = (planned if step >= begins else job.settings(step)).behind
             total += int(sizes[table.samples(step, max(planned.samples, step * table.batch - behind), behind)].sum())
         return step, total
+
+
+def awake() -> Callable[[], float]:
+    """Return the run's clock, less what the machine sleeps from now on: no step is trained then."""
+    before = _slept_s()
+    return lambda: clock.now() - (_slept_s() - before)
+
+
+def _slept_s() -> float:
+    """Return the seconds that the machine slept since it was started; 0 where that is not counted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() if hasattr(time, "CLOCK_BOOTTIME") else 0.0
 
 
 def goals_of(training: TrainingState, step: int) -> Goals | NoGoal:
