@@ -179,11 +179,35 @@ def test_repetitions_are_counted_and_dropped_when_asked(call: Call, tmp_path: Pa
     ]
 
 
+def test_weights_are_told_of_the_rows_that_are_left(call: Call, tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{n // 2}", "completion": "a", "weight": 5 if n % 2 else 2} for n in range(8)] + [
+        {"prompt": "x", "completion": "y"}
+    ]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    out = ("--out", tmp_path / "c.jsonl", "--row-weight", "weight")
+    answer = call("clean", file, *out, "--drop", "duplicate")
+    assert (answer["kept"], answer["weights"]) == (5, {"rows": 4, "min": 2.0, "mean": 2.0, "max": 2.0})
+    assert any("in 4 of 5 rows" in line for line in facts(answer))
+    assert call("clean", file, *out)["weights"] == {"rows": 8, "min": 2.0, "mean": 3.5, "max": 5.0}
+
+
 def test_where_the_other_row_stands_is_told_over_blocks_and_files(call: Call, tmp_path: Path) -> None:
     one = write_rows(tmp_path / "one.jsonl", [{"prompt": f"q{n}", "completion": "a"} for n in range(3000)])
     two = write_rows(tmp_path / "two.jsonl", [{"prompt": "q2500", "completion": "b"}, {"prompt": "Q 7", "completion": "a"}])
     shown = call("check", one, two)["examples"]["conflicting_answer"]
     assert [(row["line"], row["detail"].rpartition(": ")[2]) for row in shown] == [(1, f"{one}:2501")]
+
+
+def test_prompts_with_many_answers_beyond_the_most_are_told_as_not_looked_at(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"command": f"c{n}", "instruction": f"Display help {n % 3}", "output": f"--help {n}"} for n in range(30)]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    told = next(line for line in facts(call("check", file)) if "different answers" in line)
+    assert told.startswith("! 30 rows share 3 prompts") and "not looked at" not in told
+    monkeypatch.setattr("holdfast.data.survey.many_answers._MOST_ROWS", 6)
+    told = next(line for line in facts(call("check", file)) if "different answers" in line)
+    assert told.startswith("! 6 rows share 3 prompts") and "; 24 more were not looked at)" in told
 
 
 @pytest.mark.parametrize("name", ["command", "meta"])

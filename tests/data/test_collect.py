@@ -381,6 +381,19 @@ def test_a_shell_history_is_read_when_its_owner_says_so(
     assert all(row["category"] == "shell" for row in found)
 
 
+def test_a_hash_inside_of_quotes_begins_no_comment(call: Call, tmp_path: Path) -> None:
+    commands = ["sed -i 's/ # old//' notes.txt", 'git commit -m "mend # 12 at last"', 'echo "a # b" # say it', "du -sh . # how large"]
+    (tmp_path / ".bash_history").write_text("\n".join(commands) + "\n")
+    call("collect", tmp_path / ".bash_history", "--out", tmp_path / "out.jsonl", "--shell-history")
+    found = [{key: row[key] for key in ("text", "instruction", "output") if key in row} for row in lines(tmp_path / "out.jsonl")]
+    assert found == [
+        {"text": commands[0]},
+        {"text": commands[1]},
+        {"instruction": "say it", "output": 'echo "a # b"'},
+        {"instruction": "how large", "output": "du -sh ."},
+    ]
+
+
 def test_zsh_bytes_are_read_as_the_shell_means_them(call: Call, tmp_path: Path) -> None:
     plain = ": 1700000000:0;echo grün à\n".encode()
     written = b"".join(b"\x83" + bytes([byte ^ 32]) if byte in range(0x83, 0xA3) else bytes([byte]) for byte in plain)

@@ -54,6 +54,11 @@ def test_an_array_gives_its_elements_with_their_lines(tmp_path: Path) -> None:
         (b'[{"a": 1}, {"a": 2}, {"a": 3}]', [1, 2, 3]),
         (b'{"train": [{"a": 1}, {"a": 2}], "more": 3}', [1, 2]),
         (b'[{"a": 1},\n{"a": 2}, {"a": 3}]', [1, 2, 2]),
+        (b'[\n{"a": 1}, {"a": 2}, {"a": 3}\n]\n', [1, 2, 3]),
+        (b'{"train": [\n  {"a": 1},{"a": 2}]}', [1, 2]),
+        (b'[\n{"a": 1},\n{"a": 2}]', [2, 3]),
+        (b'[\n{"a": 1}]', [2]),
+        (b'[\n{"a":\n1}, {"a": 2}]', [2, 3]),
     ],
 )
 def test_rows_of_an_array_on_one_line_are_told_by_their_number(tmp_path: Path, content: bytes, places: list[int]) -> None:

@@ -162,6 +162,8 @@ def test_groups_hang_together_over_neighbours(tmp_path: Path) -> None:
         (["split", "ROWS", "--into", "a.jsonl=many"], 2, "is no amount of rows"),
         (["split", "ROWS", "--into", "a.jsonl=0.7", "--into", "b.jsonl=0.6"], 2, "the shares make 1.3"),
         (["split", "ROWS", "--into", "a.jsonl=99"], 1, "99 rows are asked for, there are 3"),
+        (["split", "ROWS", "--into", "a.jsonl=0.9", "--into", "b.jsonl=2"], 1, "2 rows and shares of 2 are asked for, there are 3"),
+        (["sample", "ROWS", "--rows", "0.1", "--out", "a.jsonl"], 2, "--rows 0.1 of 3 rows is less than one"),
         (["split", "ROWS", "--into", "ROWS=0.5"], 2, "is one of the inputs"),
         (["split", "ROWS", "--into", "a.jsonl=0.5", "--stratify", "kind"], 2, "no row has a field 'kind'"),
         (["split", "BAD", "--into", "a.jsonl=0.5"], 1, "holdfast data clean"),
@@ -180,6 +182,36 @@ def test_what_cannot_be_done_is_said(
     assert main(["data", *given]) == code
     assert says in capsys.readouterr().err
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.jsonl", "rows.jsonl"]
+
+
+@pytest.mark.parametrize("shared", ["system", "tools"])
+def test_a_system_prompt_or_tools_that_all_rows_share_make_none_alike(call: Call, tmp_path: Path, shared: str) -> None:
+    """They may be most of each row's text: all rows but one were dropped for it, and a split had one side."""
+    long = " ".join(f"rule {n} is {n * 7919 % 99991}" for n in range(200))
+    texts = [" ".join(f"{(n + 3) * 7919 * (k + 1) % 99991}" for k in range(40)) for n in range(40)]
+    texts.append(texts[0] + "!")
+    tools = [{"type": "function", "function": {"name": "look", "description": long, "parameters": {"type": "object"}}}]
+    rows: list[dict[str, Any]] = []
+    for n, text in enumerate(texts):
+        turns = [{"role": "user", "content": f"Question {n}: {text}"}, {"role": "assistant", "content": text[::-1]}]
+        told = [{"role": "system", "content": long}] if shared == "system" else []
+        rows.append({"messages": [*told, *turns]} | ({"tools": tools} if shared == "tools" else {}))
+    file, one, two = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    assert call("check", file)["near_duplicates"] == 1
+    assert call("clean", file, "--out", tmp_path / "clean.jsonl", "--drop", "near-duplicate")["kept"] == 40
+    answer = call("split", file, "--into", f"{one}=33", "--into", f"{two}=rest")
+    assert (answer["groups"], answer["largest_group"], len(of(one)), len(of(two))) == (40, 2, 33, 8)
+
+
+def test_a_file_that_gets_no_row_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"prompt": "Write on", "completion": f"text {n}"} for n in range(20)]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    into = ["--into", f"{tmp_path / 'train.jsonl'}=0.9", "--into", f"{tmp_path / 'held.jsonl'}=0.1"]
+    assert main(["data", "split", str(file), *into]) == 0
+    told = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("! "))
+    assert told.startswith(f"! {tmp_path / 'held.jsonl'} is empty: 20 of 20 rows share a prompt") and "--apart" in told
+    assert main(["data", "split", str(file), *into, "--apart"]) == 0
+    assert "! " not in capsys.readouterr().out and len(of(tmp_path / "held.jsonl")) == 2
 
 
 def test_a_value_has_a_file_of_its_own_on_every_disk(tmp_path: Path, call: Call) -> None:

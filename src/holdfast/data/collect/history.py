@@ -6,6 +6,7 @@ A command with a comment, beside it or in the line before, becomes an instructio
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def records(text: str, file: str) -> Iterator[Record | Unusable]:
             comment = command.lstrip("# ").strip()
             continue
         beside = _BESIDE.match(command) if "\n" not in command else None
+        beside = beside if beside and _is_whole(beside["command"]) else None
         told, comment = (beside["comment"].strip() if beside else comment), ""
         bare = beside["command"] if beside else command
         words = bare.split()
@@ -77,6 +79,14 @@ def records(text: str, file: str) -> Iterator[Record | Unusable]:
             yield Record(place, {"instruction": told, "input": "", "output": bare}, command, KIND, consent=True)
         else:
             yield Record(place, {"text": command}, command, KIND, consent=True)
+
+
+def _is_whole(command: str) -> bool:
+    """True if no quote is open at the end of a command: a # inside of one begins no comment."""
+    try:
+        return bool(shlex.split(command))
+    except ValueError:
+        return False
 
 
 def _bash(lines: list[str]) -> Iterator[tuple[int, str]]:

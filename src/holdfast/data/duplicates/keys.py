@@ -15,7 +15,7 @@ from holdfast.data.duplicates.seen import Keys, Mask
 from holdfast.data.duplicates.similar import BINS, Signatures, compared_texts, key_of, normal, signatures
 from holdfast.data.files.raw_row import Reject, Source
 from holdfast.data.files.read import line_of, parse, read_unparsed
-from holdfast.data.judge.judge import beside_answer, view_of, with_calls
+from holdfast.data.judge.judge import beside_answer, own_prompt, view_of, with_calls
 from holdfast.data.judge.layouts import Wanted, parse_example
 from holdfast.data.judge.turns import BadRow
 
@@ -74,13 +74,13 @@ def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
     texts: list[str] = []
     parts: list[tuple[Signatures, Mask]] = []
     for line in lines:
-        prompt, text = _texts(line)
+        prompt, text, own = _texts(line)
         values.append(key_of(_canonical(line)))
         pairs.append(key_of(text))
         prompts.append(key_of(prompt) if prompt else 0)
         numbers.append(names.setdefault(line.of(category) if category else "", len(names)))
         if compared:
-            texts.append(text)
+            texts.append(own)
         if len(texts) == _AT_ONCE:
             parts.append(signatures(texts))
             texts = []
@@ -92,8 +92,11 @@ def keys_of(lines: Iterator[RowLine], category: str, compared: bool) -> RowKeys:
     return RowKeys(hashes[0], hashes[1], hashes[2], comparable, made, numbered, tuple(names))
 
 
-def _texts(line: RowLine) -> tuple[str, str]:
-    """Return prompt and whole text as they are compared; of a row of no known layout the row itself is the text."""
+def _texts(line: RowLine) -> tuple[str, str, str]:
+    """Return prompt and whole text as they are compared, and that without system turns and tools, by which rows are nearly alike.
+
+    Of a row of no known layout the row itself is the text.
+    """
     for wanted in _WANTED:
         try:
             example = parse_example(line.value, "auto", wanted=wanted)
@@ -101,9 +104,12 @@ def _texts(line: RowLine) -> tuple[str, str]:
             continue
         view = view_of(example)
         prompt, answer = with_calls(example, view.prompt, view.answer)
-        prompt = normal(prompt)
-        return prompt, compared_texts(prompt, answer, *beside_answer(example, wanted == "marks"))[0]
-    return "", normal(line.text.decode("utf-8", "replace"))
+        beside = beside_answer(example, wanted == "marks")
+        own, asked = own_prompt(example, view.prompt), normal(prompt)
+        text = compared_texts(asked, answer, *beside)[0]
+        return asked, text, text if own == prompt else compared_texts(normal(own), answer, *beside)[0]
+    text = normal(line.text.decode("utf-8", "replace"))
+    return "", text, text
 
 
 def _canonical(line: RowLine) -> str:

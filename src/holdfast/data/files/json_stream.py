@@ -22,7 +22,7 @@ _FIRST_KEY = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"')
 class JsonStream:
     """Values of one stream, with the line each begins on. `in_array`: the stream is one JSON array, whose elements begin at `begin`.
 
-    Where line 1 holds several of them, as a program writes an array, lines tell no rows apart: rows are then counted instead.
+    Where the first one's line holds more of them, as a program writes an array, lines tell no rows apart: rows are then counted instead.
     """
 
     def __init__(self, handle: BinaryIO, in_array: bool, begin: int = 0) -> None:
@@ -45,6 +45,7 @@ class JsonStream:
             end = self._value_end()
             if isinstance(end, int):
                 self._remember()
+                self._counted = self._counted or (not self.count and self._shares_its_line(end))
                 yield UnparsedRow(self._place(), self.text[self.at : end].encode("latin-1"))
                 self._move(end)
             else:
@@ -62,6 +63,11 @@ class JsonStream:
         self.count += 1
         self._counted = self._counted or (self.count == 2 and self.line == 1)
         return self.count if self._counted else self.line
+
+    def _shares_its_line(self, end: int) -> bool:
+        """Return whether another value follows on the line of the value at hand, which ends at `end`."""
+        behind = self.text[end : end + _LONGEST_LITERAL].lstrip(" \t\r,")
+        return "\n" not in self.text[self.at : end] and behind[:1] not in ("", "\n", "]", "}")
 
     def _remember(self) -> None:
         if self._again is None:

@@ -222,6 +222,13 @@ def with_calls(example: Example, prompt: str, answer: str) -> tuple[str, str]:
     return prompt, answer
 
 
+def own_prompt(example: Example, prompt: str) -> str:
+    """Return the prompt without its system turns: many rows may share these, and are nearly alike by them alone."""
+    if all(turn.role != "system" for turn in example.messages):
+        return prompt
+    return "\n".join([turn.content for turn in example.messages if turn.role not in ("system", "assistant")])
+
+
 def _said_and_called(turn: Message) -> str:
     calls = [json.dumps(call["function"], sort_keys=True, ensure_ascii=False) for call in turn.calls]  # without the id, which is drawn
     return "\n".join([turn.said, *calls])

@@ -12,6 +12,7 @@ from holdfast.base.files import Json
 from holdfast.data.duplicates.seen import Mask, SeenKeys
 from holdfast.data.duplicates.similar import Near
 from holdfast.data.files.raw_row import Reject, Source
+from holdfast.data.judge.row_weight import Weights
 from holdfast.data.survey.languages import strays
 from holdfast.data.survey.lengths import Lengths
 from holdfast.data.survey.many_answers import ManyAnswers
@@ -101,6 +102,7 @@ class Findings:
     longer: Counter[str] = field(default_factory=Counter)
     marked: Counter[str] = field(default_factory=Counter)
     lengths: Lengths = field(default_factory=Lengths)
+    weights: Weights = field(default_factory=Weights)  # of the rows that are left
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
     same_as_held_out: int = 0  # of those in the held-out set: whole rows, and not the prompt alone
@@ -143,6 +145,7 @@ class Findings:
                 self._drop(kind, mask & left, survey, block)
                 left &= ~mask
         self.lengths.add(survey.lengths[np.repeat(left, survey.parts)], survey.whole[left])
+        self.weights.take(survey.weights[left & ~np.isnan(survey.weights)].tolist())
         for entry in rejects:
             self._quote(entry)
         return sorted(rejects, key=lambda entry: int(entry["line"])), left
@@ -190,7 +193,7 @@ class Findings:
             "same_as_held_out": self.same_as_held_out,
             "notes": dict(self.verdicts.noted.most_common()),
             "unused_fields": self.verdicts.unused.as_json(),
-            "weights": self.verdicts.weights.as_json(),
+            "weights": self.weights.as_json(),
             "layouts": dict(layouts.most_common()),
             "scripts": dict(self.scripts.most_common()),
             "languages": dict(self.languages.most_common()),

@@ -24,7 +24,7 @@ _ENOUGH = 0.8  # of the rows a field has to tell apart to be told
 
 @dataclass
 class ManyAnswers:
-    """Of each prompt with several answers the rows: where each answer stood first. `rows`: of all of them, also beyond the most."""
+    """Of each prompt with several answers the rows: where each answer stood first. `known`: these rows; beyond the most none is noted."""
 
     asked: dict[int, dict[Source, None]] = field(default_factory=dict)
     known: int = 0

@@ -5,6 +5,7 @@ It follows from the block's bytes and the rules, like a shard, so the work of an
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from holdfast.base.files import Json
 from holdfast.data.duplicates.similar import BINS, compared_texts, hashes, normal, signatures
 from holdfast.data.files.raw_row import Reject, json_line, raw_json
 from holdfast.data.files.read import json_of, line_of
-from holdfast.data.judge.judge import JudgedRow, beside_answer, with_calls
+from holdfast.data.judge.judge import JudgedRow, beside_answer, own_prompt, with_calls
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
@@ -33,7 +34,7 @@ from holdfast.data.tokens.too_long import Changes, Sizes, fitted, fitted_sizes
 
 _SHOWN = 200  # characters of a row that is quoted
 _QUOTED = 3  # rows a block quotes for one note
-_NUMBERS = ("at", "lines", "lengths", "parts", "whole", "pairs", "turned", "prompts", "comparable", "signatures")
+_NUMBERS = ("at", "lines", "lengths", "parts", "whole", "weights", "pairs", "turned", "prompts", "comparable", "signatures")
 _COUNTS = ("layouts", "scripts", "languages", "categories", "longer", "marked")
 _CATEGORY_FIELDS = ("category", "task", "topic", "type", "source", "lang")
 _LONGEST_CATEGORY = 60  # characters; longer ones are texts
@@ -43,15 +44,16 @@ _ARRAYS = (*_NUMBERS, "rejects", "mended", "notes", "clean")
 @dataclass(frozen=True)
 class Survey:
     """Of the rows that are kept or mended, [rows] each: place in the block, line (from the block's first), tokens that are trained on
-    ([parts of all rows]), how many parts it is split into, tokens before cut or split, hash of the row, of the one that says the
-    opposite (0 without one), hash of its prompt (0 without one), whether there is enough text to compare, [rows, BINS] signatures. Then
-    JSON lines: rejects, what was mended, examples of notes, and the clean rows themselves."""
+    ([parts of all rows]), how many parts it is split into, tokens before cut or split, weight (NaN without one), hash of the row, of the
+    one that says the opposite (0 without one), hash of its prompt (0 without one), whether there is enough text to compare, [rows, BINS]
+    signatures. Then JSON lines: rejects, what was mended, examples of notes, and the clean rows themselves."""
 
     at: npt.NDArray[np.int32]
     lines: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int32]
     parts: npt.NDArray[np.int32]
     whole: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float64]
     pairs: npt.NDArray[np.int64]
     turned: npt.NDArray[np.int64]
     prompts: npt.NDArray[np.int64]
@@ -97,7 +99,6 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     verdicts.kept += len(rows) - len(mended)
     notes = _notes(rows, sizes, rules, codec, verdicts)
     verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields), rules.beside)
-    verdicts.weights.take(row.weight for row in rows)
     languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
     firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
     notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]
@@ -106,13 +107,14 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     beside = [beside_answer(row.example, rules.wanted == "marks") for row in rows]
     both = [compared_texts(prompt, answer, *each) for prompt, (_, answer), each in zip(prompts, called, beside, strict=True)]
     texts = [text for text, _ in both]
-    compared, comparable = signatures(texts)
+    compared, comparable = signatures([_own_text(*each) for each in zip(rows, called, beside, texts, strict=True)])
     return Survey(
         at=np.array([row.at for row in rows], np.int32),
         lines=np.array([row.line for row in rows], np.int32),
         lengths=np.array(sizes.lengths, np.int32),
         parts=np.array(sizes.parts, np.int32),
         whole=np.array(sizes.whole, np.int32),
+        weights=np.array([math.nan if row.weight is None else row.weight for row in rows], np.float64),
         pairs=hashes(texts),
         turned=hashes([turned for _, turned in both]),
         prompts=hashes(prompts),
@@ -130,6 +132,12 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         longer=Counter([_longer(row.example) for row in rows if row.layout == "preference"]),
         marked=Counter([mark for _, mark in beside if mark]),
     )
+
+
+def _own_text(row: JudgedRow, called: tuple[str, str], beside: tuple[str, str], text: str) -> str:
+    """Return the text by which a row is nearly like another, `text` but for system turns and tools."""
+    own = own_prompt(row.example, row.prompt)
+    return text if own == called[0] else compared_texts(normal(own), called[1], *beside)[0]
 
 
 def _sizes(example: Example, found: list[int | Fit | BadRow], codec: Codec, rules: Rules) -> Sizes:

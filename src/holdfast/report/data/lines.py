@@ -72,7 +72,7 @@ def facts(answer: Json) -> list[str]:
         lines += [f"! {told}" for told in beyond(answer["by_reason"], f"{answer['max_tokens']:,} tokens")]
     lines += [*told_of(answer["learned"]), *told_of_dropped(answer["notes"])]
     lines += map(visible, unused_fields(answer["unused_fields"]))
-    lines += map(visible, _many_answers(answer["many_answers"], answer["layouts"]))
+    lines += map(visible, _many_answers(answer["many_answers"], answer["layouts"], answer["conflicting_answers"]))
     if told := row_weights(answer["weights"], answer["kept"] + answer["mended"]):
         lines.append(told)
     elif answer["row_weight"]:
@@ -116,13 +116,15 @@ def repeated(answer: Json) -> dict[str, int]:
     return {key.replace("answers", "answer"): count for key, count in counts.items() if count and key not in answer["by_reason"]}
 
 
-def _many_answers(found: Json, layouts: Json) -> list[str]:
+def _many_answers(found: Json, layouts: Json, conflicting: int) -> list[str]:
     """Say where a field that is not used tells the answers of one prompt apart; empty where none does."""
     if not found or not found["told_apart_by"]:
         return []
     rows, prompts = counted(found["rows"], "row"), counted(found["prompts"], "prompt")
     told = ", ".join(f"{name} tells {count:,} of them apart" for name, count in found["told_apart_by"].items())
     most = f"the most, {found['most']:,}, have that of {Path(found['file']).name}:{found['line']}"
+    if (more := conflicting - (found["rows"] - found["prompts"])) > 0:
+        most += f"; {more:,} more were not looked at"
     alpaca = f" (Alpaca rows without an input: --field input={next(iter(found['told_apart_by']))})" if "alpaca" in layouts else ""
     asked = f"{told}, but is not part of what is asked: write it into the prompt{alpaca}"
     return [f"! {rows} share {prompts} and have different answers ({most}): {asked}"]

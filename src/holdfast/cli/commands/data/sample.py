@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         raise Stop(USAGE, f"no row has a field {arguments.stratify!r}", "name another one")
     if (amount.count or 0) > len(keys):
         raise Stop(BLOCKED, f"{amount.count:,} rows are asked for, there are {len(keys):,}", "ask for fewer, or for a share")
+    if len(keys) and round(amount.rows(len(keys))) == 0:
+        raise Stop(USAGE, f"--rows {arguments.rows} of {len(keys):,} rows is less than one", "give a larger share, or a count")
     part = divide(keys, [amount], arguments.seed, np.arange(len(keys)), equal=arguments.equal)
     (written,) = write_lines(files, len(keys), [arguments.out], lambda number, _: int(part[number]))
     counts = np.bincount(keys.category[part == 0], minlength=len(keys.categories))

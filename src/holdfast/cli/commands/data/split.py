@@ -94,6 +94,10 @@ def _parts(into: list[str]) -> tuple[list[Path], list[Amount]]:
 
 def _refuse_amounts(amounts: list[Amount], keys: RowKeys, field: str) -> None:
     wanted = sum(amount.count or 0 for amount in amounts)
+    shares = int(sum(amount.share or 0.0 for amount in amounts) * len(keys) + 1e-9)
+    if 0 < wanted <= len(keys) < wanted + shares:
+        text = f"{wanted:,} rows and shares of {shares:,} are asked for, there are {len(keys):,}"
+        raise Stop(BLOCKED, text, "ask for fewer rows, or for a smaller share")
     if wanted > len(keys):
         raise Stop(BLOCKED, f"{wanted:,} rows are asked for, there are {len(keys):,}", "ask for fewer, or for shares")
     if field and keys.categories == ("",):
@@ -140,5 +144,9 @@ def _tell(answer: Json) -> None:
         say(f"{rows:>10,}  {file}")
     if answer["left_out"]:
         say(f"{answer['left_out']:>10,}  left out")
+    largest = answer.get("largest_group", 1)
+    hang = f": {largest:,} of {answer['rows']:,} rows share a prompt or are nearly alike, and stay together (--apart parts them)"
+    for file in (file for file, count in answer["files"].items() if answer["rows"] and not count):
+        say(f"! {file} is empty{hang if largest > 1 else ''}")
     if "groups" in answer:
         say(f"{answer['rows']:,} rows in {answer['groups']:,} groups of similar rows; the largest has {answer['largest_group']:,}")
