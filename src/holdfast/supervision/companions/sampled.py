@@ -18,7 +18,7 @@ _PATIENCE_S = 2.0  # with a process that a driver holds; it ends when the driver
 _AGAIN_S = 30.0  # before another one takes the place of the first that ended, and after that twice as long each time
 
 
-class Sampler:
+class SamplerProcess:
     """The process that reads the machine. One that was stopped is woken; one that ended is told once, and begun again."""
 
     def __init__(self, run: RunFolder, tell: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ class Sampler:
 @contextlib.contextmanager
 def sampled(run: RunFolder, tell: Callable[[str], None]) -> Iterator[None]:
     """Have the machine read while this lasts. A run is no worse where that fails: its readings are unknown."""
-    sampler = Sampler(run, tell)
+    sampler = SamplerProcess(run, tell)
     try:
         with looking(sampler.look):
             yield
