@@ -59,16 +59,16 @@ def _carry_out(run: RunFolder, places: Sequence[Path], folder: Path, facts: Json
         for journal in (run.evaluations_file, run.steps_file):  # the steps last: until then the run stands where it stood
             _cut(journal, folder / journal.name, to)
         hold_until(run, None)
-        told = {"step": facts["from"], "to": to, "settings": facts["settings"], "reason": facts["reason"]}
-        if not _is_told(run, told):
-            run.event("rolled_back", **told)
+        if not _is_told(run, facts):
+            run.event("rolled_back", step=facts["from"], to=to, settings=facts["settings"], reason=facts["reason"])
     done = facts | {"done": round(clock.now(), 3)}
     write_json(folder / _FILE, done)
     return done
 
 
-def _is_told(run: RunFolder, told: Json) -> bool:
+def _is_told(run: RunFolder, facts: Json) -> bool:
     """Return whether the event of a rollback stands there from before it was interrupted: no trainer has begun since."""
+    told = {"step": facts["from"]} | {name: facts[name] for name in ("to", "settings", "reason")}
     newest = [event for event in run.events() if event["event"] in ("rolled_back", "restored")][-1:]
     return any(event["event"] == "rolled_back" and told == {name: event.get(name) for name in told} for event in newest)
 
