@@ -83,7 +83,7 @@ def test_a_widened_file_is_the_model_it_was_made_of(
 
 def test_an_adapter_names_the_folder_that_others_can_load(written: Callable[[str], Path]) -> None:
     model = SimpleNamespace(
-        peft_config={"default": SimpleNamespace(to_dict=dict)}, get_base_model=lambda: SimpleNamespace(config=LlamaConfig())
+        modules=list, peft_config={"default": SimpleNamespace(to_dict=dict)}, get_base_model=lambda: SimpleNamespace(config=LlamaConfig())
     )
     named = adapter_config(model, str(written("f32")))
     assert (Path(named["base_model_name_or_path"]) / "model.safetensors").is_file() and named["revision"] is None
