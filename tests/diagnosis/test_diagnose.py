@@ -29,6 +29,22 @@ NEW_OOM = (
     "Of the allocated memory {} GiB is allocated by PyTorch, and 282.37 MiB is reserved by PyTorch but unallocated."
 )
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+NO_BITSANDBYTES = """\
+bitsandbytes library load error: Configured ROCm binary not found at /env/bitsandbytes/libbitsandbytes_rocm63.so
+Traceback (most recent call last):
+  File "/env/bitsandbytes/cextension.py", line 313, in <module>
+    lib = get_native_library()
+  File "/env/bitsandbytes/cextension.py", line 282, in get_native_library
+    raise RuntimeError(f"Configured {BNB_BACKEND} binary not found at {cuda_binary_path}")
+RuntimeError: Configured ROCm binary not found at /env/bitsandbytes/libbitsandbytes_rocm63.so"""
+SAMPLES = (
+    '{"text": "CUDA out of memory. Tried to allocate 2.00 GiB"}',
+    "Dataset row 3: {'prompt': 'why RuntimeError: CUDA out of memory?', 'completion': 'too many tokens'}",
+    '{"messages": [{"role": "user", "content": "I get CUDA out of memory"}, {"role": "assistant", "content": "Use less"}]}',
+    "sample 3: ### Question: why do I get torch.OutOfMemoryError: CUDA out of memory? ### Answer: lower the batch size",
+    'generated: You see "RuntimeError: CUDA out of memory" when the card is full',
+    "<|im_start|>user I get RuntimeError: CUDA out of memory<|im_end|>",
+)
 
 
 def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
@@ -100,6 +116,26 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
         ),
         ("nor one of NCCL", "NCCL WARN Connection closed by remote peer\nFatal Python error: Aborted", -6, "native_crash"),
         ("an error beside the warning is", f"WARNING: {OOM}\n{OOM}\nFatal Python error: Segmentation fault", -11, "gpu_out_of_memory"),
+        (
+            "a library that did not load is an option where memory was filled after it",
+            f"{NO_BITSANDBYTES}\n{OOM}",
+            1,
+            "gpu_out_of_memory",
+        ),
+        (
+            "so it is where it was AMD's memory",
+            f"flash_attn import failed: flash_attn_2_cuda.so: undefined symbol: _ZN3c1\n{NEW_OOM.format('15.98', '0.62', '14.77')}",
+            None,
+            "gpu_out_of_memory",
+        ),
+        (
+            "words about memory before it leave it what a program ended by",
+            f"WARNING: the last job: {OOM}\n{NO_BITSANDBYTES}",
+            1,
+            "native_library_mismatch",
+        ),
+        ("a log written as JSON speaks for itself", '{"level": "error", "text": "RuntimeError: CUDA out of memory"}', 1, "gpu_out_of_memory"),
+        ("an error that shows its row is one", f"{OOM} in {{'text': 'a b'}}", 1, "gpu_out_of_memory"),
         ("where nothing crashed a warning counts", "WARNING: RuntimeError: CUDA out of memory", 1, "gpu_out_of_memory"),
         ("an exception nobody knows is unknown", "Traceback (most recent call last):\nValueError: the frobnicator is full", 1, "unknown"),
         ("nothing is unknown", "", None, "unknown"),
@@ -108,6 +144,15 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
 )
 def test_what_outweighs_what(why: str, log: str, code: int | None, cause: str) -> None:
     assert cause_of(log, code) == cause, why
+
+
+def test_what_a_printed_row_or_a_model_tells_of_happened_to_nobody_here() -> None:
+    def check(sample: str) -> None:
+        assert cause_of(sample, 1) == "unknown" and cause_of(f"{HEALTHY}\n{sample}", 0) == "healthy"
+        assert cause_of(f"{sample}\nTraceback (most recent call last):\nKeyError: 'labels'", 1) == "malformed_data"
+        assert cause_of(f"{sample}\n{OOM}", 1) == "gpu_out_of_memory"
+
+    assert_each({sample: sample for sample in SAMPLES}, check)
 
 
 def test_unknown_still_shows_where_to_look() -> None:

@@ -69,6 +69,8 @@ UNSEEN = 0.93  # how much less often cards are right on threads nobody read for 
 _BAR = re.compile(r"^[^|%\[]{0,80}\d{1,3}%\|[^|]{0,200}\| {0,4}[^ \[]{1,40} \[[^\]]{0,120}\]\s*")
 CLUES, LONGEST_CLUE = 5, 500
 _OF_DEVICES = ("hardware_fault", "driver_or_firmware", "device_access_denied", "wrong_device_selected")  # why a GPU may be gone
+_OF_MEMORY = ("gpu_out_of_memory", "gpu_memory_unavailable", "host_out_of_memory")
+_OF_LOADING = ("native_library_mismatch", "package_conflict", "native_build_failure")  # what is tried before there is anything to compute
 READING = "reading: "
 _ENDED_WELL = "the exit code is 0: the program lived through this, or nobody passed on how it ended"
 HEALTHY = "reading: loss is finite and does not climb"
@@ -223,7 +225,7 @@ def _by_cards(evidence: Evidence, cards: Mapping[str, Failure]) -> Diagnosis:
     if any(_CRASH.search(one.line.text) for one in fired):
         fired, warned = _without_warnings(fired, evidence, cards.values())
     own = _own_lines(evidence)
-    scores = _scores(_without_survived([*fired, *warned], evidence), warned, own)
+    scores = _scores(_without_survived([*fired, *warned], evidence, own), warned, own)
     ranked = sorted(scores, key=lambda cause: -scores[cause])
     confidences = {cause: _confidence(scores, cause) for cause in ranked}
     if not ranked or scores[ranked[0]] < ENOUGH:
@@ -308,14 +310,20 @@ def _was_survived(one: _FiredCard, fired: list[_FiredCard]) -> bool:
     return number is not None and number < went_on and not one.line.text.startswith(READING)
 
 
-def _without_survived(fired: list[_FiredCard], evidence: Evidence) -> list[_FiredCard]:
-    """Leave out what training went on after where something of another cause, no echo, stands behind those losses."""
+def _without_survived(fired: list[_FiredCard], evidence: Evidence, own: Sequence[Line]) -> list[_FiredCard]:
+    """Leave out what a program went on after, where something of another cause, no echo, stands behind that: losses, or full memory.
+
+    own: the exceptions' own lines. A program that fills a memory has got past all it failed to load, which was no more than an option.
+    """
     roots = [one for one in fired if one.card.role == "root" and one.line.number is not None and not one.line.text.startswith(READING)]
     if len({one.card.cause for one in roots}) < 2:
         return fired
     losses = _finite_losses(evidence.lines)
+    filled = max((one.line.number or 0 for one in roots if one.card.cause in _OF_MEMORY and one.line in own), default=0)
 
     def ended_later(one: _FiredCard) -> bool:
+        if one.card.cause in _OF_LOADING and (one.line.number or 0) < filled:
+            return True
         behind = losses[bisect_right(losses, one.line.number or 0) :][LIVED - 1 : LIVED]
         return bool(behind) and any((other.line.number or 0) > behind[0] and other.card.cause != one.card.cause for other in roots)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.diagnosis.logs.text import Line
 
@@ -42,11 +43,19 @@ _NOUGHT = re.compile(  # counts of nothing, rates, settings, and words that only
     r"|^[^\w\n]*(?:\[[^\]\n]{0,80}\][^\w\n]{0,20})?INFO\b.*$",
     re.I | re.M,
 )
+_SAMPLE = re.compile(  # from here on a line shows a row, or what a model wrote: whatever it tells of happened to nobody here
+    r"\{\s*['\"](?:text|prompt|completion|messages|conversations?|instruction|input|question|query|answer|response|chosen|rejected|content"
+    r"|role|generated(?:_text)?|prediction)['\"]\s*:(?!.*['\"](?:level(?:name)?|severity|record)['\"]\s*:).*"
+    r"|###? (?:Question|Instruction|Input|Prompt|Response|Answer)\b.*|<\|(?:im_start|start_header_id|user|assistant)\|>.*|<start_of_turn>.*"
+    r"|^\W*(?:generat(?:ed|ion)|prediction|completion|prompt|question|answer|response|instruction|user|assistant)(?: *#?\d+)? ?:\s.*",
+    re.I,
+)
 
 
 def without_passing(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     """Return the lines that may be evidence, and of those the ones that are so whatever stands beside them."""
-    serious = [line for line in lines if not _NEVER.search(line.text)]
+    own_words = (replace(line, text=_SAMPLE.sub("", line.text).rstrip()) if _SAMPLE.search(line.text) else line for line in lines)
+    serious = [line for line in own_words if line.text and not _NEVER.search(line.text)]
     return serious, [line for line in serious if not _ALONE.search(line.text)]
 
 
