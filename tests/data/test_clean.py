@@ -116,3 +116,25 @@ def test_names_that_differ_in_case_alone_are_one_file_where_the_disk_says_so(
     code = main(["data", *words])
     assert (code == 2 and says in capsys.readouterr().err) if blind else code in (0, 1)
     assert (tmp_path / "rows.jsonl").read_bytes() == rows
+
+
+def test_what_is_told_of_rows_is_told_of_those_that_are_left(call: Call, tmp_path: Path) -> None:
+    """A repeated row was counted among layouts, notes, languages' scripts, fields and answers although it was dropped."""
+    talk = [{"role": "user", "content": "Как дела?"}, {"role": "assistant", "content": "Хорошо, спасибо"}]
+    call_of_tool = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}
+    odd: list[dict[str, Any]] = [
+        {"messages": talk, "category": "ru", "score": 3},
+        {"instruction": "Name a bird", "output": "As an AI language model, I cannot name a bird.\x07"},
+        {"instruction": "Name a town", "output": "schÃ¶n gr\x07"},
+        {"messages": [talk[0], call_of_tool]},
+    ]
+    plain: list[dict[str, Any]] = [{"instruction": f"Name tree number {n} of {7 * n}", "output": f"birch {n}"} for n in range(5)]
+    file = write_rows(tmp_path / "rows.jsonl", [*plain, *odd, *(row for row in odd for _ in range(4)), {"instruction": "bad"}])
+    out, rejects = tmp_path / "c.jsonl", tmp_path / "r.jsonl"
+    answer = call("clean", file, "--out", out, "--rejects", rejects, "--drop", "duplicate", "--workers", 1)
+    alone = call("check", write_rows(tmp_path / "alone.jsonl", [*plain, *odd]), "--workers", 1)
+    assert (answer["rejected"], answer["duplicates"], len(lines(rejects))) == (17, 16, 17)
+    assert answer["by_reason"] == alone["by_reason"] | {"duplicate": 16, "missing_field": 1}
+    for what in ("kept", "mended", "learned", "notes", "unused_fields", "layouts", "scripts", "categories", "tokens"):
+        assert answer[what] == alone[what], what
+    assert all(each["line"] <= 9 for reason in answer["notes"] for each in answer["examples"][reason])

@@ -134,7 +134,7 @@ def cause_of(log: str, code: int | None = None, **machine: Any) -> str:
             1,
             "native_library_mismatch",
         ),
-        ("a log written as JSON speaks for itself", '{"level": "error", "text": "RuntimeError: CUDA out of memory"}', 1, "gpu_out_of_memory"),
+        ("a log written as JSON tells", '{"level": "error", "text": "RuntimeError: CUDA out of memory"}', 1, "gpu_out_of_memory"),
         ("an error that shows its row is one", f"{OOM} in {{'text': 'a b'}}", 1, "gpu_out_of_memory"),
         ("where nothing crashed a warning counts", "WARNING: RuntimeError: CUDA out of memory", 1, "gpu_out_of_memory"),
         ("an exception nobody knows is unknown", "Traceback (most recent call last):\nValueError: the frobnicator is full", 1, "unknown"),

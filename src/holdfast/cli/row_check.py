@@ -13,7 +13,6 @@ from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up, task_kinds
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
-from holdfast.report.words import shown
 from holdfast.supervision.preparation.throwaway import check_command
 
 
@@ -51,7 +50,7 @@ def checked_by_kind(arguments: argparse.Namespace) -> tuple[RowCheck, Any] | Non
         raise Stop(USAGE, "no file is named", "name files, folders or patterns; for a table its config, too: --config FILE")
     for path in arguments.paths:
         if path.lower().endswith((".yaml", ".yml")) and Path(path).is_file():
-            way = check_command(load_config(Path(path))).replace("--config CONFIG", f"--config {shown(Path(path))}")
+            way = check_command(load_config(Path(path)), written=Path(path))
             raise Stop(USAGE, f"{path} is a config, no file of rows", way)
     return next(((check, claimed) for check in checks.values() if (claimed := check.claim(arguments, None))), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from holdfast.data.collect.outfile import append, row_key
 from holdfast.data.judge.rules import NO_LIMIT, Rules, rules_of
 from holdfast.data.survey.clean import clean_files
 from holdfast.data.survey.findings import Findings
-from holdfast.data.survey.survey import clean_block
+from holdfast.data.survey.survey import clean_block, survey_of
 from holdfast.data.token_set.kin import Kin, groups_of
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_with, template_source
@@ -137,7 +137,8 @@ def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> t
         rows, out, rejects, mended = (Path(work, name) for name in ("rows.jsonl", "clean.jsonl", "rejects.jsonl", "mended.jsonl"))
         append(rows, [came[number].row or {} for number in left])
         with Copies(codec, rules, 1, clean_block) as crew:
-            clean_files([str(rows)], [policy.gate.rows], crew, Findings(frozenset(policy.keep.drop)), out, rejects, mended, "")
+            findings = Findings(frozenset(policy.keep.drop), partial(survey_of, rules=rules, codec=codec))
+            clean_files([str(rows)], [policy.gate.rows], crew, findings, out, rejects, mended, "")
         for entry in read_lines(rejects):
             reasons[left[entry["line"] - 1]] = entry["reason"]
         good = [number for number in left if not reasons[number]]

@@ -82,7 +82,13 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
     lacking = missing_rows(config)
     unread = any(NO_ROW in reason for reason in plan.reasons)
-    view.next(_rows_first(arguments, lacking) if lacking else check_command(config) if unread else _next(arguments, plan, bool(blocked)))
+    view.next(
+        _rows_first(arguments, lacking)
+        if lacking
+        else check_command(config, written=arguments.config)
+        if unread
+        else _next(arguments, plan, bool(blocked))
+    )
     if arguments.why:
         write_in_folder(
             arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"

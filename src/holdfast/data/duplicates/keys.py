@@ -12,10 +12,10 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.data.duplicates.seen import Keys, Mask
-from holdfast.data.duplicates.similar import BINS, Signatures, compared_texts, key_of, normal, signatures
+from holdfast.data.duplicates.similar import BINS, Signatures, compared_texts, key_of, normal, own_text, signatures
 from holdfast.data.files.raw_row import Reject, Source
 from holdfast.data.files.read import line_of, parse, read_unparsed
-from holdfast.data.judge.judge import beside_answer, own_prompt, view_of, with_calls
+from holdfast.data.judge.judge import beside_answer, view_of, with_calls
 from holdfast.data.judge.layouts import Wanted, parse_example
 from holdfast.data.judge.turns import BadRow
 
@@ -103,11 +103,10 @@ def _texts(line: RowLine) -> tuple[str, str, str]:
         except BadRow:
             continue
         view = view_of(example)
-        prompt, answer = with_calls(example, view.prompt, view.answer)
-        beside = beside_answer(example, wanted == "marks")
-        own, asked = own_prompt(example, view.prompt), normal(prompt)
-        text = compared_texts(asked, answer, *beside)[0]
-        return asked, text, text if own == prompt else compared_texts(normal(own), answer, *beside)[0]
+        called = with_calls(example, view.prompt, view.answer)
+        beside, asked = beside_answer(example, wanted == "marks"), normal(called[0])
+        text = compared_texts(asked, called[1], *beside)[0]
+        return asked, text, own_text(example, view.prompt, called, beside, text)
     text = normal(line.text.decode("utf-8", "replace"))
     return "", text, text
 

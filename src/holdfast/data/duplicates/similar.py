@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.data.duplicates.seen import Keys, Mask
+from holdfast.data.judge.judge import own_prompt
+from holdfast.data.judge.turns import Example
 
 BINS = 64
 _RUN = 6  # bytes of text that are hashed together
@@ -38,6 +40,15 @@ def compared_texts(prompt: str, answer: str, beside: str, mark: str) -> tuple[st
     if mark:
         return f"{prompt}\n{answer}\n{mark}", f"{prompt}\n{answer}\n{'bad' if mark == 'good' else 'good'}"
     return f"{prompt}\n{answer}", ""
+
+
+def own_text(example: Example, prompt: str, called: tuple[str, str], beside: tuple[str, str], text: str) -> str:
+    """Return the text by which a row is nearly like another: `text`, as it is compared, but for system turns and tools, which many share.
+
+    called: prompt and answer with tools and calls; beside: the worse answer and the mark.
+    """
+    own = own_prompt(example, prompt)
+    return text if own == called[0] else compared_texts(normal(own), called[1], *beside)[0]
 
 
 def normal(text: str) -> str:

@@ -60,6 +60,9 @@ class UnusedFields:
                 if name in mine or len(mine) < _MOST_NAMES:
                     mine[name] += count
 
+    def __sub__(self, other: UnusedFields) -> UnusedFields:
+        return UnusedFields(self.telling - other.telling, self.others - other.others)
+
     def as_json(self) -> dict[str, dict[str, int]]:
         """Return `telling` and `others`, the most frequent first; a field whose values tell in some rows is counted with all its rows."""
         telling = Counter({name: count + self.others[name] for name, count in self.telling.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ from holdfast.data.survey.languages import strays
 from holdfast.data.survey.lengths import Lengths
 from holdfast.data.survey.many_answers import ManyAnswers
 from holdfast.data.survey.survey import Survey
-from holdfast.data.tokens.shard import BlockLike, Verdicts
+from holdfast.data.tokens.shard import Block, BlockLike, Verdicts
 
 EXAMPLES = 5  # rows quoted for one reason
 _SHOWN = 300
@@ -90,9 +91,11 @@ _OPPOSITE = "what is the better answer here, or marked as good, is the worse one
 
 @dataclass
 class Findings:
-    """Of all rows so far. `drop`: kinds of repetition that are rejected instead of counted alone."""
+    """Of all rows so far. `drop`: kinds of repetition that are rejected instead of counted alone; `survey`: surveys such rows alone: what
+    was counted of them is taken off."""
 
     drop: frozenset[str] = frozenset()
+    survey: Callable[[Block], Survey] | None = None
     verdicts: Verdicts = field(default_factory=Verdicts)
     files: dict[str, Verdicts] = field(default_factory=dict)
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
@@ -111,22 +114,7 @@ class Findings:
 
     def take(self, file: str, block: BlockLike, survey: Survey) -> tuple[list[Json], Mask]:
         """Count a block; its rejects in the order of the lines, and which of the survey's rows are left."""
-        self.verdicts.add(survey.verdicts)
-        self.files.setdefault(file, Verdicts()).add(survey.verdicts)
-        self.layouts.setdefault(file, Counter()).update(survey.layouts)
-        self.scripts.update(survey.scripts)
-        self.languages.update(survey.languages)
-        self.longer.update(survey.longer)
-        self.marked.update(survey.marked)
-        for category, count in survey.categories.items():
-            self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
-        for name in ("mended", "notes"):
-            for entry in survey.entries(name, file, block.first_line):
-                self._quote(entry)
         found = self.repetitions.take(file, block.first_line, survey)
-        for number in np.flatnonzero((found["conflicting_answer"] >= 0) & (survey.turned == 0)):
-            first = self.repetitions.source(int(found["conflicting_answer"][number]))
-            self.many_answers.add(int(survey.prompts[number]), first, Source(file, block.first_line + int(survey.lines[number])))
         self.same_as_held_out += int((self.repetitions.held_out.places_of(survey.pairs) >= 0).sum())
         left = np.ones(len(survey.at), np.bool_)
         rejects = [*survey.entries("rejects", file, block.first_line)]
@@ -142,8 +130,11 @@ class Findings:
                 else:
                     self._quote(entry)
             if kind in self.drop:
-                self._drop(kind, mask & left, survey, block)
                 left &= ~mask
+        self._count(file, block, survey, left, Counter(str(entry["reason"]) for entry in rejects[survey.verdicts.rejected :]))
+        for number in np.flatnonzero((found["conflicting_answer"] >= 0) & (survey.turned == 0) & left):
+            first = self.repetitions.source(int(found["conflicting_answer"][number]))
+            self.many_answers.add(int(survey.prompts[number]), first, Source(file, block.first_line + int(survey.lines[number])))
         self.lengths.add(survey.lengths[np.repeat(left, survey.parts)], survey.whole[left])
         self.weights.take(survey.weights[left & ~np.isnan(survey.weights)].tolist())
         for entry in rejects:
@@ -153,18 +144,26 @@ class Findings:
     def _repeated(self, source: Source, kind: str, words: str, place: int, raw: bytes) -> Json:
         return Reject(source, kind, words.format(self.repetitions.source(place)), raw).as_json()
 
-    def _drop(self, kind: str, mask: Mask, survey: Survey, block: BlockLike) -> None:
-        """Make rejects of rows that were counted as kept or mended."""
-        count = int(mask.sum())
-        changed: dict[int, list[str]] = {}
-        for entry in survey.entries("mended", "", 0):
-            changed.setdefault(int(entry["line"]), []).append(str(entry["reason"]))
-        lost = [changed[line] for number in np.flatnonzero(mask) if (line := int(survey.lines[number])) in changed]
-        self.verdicts.mended -= len(lost)
-        self.verdicts.kept -= count - len(lost)
-        self.verdicts.by_reason.subtract(reason for reasons in lost for reason in reasons)
-        self.verdicts.rejected += count
-        self.verdicts.by_reason[kind] += count
+    def _count(self, file: str, block: BlockLike, survey: Survey, left: Mask, dropped: Counter[str]) -> None:
+        """Count the rows of a block that are left, and quote some; `dropped`: how many are not, by their kind of repetition."""
+        gone: set[int] = set()
+        if dropped:
+            assert self.survey is not None
+            survey = survey.without(self.survey(Block(tuple([block.rows[at] for at in survey.at[~left].tolist()]))), dropped)
+            gone = {block.first_line + line for line in survey.lines[~left].tolist()}
+        self.verdicts.add(survey.verdicts)
+        self.files.setdefault(file, Verdicts()).add(survey.verdicts)
+        self.layouts.setdefault(file, Counter()).update(survey.layouts)
+        self.scripts.update(survey.scripts)
+        self.languages.update(survey.languages)
+        self.longer.update(survey.longer)
+        self.marked.update(survey.marked)
+        for category, count in survey.categories.items():
+            self.categories[category if category in self.categories or len(self.categories) < _MOST_CATEGORIES else OTHERS] += count
+        for name in ("mended", "notes"):
+            for entry in survey.entries(name, file, block.first_line):
+                if entry["line"] not in gone:
+                    self._quote(entry)
 
     def _quote(self, entry: Json) -> None:
         shown = self.examples.setdefault(str(entry["reason"]), [])
@@ -174,7 +173,6 @@ class Findings:
 
     def as_json(self) -> Json:
         """Return the counts and lengths as `data check --json` gives them, without times and names."""
-        counted = {reason: count for reason, count in self.verdicts.by_reason.most_common() if count > 0}
         layouts = sum(self.layouts.values(), Counter[str]())
         few = strays(dict(self.languages.most_common()))
         told = {f"language_{language}" for language in self.languages if language not in few}  # as expected: not quoted
@@ -183,7 +181,7 @@ class Findings:
             "kept": self.verdicts.kept,
             "mended": self.verdicts.mended,
             "rejected": self.verdicts.rejected,
-            "by_reason": counted,
+            "by_reason": dict(self.verdicts.by_reason.most_common()),
             "learned": self.verdicts.taught.as_json(),
             "tokens": self.lengths.spread(),
             "duplicates": self.repeated["duplicate"],

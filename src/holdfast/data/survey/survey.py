@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.base.files import Json
-from holdfast.data.duplicates.similar import BINS, compared_texts, hashes, normal, signatures
+from holdfast.data.duplicates.similar import BINS, compared_texts, hashes, normal, own_text, signatures
 from holdfast.data.files.raw_row import Reject, json_line, raw_json
 from holdfast.data.files.read import json_of, line_of
-from holdfast.data.judge.judge import JudgedRow, beside_answer, own_prompt, with_calls
+from holdfast.data.judge.judge import JudgedRow, beside_answer, with_calls
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow, Example
@@ -75,18 +75,24 @@ class Survey:
         """Yield the entries of `rejects`, `mended` or `notes`, of a block that begins at `first_line` of `file`."""
         return placed(getattr(self, name), file, first_line)
 
+    def without(self, gone: Survey, dropped: Counter[str]) -> Survey:
+        """Return the survey with the counts of rows taken off that are dropped after all, for these reasons; its arrays stay."""
+        counts: Json = {name: getattr(self, name) - getattr(gone, name) for name in _COUNTS}
+        return replace(self, verdicts=self.verdicts.without(gone.verdicts, dropped), **counts)
+
 
 def check_block(block: Block, rules: Rules, codec: Codec) -> bytes:
     """Return the survey of a block as bytes, without the clean lines."""
-    return _bytes(_survey(block, rules, codec, with_clean=False))
+    return _bytes(survey_of(block, rules, codec))
 
 
 def clean_block(block: Block, rules: Rules, codec: Codec) -> bytes:
     """Return the survey of a block as bytes."""
-    return _bytes(_survey(block, rules, codec, with_clean=True))
+    return _bytes(survey_of(block, rules, codec, with_clean=True))
 
 
-def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Survey:
+def survey_of(block: Block, rules: Rules, codec: Codec, with_clean: bool = False) -> Survey:
+    """Return the survey of a block, with the lines of a clean file where they are wanted."""
     good, rejects = readable(block, rules, codec)
     rows, sizes = _fitting(good, rejects, rules, codec)
     verdicts = Verdicts()
@@ -107,7 +113,9 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
     beside = [beside_answer(row.example, rules.wanted == "marks") for row in rows]
     both = [compared_texts(prompt, answer, *each) for prompt, (_, answer), each in zip(prompts, called, beside, strict=True)]
     texts = [text for text, _ in both]
-    compared, comparable = signatures([_own_text(*each) for each in zip(rows, called, beside, texts, strict=True)])
+    compared, comparable = signatures(
+        [own_text(row.example, row.prompt, *each) for row, each in zip(rows, zip(called, beside, texts, strict=True), strict=True)]
+    )
     return Survey(
         at=np.array([row.at for row in rows], np.int32),
         lines=np.array([row.line for row in rows], np.int32),
@@ -132,12 +140,6 @@ def _survey(block: Block, rules: Rules, codec: Codec, with_clean: bool) -> Surve
         longer=Counter([_longer(row.example) for row in rows if row.layout == "preference"]),
         marked=Counter([mark for _, mark in beside if mark]),
     )
-
-
-def _own_text(row: JudgedRow, called: tuple[str, str], beside: tuple[str, str], text: str) -> str:
-    """Return the text by which a row is nearly like another, `text` but for system turns and tools."""
-    own = own_prompt(row.example, row.prompt)
-    return text if own == called[0] else compared_texts(normal(own), called[1], *beside)[0]
 
 
 def _sizes(example: Example, found: list[int | Fit | BadRow], codec: Codec, rules: Rules) -> Sizes:

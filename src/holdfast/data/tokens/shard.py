@@ -142,6 +142,12 @@ class Verdicts:
         self.weights.merge(other.weights)
         self.taught.merge(other.taught)
 
+    def without(self, gone: Verdicts, dropped: Counter[str]) -> Verdicts:
+        """Return the verdicts where rows that are trained on here, with these verdicts, are rejected for other reasons."""
+        counts = {name: getattr(self, name) - getattr(gone, name) for name in ("kept", "mended", "noted", "unused", "taught")}
+        rejected, reasons = self.rejected + dropped.total(), self.by_reason - gone.by_reason + dropped
+        return replace(self, rejected=rejected, by_reason=reasons, **counts)
+
     def facts(self) -> Json:
         """Return the verdicts as they are stored; `verdicts_of` reads them."""
         return vars(self) | {"unused": vars(self.unused), "weights": vars(self.weights), "taught": vars(self.taught)}

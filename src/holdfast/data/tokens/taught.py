@@ -82,6 +82,9 @@ class LearnedAnswers:
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
+    def __sub__(self, other: LearnedAnswers) -> LearnedAnswers:
+        return LearnedAnswers(**{name: count - getattr(other, name) for name, count in vars(self).items()})
+
     def as_json(self) -> Json:
         """Return all counts; `off`, `cut` and `shares` where they are not 0."""
         return {name: count for name, count in vars(self).items() if count or name not in ("off", "cut", "shares")}

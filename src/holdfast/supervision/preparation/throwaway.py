@@ -29,10 +29,13 @@ def where_rejects_are(run: RunFolder, config: Config) -> str:
     return check_command(config) if run.path.parent.name.startswith(_PREFIX) else shown(run.rejects_file)
 
 
-def check_command(config: Config, files: Sequence[str] = ()) -> str:
-    """Return the `data check` that looks at a config's rows as that config reads them. files: those of its files that are meant."""
+def check_command(config: Config, files: Sequence[str] = (), written: Path | None = None) -> str:
+    """Return the `data check` that looks at a config's rows as that config reads them.
+
+    files: those of its files that are meant; written: the config's own file, which rows that are no texts are looked at by.
+    """
     if not kind_of(config).text_rows:
-        return "holdfast data check --config CONFIG"
+        return f"holdfast data check --config {shown(written) if written else 'CONFIG'}"
     data, objective = config.data, config.train.objective
     said = [] if objective == "sft" else ["--objective", objective]
     said += [] if data.format == "auto" else ["--format", data.format]

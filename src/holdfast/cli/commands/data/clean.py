@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import time
+from functools import partial
 from pathlib import Path
 
 from holdfast.base.errors import DONE, USAGE, Stop
@@ -19,7 +20,7 @@ from holdfast.data.duplicates.write import cannot_write, refuse_outputs
 from holdfast.data.files.paths import expand
 from holdfast.data.survey.clean import clean_files
 from holdfast.data.survey.findings import Findings
-from holdfast.data.survey.survey import clean_block
+from holdfast.data.survey.survey import clean_block, survey_of
 from holdfast.data.tokens.cache import cache_key
 
 _KINDS = tuple(kind.replace("_", "-") for kind in data_pass.REPEATED)
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     mended = arguments.out.with_name(f"{arguments.out.name}.mended.jsonl")
     refuse_outputs([arguments.out, arguments.rejects, mended], [*files, *held_out])
     codec, rules = data_pass.codec_of(arguments), data_pass.rules_of(arguments)
-    findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop))
+    findings = Findings(frozenset(kind.replace("-", "_") for kind in arguments.drop), partial(survey_of, rules=rules, codec=codec))
     began = time.perf_counter()
     try:
         with data_pass.crew_of(arguments, codec, clean_block) as crew:
