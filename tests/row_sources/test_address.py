@@ -15,7 +15,9 @@ import pytest
 from conftest import holdfast, make_rows
 from holdfast.base.errors import Stop
 from holdfast.config.config import Config
-from holdfast.row_sources.fetch import fetch_rows
+from holdfast.data.files.paths import expand
+from holdfast.row_sources.fetch import fetch_rows, to_stderr
+from holdfast.row_sources.splits import Use
 from holdfast.run.folder import RunFolder
 from holdfast.run.rows_of_run import with_rows
 
@@ -87,6 +89,25 @@ def test_another_content_of_the_same_size_is_another_version(called: str | None,
 def test_patterns_and_folders_are_their_row_files_in_order(address: str, bucket: Any) -> None:
     names = [Path(file).name for file in fetch_rows(address)]
     assert [name for name in names if not name.startswith(".")] == ["part-0.jsonl", "part-1.jsonl"] and "notes.md" not in names
+
+
+@pytest.mark.parametrize("asked", ["bucket://b/set", "bucket://b/set/", "bucket://b/set/*/*.jsonl"])
+@pytest.mark.parametrize("use", ["learned", "judging", "all"])
+def test_a_folder_of_several_splits_is_used_as_one_here(
+    asked: str, use: Use, bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of test and validation were trained where the folder was an address."""
+    for name in ("train/a.jsonl", "train/b.jsonl", "train/b.jsonl.gz", "test/c.jsonl", "validation/d.jsonl", "dataset_dict.json"):
+        bucket.pipe_file(f"/b/set/{name}", b"{}")
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(b"{}")
+    to_stderr.cache_clear()
+    here = [Path(file).name for file in expand([asked.replace("bucket://b", str(tmp_path))], use)]
+    said = capsys.readouterr().err.replace(f"{tmp_path}/", "bucket://b/").splitlines()
+    assert [Path(file).name for file in expand([asked], use)] == here
+    far = capsys.readouterr().err.replace("bucket:///b/", "bucket://b/").splitlines()
+    assert far[: len(said)] == said and "in " in far[-1]
+    assert ("c.jsonl" in here) is (use != "learned") and ("a.jsonl" in here) is (use != "judging")
 
 
 def test_a_file_that_two_addresses_have_is_not_learned_twice(bucket: Any, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_name_is_its_training_split_fetched_once(hub: DataHub, tmp_path: Path)
     asked = len(hub.asked)
     assert fetch_rows("me/rows", tell=told.append) == [file]
     assert not [path for path in hub.asked[asked:] if "resolve" in path], "what is in the cache is not fetched again"
-    assert Path(fetch_rows("me/rows", held_out=True)[0]).name == "test.jsonl"
+    assert Path(fetch_rows("me/rows", "judging")[0]).name == "test.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,11 @@ def with_rows_named(config: Config) -> Config:
     return _with_data(config, {name: [names[name]] for name in names}, {name: [judging[name]] for name in judging})
 
 
-def with_rows_here(config: Config, files_of: FilesOf = fetch_rows) -> Config:
+def _fetched(name: str, held_out: bool) -> list[str]:
+    return fetch_rows(name, "judging" if held_out else "learned")
+
+
+def with_rows_here(config: Config, files_of: FilesOf = _fetched) -> Config:
     """Return the config with the files of rows that are elsewhere, as `files_of` has them. Raises Stop for rows named twice."""
     data = config.data
     files = {name: files_of(name, False) for name in data.files if _is_name(name)}

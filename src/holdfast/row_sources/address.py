@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.base.files import is_full, sha256
 from holdfast.base.units import counted
 from holdfast.row_sources.names import ROWS, suffix_of
 from holdfast.row_sources.remote_files import ADDRESS, as_os_error, open_place, refuse_unkeepable
+from holdfast.row_sources.splits import Use, of_use, without_facts
 
 _HINT = "give a file, or an address such as s3://bucket/rows.jsonl"
 _OF_VERSION = (  # what services call what changes with a file's content; with - and _ left out
@@ -24,8 +26,11 @@ _OF_VERSION = (  # what services call what changes with a file's content; with -
 _WEB = ("http://", "https://")
 
 
-def fetch(address: str, tell: Callable[[str], None]) -> list[str]:
-    """Fetch the files of an address, a pattern or a folder. Raises Stop where it is none, is not reached, or there is no room."""
+def fetch(address: str, use: Use, tell: Callable[[str], None]) -> list[str]:
+    """Fetch the file of an address, or those of a pattern or a folder that are of use.
+
+    Raises Stop where it is no address or is not reached, and where there is no room.
+    """
     if not ADDRESS.match(address):
         raise Stop(USAGE, f"{address}: protocols are written in small letters", _HINT)
     refuse_unkeepable(address, _HINT)
@@ -35,7 +40,8 @@ def fetch(address: str, tell: Callable[[str], None]) -> list[str]:
     try:
         fs, root = open_place(address, _HINT)
         with as_os_error(address):
-            found = [_fetch_file(fs, path, address, cache / "rows" / address.partition("://")[0]) for path in _paths(fs, root, address)]
+            place = cache / "rows" / address.partition("://")[0]
+            found = [_fetch_file(fs, path, address, place) for path in _paths(fs, root, address, use, tell)]
     except FileNotFoundError:
         raise Stop(
             USAGE, f"{address}: no such file there", "correct the address; `data.files` also takes patterns: s3://bucket/*.jsonl"
@@ -53,20 +59,22 @@ def fetch(address: str, tell: Callable[[str], None]) -> list[str]:
     return [str(file) for file in found]
 
 
-def _paths(fs: Any, root: str, address: str) -> list[str]:
+def _paths(fs: Any, root: str, address: str, use: Use, tell: Callable[[str], None]) -> list[str]:
     """List the matching files by name. Raises FileNotFoundError for none."""
     fs.invalidate_cache()
     if address.startswith(_WEB):
         return [root]
     if any(sign in root for sign in "*?["):
         found = sorted(path for path in fs.glob(root) if not fs.isdir(path))
+        folder = posixpath.commonpath([posixpath.dirname(path) for path in found]) if found else ""
     elif fs.isdir(root):
-        found = sorted(path for path in fs.find(root) if suffix_of(path) in ROWS and not _hidden(path, root))
+        found = without_facts(sorted(path for path in fs.find(root) if suffix_of(path) in ROWS and not _hidden(path, root)))
+        folder = root
     else:
-        found = [root]
+        return [root]
     if not found:
         raise FileNotFoundError(root)
-    return found
+    return of_use(address, found, folder, use, tell)
 
 
 def _hidden(path: str, root: str) -> bool:

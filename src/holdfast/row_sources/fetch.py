@@ -8,13 +8,14 @@ from functools import cache
 
 from holdfast.row_sources import address, hub
 from holdfast.row_sources.names import hub_rows
+from holdfast.row_sources.splits import Use
 
 
-def fetch_rows(name: str, held_out: bool = False, tell: Callable[[str], None] | None = None) -> list[str]:
-    """Fetch a hub data set's files, or an address's; return local paths. held_out: the data set's rows that judge. Raises Stop."""
+def fetch_rows(name: str, use: Use = "learned", tell: Callable[[str], None] | None = None) -> list[str]:
+    """Fetch a hub data set's files, or an address's; return local paths. Where there are splits, those of use alone. Raises Stop."""
     rows = hub_rows(name)
     say = tell or to_stderr
-    return hub.fetch(rows, held_out, say) if rows else address.fetch(name, say)
+    return hub.fetch(rows, use == "judging", say) if rows else address.fetch(name, use, say)
 
 
 @cache

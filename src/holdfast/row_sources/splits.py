@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.units import counted
 from holdfast.row_sources.names import PACKED, ROWS, HubRows, suffix_of
 
 _ABOUT = {"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "package.json", "config.json"}
@@ -18,7 +20,9 @@ _WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "
 _BOUNDED = {split: re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)") for split, words in _WORDS.items()}
 _TO_LEARN, _TO_JUDGE = ("train",), ("validation", "valid", "dev", "val", "test")
 _NO_SPLIT = ("data", "part")  # what writers call shards: save_to_disk, Spark
+_OF_SETS = ("dataset_info.json", "dataset_dict.json", "state.json")
 Splits = dict[str, list[str]]
+Use = Literal["learned", "judging", "all"]  # what rows are for
 
 
 def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tuple[str, list[str], list[str], list[str]]:
@@ -120,6 +124,39 @@ def judging(files: list[str]) -> Splits:
         split = next((split for split, word in _BOUNDED.items() if word.search(name)), name)
         found.setdefault(split if split in _TO_JUDGE else "", []).append(file)
     return {split: inside for split, inside in found.items() if split} if "" in found else {}
+
+
+def of_use(asked: str, files: list[str], folder: str, use: Use, tell: Callable[[str], None]) -> list[str]:
+    """Return those of the files in a folder, or of a pattern, that are of use; tell which are not, and which may hold the same rows."""
+    places = {file: PurePosixPath(file).relative_to(folder).as_posix() for file in files}
+    splits = judging([*places.values()]) if use != "all" else {}
+    of_judges = [file for inside in splits.values() for file in files if places[file] in inside]
+    learned = [file for file in files if file not in of_judges]
+    left = of_judges if of_judges and use == "judging" else learned
+    if of_judges and use == "judging":
+        tell(f"{asked}: {counted(len(learned), 'file')} of other splits are left out; rows that are learned judge nothing")
+    elif of_judges:
+        told = ", ".join(f"{split} ({counted(len(inside), 'file')})" for split, inside in splits.items())
+        protocol, far, _ = asked.partition("://") if "://" in asked else ("", "", "")
+        whole = far and not any(sign in asked for sign in "*?[")
+        names = [f"{asked.rstrip('/')}/{places[file]}" if whole else f"{protocol}{far}{file}" for file in of_judges[:3]]
+        more = " ..." if of_judges[3:] else ""
+        tell(f"{asked}: left out {told}: a split that judges is not trained; for data.held_out_files: {' '.join(names)}{more}")
+    named: dict[PurePosixPath, list[str]] = {}
+    for file in map(PurePosixPath, left):
+        end = suffix_of(file.name)
+        named.setdefault(file.with_name(file.name[: file.name.lower().rfind(end)] or file.name), []).append(file.name)
+    for name, forms in named.items():
+        if len(forms) > 1:
+            told = f"{asked}: {name.name} is there as {' and '.join(forms)}; where these hold the same rows,"
+            tell(f"{told} each row is read {len(forms)} times: name one of them")
+    return left
+
+
+def without_facts(files: list[str]) -> list[str]:
+    """Return the files of a folder without those in which `save_to_disk` told of the data set beside it."""
+    told = {PurePosixPath(file).parent for file in files if PurePosixPath(file).name in _OF_SETS[:2]}
+    return [file for file in files if not (PurePosixPath(file).name in _OF_SETS and PurePosixPath(file).parent in told)]
 
 
 def judges(name: str) -> bool:

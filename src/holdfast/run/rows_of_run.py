@@ -27,7 +27,7 @@ def with_rows(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Co
     sources: list[Json] = []
 
     def fetched(name: str, held_out: bool) -> list[str]:
-        files = fetch_rows(name, held_out, tell)
+        files = fetch_rows(name, "judging" if held_out else "learned", tell)
         sources.append({"asked": name, "held_out": held_out, "files": files})
         return files
 

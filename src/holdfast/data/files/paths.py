@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.inert import refuse_unwritable_name
@@ -14,13 +13,11 @@ from holdfast.base.units import counted
 from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.stream import bare_suffix
 from holdfast.row_sources.fetch import fetch_rows, to_stderr
-from holdfast.row_sources.splits import judging
+from holdfast.row_sources.splits import Use, of_use, without_facts
 
-Use = Literal["learned", "judging", "all"]
 _OF_ROWS = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt"}
 
 _OF_MODELS = ("config.json", "adapter_config.json")  # beside which JSON is a model's
-_ABOUT = ("dataset_info.json", "dataset_dict.json", "state.json")
 
 
 def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
@@ -33,10 +30,11 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
     for path in paths:
         place = Path(path).expanduser()
         if place.is_dir():
-            inside = _without_own(path, sorted(file for file in place.rglob("*") if _is_row_file(file, place)), place)
+            own = without_facts(sorted(str(file) for file in place.rglob("*") if _is_row_file(file, place)))
+            inside = _without_own(path, list(map(Path, own)), place)
             if not inside:
                 raise Stop(USAGE, f"{path} is a folder without row files", f"looked for {', '.join(sorted(_OF_ROWS))}, also compressed")
-            found += _tell_of_copies(path, _of_split(path, inside, place, use))
+            found += of_use(path, inside, str(place), use, to_stderr)
         elif place.exists() and not place.is_file():
             raise Stop(USAGE, f"{path} is a pipe or a device; rows are read more than once", "write them to a file first")
         elif place.exists():
@@ -44,14 +42,14 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
         else:
             anchor = Path(place.anchor)  # "" for a path from here
             if elsewhere(path):
-                found += fetch_rows(path, use == "judging")
+                found += fetch_rows(path, use)
                 continue
             matching = sorted(str(file) for file in anchor.glob(str(place.relative_to(anchor))) if file.is_file())
             if not matching and place.is_symlink():
                 raise Stop(USAGE, f"{path} is a link to {place.readlink()}, which leads to no file", f"look at it with: ls -l {path}")
             if not matching:
                 raise Stop(USAGE, f"{path}: no such file", _near(place))
-            found += _tell_of_copies(path, _of_split(path, matching, _above(matching), use))
+            found += of_use(path, matching, _above(matching), use, to_stderr)
     for file in found:
         refuse_unwritable_name(Path(file))
     return list(dict.fromkeys(found))
@@ -77,48 +75,14 @@ def _beside(file: Path, end: str, other: str) -> Path:
     return file.with_name(file.name.removesuffix(end) + other)
 
 
-def _tell_of_copies(asked: str, files: list[str]) -> list[str]:
-    """Return the files; print which of them have one name in several forms, as an export and its packed copy."""
-    named: dict[str, list[str]] = {}
-    for file in files:
-        name = Path(file).name
-        named.setdefault(str(Path(file).with_name(name[: name.lower().rfind(bare_suffix(name))] or name)), []).append(name)
-    for name, forms in named.items():
-        if len(forms) > 1:
-            told = f"{asked}: {Path(name).name} is there as {' and '.join(forms)}; where these hold the same rows,"
-            to_stderr(f"{told} each row is read {len(forms)} times: name one of them")
-    return files
-
-
-def _of_split(asked: str, files: list[str], folder: Path, use: Use) -> list[str]:
-    """Return those of the files in `folder` that are of use; print which are not, and how to name them."""
-    splits = judging([Path(file).relative_to(folder).as_posix() for file in files]) if use != "all" else {}
-    of_judges = [str(folder / file) for inside in splits.values() for file in inside]
-    if not of_judges:
-        return files
-    learned = [file for file in files if file not in set(of_judges)]
-    if use == "judging":
-        to_stderr(f"{asked}: {counted(len(learned), 'file')} of other splits are left out; rows that are learned judge nothing")
-        return [file for file in files if file in set(of_judges)]
-    told = ", ".join(f"{split} ({counted(len(inside), 'file')})" for split, inside in splits.items())
-    why = "a split that judges is not trained"
-    to_stderr(f"{asked}: left out {told}: {why}; for data.held_out_files: {' '.join(of_judges[:3])}{' ...' if of_judges[3:] else ''}")
-    return learned
-
-
-def _above(files: list[str]) -> Path:
+def _above(files: list[str]) -> str:
     """Return the folder that all files lie in."""
-    return Path(os.path.commonpath([str(Path(file).parent) for file in files])) if files else Path()
+    return os.path.commonpath([str(Path(file).parent) for file in files]) if files else ""
 
 
 def _is_row_file(file: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and bare_suffix(file.name) in _OF_ROWS and file.is_file() and not _is_about(file)
-
-
-def _is_about(file: Path) -> bool:
-    """Return whether a file tells of the data set that `save_to_disk` wrote beside it."""
-    return file.name in _ABOUT and any((file.parent / other).is_file() for other in _ABOUT[:2])
+    return not hidden and bare_suffix(file.name) in _OF_ROWS and file.is_file()
 
 
 def _near(path: Path) -> str:
