@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT, lines
-from holdfast.data.recipe.generate import make_rows, make_set, parts_of
+from conftest import ROOT, lines, write_rows
+from holdfast.data.recipe.generate import make_rows, make_set, near_duplicates, parts_of
 from holdfast.data.recipe.recipe import load_recipe
 
 Call = Callable[..., dict[str, Any]]
@@ -122,6 +122,17 @@ def test_ten_thousand_shipped_rows_hardly_repeat_each_other(call: Call, tmp_path
     checked = call("check", tmp_path / "rows.jsonl", "--workers", 1)
     assert (checked["rows"], checked["kept"], checked["duplicates"], checked["conflicting_answers"]) == (10_156, 10_156, 0, 0)
     assert max(checked["near_duplicates"], made["near_duplicates"]) < 0.02 * 10_156
+
+
+def test_rows_that_repeat_are_counted_as_data_check_counts_them(call: Call, tmp_path: Path) -> None:
+    """Short rows that are the same were left out of the count where there were long ones that are nearly so."""
+    told = "Explain in a few words how the sea was named by those who lived at its shore in earlier times"
+    asked = [(f"Name {n}", "x") for n in (1, 2, 3)] * 2 + [(told, f"They said what they saw: {word}") for word in ("blue", "gray", "blue")]
+    rows: list[Any] = [
+        {"category": "c", "template": "t", "instruction": one, "input": "", "output": other, "split": "train"} for one, other in asked
+    ]
+    checked = call("check", write_rows(tmp_path / "rows.jsonl", rows))
+    assert near_duplicates(rows) == checked["duplicates"] + checked["near_duplicates"] == 5
 
 
 def test_more_near_duplicates_than_allowed_are_refused_and_nothing_is_written(call: Call, tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypedDict
 
+import numpy as np
+
+from holdfast.data.duplicates.seen import SeenKeys
 from holdfast.data.duplicates.similar import Near, key_of, normal, signatures
 from holdfast.data.recipe.pools import draw_slots
 from holdfast.data.recipe.recipe import Category, Recipe, load_recipe
@@ -147,9 +150,9 @@ def near_duplicates(rows: Sequence[Row]) -> int:
     """Count the rows that are the same as or nearly like an earlier one, as `data check` does."""
     texts = [f"{normal(row['instruction'])}\n{normal(row['output'])}" for row in rows]
     compared, comparable = signatures(texts)
-    near = Near()
-    alike = int(near.add(compared[comparable]).sum())
-    return max(alike, len(texts) - len({key_of(text) for text in texts}))
+    alike = SeenKeys().add(np.array([key_of(text) for text in texts], np.int64))
+    alike[comparable] |= Near().add(compared[comparable])
+    return int(alike.sum())
 
 
 def draw_fresh(frames: tuple[str, ...], category: Category, template: RecipeTemplate, seen: Alike, rng: Random) -> Row | None:
