@@ -25,6 +25,7 @@ from holdfast.report.check_page import check_page
 from holdfast.report.run import report_training
 from holdfast.report.run.report import render
 from holdfast.report.run.report_parts import machine_rows, notices
+from holdfast.report.shipped.verdict import lines as verdict_lines
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
 from holdfast.report.table_page import table_page
@@ -32,6 +33,7 @@ from holdfast.report.words import early_end, words_of
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
 from holdfast.terminal.run_view import Terminal
+from support.old_runs import FIXTURES
 from support.report_pages import charts_of_run
 
 
@@ -299,6 +301,31 @@ def test_preferences_are_told_as_such(objective: str, unit: str, label: str) -> 
     tiles = _tiles(found, **config)
     assert tiles[label] == "100.0%" and "0.323" in tiles.values()
     assert "not one to be met" in report_training._proof(found)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"asked": 4, "base": 1, "tuned": 2}, "4 held-out prompts; exact matches: 25.0% of the base model's answers, 50.0% of the tuned"),
+        ({"asked": 4, "base": 1, "tuned": 2, "too_long": 0, "limit": 64}, "4 held-out prompts; exact matches: 25.0% of the base"),
+        (
+            {"asked": 4, "base": 1, "tuned": 2, "too_long": 3, "limit": 64},
+            "tuned one's, not comparable: 3 rows whose own answer is longer",
+        ),
+        (
+            {"asked": 0, "base": 0, "tuned": 0, "too_long": 1, "limit": 64},
+            "1 held-out prompt; exact matches: not comparable: 1 row",
+        ),
+    ],
+)
+def test_answers_that_cannot_match_are_told_and_are_no_misses(counts: Json, told: str) -> None:
+    assert told in report_training._proof({"exact_match": counts})
+    long = "not comparable" in told
+    assert ("is longer than the 64 tokens that evaluate.max_new_tokens allows" in report_training._proof({"exact_match": counts})) is long
+    measured = json.loads((FIXTURES / "golden" / "verify.json").read_text())["answer"]
+    exact: Json = {"base": 0, "tuned": 0, "only_base": 0, "only_tuned": 0, "p_value": 1.0} | counts
+    [shown] = [line for name, line in verdict_lines(measured | {"exact_match": exact}) if name == "exact match"]
+    assert ("that --longest allows" in shown) is long and ("->" in shown) is bool(counts["asked"])
 
 
 def test_the_page_of_somebody_elses_command_loads_nothing_and_tells_no_secret(tmp_path: Path) -> None:

@@ -56,6 +56,20 @@ def test_an_answer_ends_with_the_turn(taught: SimpleNamespace) -> None:
     assert answers(taught.model, [[1]], codec.tokenizer, codec.pad, (), 64)[0].endswith("And then?"), "the parrot itself goes on"
 
 
+def test_an_answer_that_is_longer_than_any_may_be_is_compared_with_none(taught: SimpleNamespace) -> None:
+    """Each counted as a miss: 0 exact matches were told of two models that may have been right in every row."""
+    codec = taught.codec
+    texts = ("ls -la<|endoftext|>\n", "a b c d e f g h i j k l m n")
+    parts = [([1], codec.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    shortest = len(codec.tokenizer.encode("ls -la", add_special_tokens=False).ids)
+    said = ["ls -la", "a b c"]
+    found = evaluation._compare_answers(parts, said, ["", "a b c"], codec, shortest)["exact_match"]
+    assert found == {"asked": 1, "base": 0, "tuned": 1, "too_long": 1, "limit": shortest}
+    assert evaluation._compare_answers(parts, said, said, codec, 64)["exact_match"]["asked"] == 2
+    none = evaluation._compare_answers(parts, said, said, codec, shortest - 1)["exact_match"]
+    assert (none["asked"], none["tuned"], none["too_long"]) == (0, 0, 2)
+
+
 def test_a_penalty_that_a_model_has_for_sampling_changes_no_answer_a_run_is_judged_by(tmp_path: Path) -> None:
     """Qwen2.5 has 1.1: words of the prompt that an answer repeats were avoided, and exact matches were fewer than verify's."""
     model: Any = AutoModelForCausalLM.from_pretrained(model_folder(tmp_path / "model"))

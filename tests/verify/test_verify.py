@@ -133,6 +133,14 @@ def test_only_answers_that_would_end_are_counted_as_endless() -> None:
     assert compare._endings(asked[3:], ended, endless, 6) is None  # type: ignore[arg-type]
 
 
+def test_an_answer_longer_than_the_limit_is_no_miss() -> None:
+    asked = [compare.Question([1], "a", None, number, may_match=number < 3) for number in range(4)]
+    found = compare._passed(asked, {"base": ["b"] * 4, "tuned": ["a"] * 4}, 6)["exact_match"]
+    assert (found["asked"], found["base"], found["tuned"], found["too_long"], found["limit"]) == (3, 0, 3, 1, 6)
+    none = compare._passed(asked[3:], {"base": ["b"], "tuned": ["b"]}, 6)["exact_match"]
+    assert (none["asked"], none["too_long"], none["p_value"]) == (0, 1, 1.0)
+
+
 def test_what_would_tell_is_counted_in_groups_where_rows_stand_in_groups() -> None:
     loss = {"base": 4.1, "tuned": 0.9, "difference": -3.2, "interval": [-3.6, 0.2], "clusters": 5}
     answer = {"verdict": "cannot_tell", "against": "base", "kind": "held_out", "rows": 32, "loss": loss, "rows_needed": 6}

@@ -176,3 +176,10 @@ def costs(price: float, time: Seconds) -> str:
         return "less than 0.01"
     low = "less than 0.01" if 0 < least < 0.005 else f"{least:,.2f}"
     return f"{low} to {most:,.2f}, likely {'less than 0.01' if 0 < likely < 0.005 else f'{likely:,.2f}'}"
+
+
+def not_matched(exact: Json, setting: str) -> str:
+    """Return how many answers are compared with no row's own, which has more tokens than an answer may have by `setting`; "" for none."""
+    count, limit = exact.get("too_long", 0), exact.get("limit")
+    longer = f"longer than the {limit} tokens that {setting} allows"
+    return f"not comparable: {counted(count, 'row')} whose own answer is {longer}" if count else ""

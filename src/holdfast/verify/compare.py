@@ -47,7 +47,8 @@ REFUSAL = re.compile(
 class Question:
     """What is to be answered. prompt: of the user's file, else None; wanted: the row's own answer, else None; cluster: of prompts alike.
 
-    may_end: whether the row's own answer is short enough for the limit, so that one as it stands there would have ended.
+    may_end: whether the row's own answer is short enough for the limit, so that one as it stands there would have ended; may_match: whether
+    its text is, so that one could be the same.
     """
 
     ids: list[int]
@@ -55,6 +56,7 @@ class Question:
     prompt: Prompt | None
     cluster: Hashable
     may_end: bool = True
+    may_match: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[
         prompt, answer = task.prompt_and_answer(number)
         if len(prompt) < longest:
             text = codec.tokenizer.decode(answer, skip_special_tokens=True).strip()
-            found.append(Question(prompt, text, None, clusters[number], len(answer) <= request.longest))
+            whole = codec.tokenizer.decode(answer[: request.longest], skip_special_tokens=True).strip() == text
+            found.append(Question(prompt, text, None, clusters[number], len(answer) <= request.longest, whole))
     given: list[list[int]] = []
     for wanted in request.prompts:
         turns = tuple(Message(role, text) for role, text in wanted.messages)
@@ -183,7 +186,7 @@ def _answer(
     floor = max(_LEAST_FLOOR, *(_noise(one) for one in (base, tuned)))
     loss, difference = loss_answer(losses)
     texts = {name: _texts(one, codec) for name, one in found.items()}
-    passed = _passed(asked, texts)
+    passed = _passed(asked, texts, request.longest)
     forgotten_loss, forgotten = loss_answer(general_losses)
     groups = {"groups": _groups(task, losses, request.groups)} if request.groups else {}
     verdict = judge(loss, difference, passed | paired_tests(suite), _trained_on(task, request.against))
@@ -260,13 +263,17 @@ def _texts(found: PartAnswer, codec: Codec) -> list[str]:
     return [codec.tokenizer.decode(one["ids"], skip_special_tokens=True).strip() for one in found.facts.get("answers") or []]
 
 
-def _passed(asked: list[Question], texts: dict[str, list[str]]) -> dict[str, Json]:
+def _passed(asked: list[Question], texts: dict[str, list[str]], limit: int) -> dict[str, Json]:
     """Return the paired tests of answers: exact match on rows, the user's expectations on prompts."""
     found: dict[str, Json] = {}
-    rows = [at for at, one in enumerate(asked) if one.wanted is not None]
-    if rows:
+    of_rows = [at for at, one in enumerate(asked) if one.wanted is not None]
+    rows = [at for at in of_rows if asked[at].may_match]
+    if of_rows:
         match = {name: [given[at] == asked[at].wanted for at in rows] for name, given in texts.items()}
-        found["exact_match"] = pairs_answer(Pairs(match["base"], match["tuned"], [asked[at].cluster for at in rows]))
+        found["exact_match"] = pairs_answer(Pairs(match["base"], match["tuned"], [asked[at].cluster for at in rows])) | {
+            "too_long": len(of_rows) - len(rows),
+            "limit": limit,
+        }
     prompts = [(at, one.prompt) for at, one in enumerate(asked) if one.prompt is not None]
     if prompts:
         missed = {name: [failed(prompt, given[at]) for at, prompt in prompts] for name, given in texts.items()}

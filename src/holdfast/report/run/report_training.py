@@ -16,7 +16,17 @@ from holdfast.report.data.rows_told import row_warnings
 from holdfast.report.run.report_parts import drawable, duration, shown_incident
 from holdfast.report.summarise import first_to_last, samples_in_words
 from holdfast.report.svg import Marker, histogram, line_chart
-from holdfast.report.words import TaskWords, artifact_origin, change_of_loss, early_end, held_out_on, nothing_judged, unhealthy, words_of
+from holdfast.report.words import (
+    TaskWords,
+    artifact_origin,
+    change_of_loss,
+    early_end,
+    held_out_on,
+    not_matched,
+    nothing_judged,
+    unhealthy,
+    words_of,
+)
 from holdfast.run.evaluations import best_of, read_evaluations
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan, read_plan
@@ -99,8 +109,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     text += f". Held-out loss {loss['eval_base']:.3f} ({before}) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
     exact = evaluation.get("exact_match")
     if exact and "pair_accuracy" not in evaluation:
-        base, tuned = exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]
-        text += f"; exact matches among held-out answers: {base:.0%} (base), {tuned:.0%} (tuned)"
+        text += f"; exact matches among held-out answers: {_matches(exact, '{:.0%} (base), {:.0%} (tuned)')}"
     return text + "."
 
 
@@ -172,11 +181,17 @@ def _proof(evaluation: Json) -> str:
     exact = evaluation.get("exact_match")
     if not exact:
         return ""
-    asked, base, tuned = exact["asked"], exact["base"], exact["tuned"]
+    asked = exact["asked"] + exact.get("too_long", 0)
     if "pair_accuracy" in evaluation:
-        return f"{asked:,} held-out prompts; beside what the models answer stands the answer that is preferred, not one to be met."
-    matches = f"exact matches: {base / asked:.1%} of the base model's answers, {tuned / asked:.1%} of the tuned one's"
-    return f"{asked:,} held-out prompts; {matches}."
+        return f"{counted(asked, 'held-out prompt')}; beside what the models answer stands the answer that is preferred, not one to be met."
+    shares = "{:.1%} of the base model's answers, {:.1%} of the tuned one's"
+    return f"{counted(asked, 'held-out prompt')}; exact matches: {_matches(exact, shares)}."
+
+
+def _matches(exact: Json, shares: str) -> str:
+    """Return the shares of answers that are the rows' own, in the given words, and how many cannot be."""
+    told = shares.format(exact["base"] / exact["asked"], exact["tuned"] / exact["asked"]) if exact["asked"] else ""
+    return ", ".join(filter(None, [told, not_matched(exact, "evaluate.max_new_tokens")]))
 
 
 def _data_chart(data: Json) -> Markup:

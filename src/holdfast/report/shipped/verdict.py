@@ -11,7 +11,7 @@ from holdfast.base.units import chance, counted
 from holdfast.base.versions import __version__
 from holdfast.export.words import of_base
 from holdfast.report.pages import page_template
-from holdfast.report.words import shown
+from holdfast.report.words import not_matched, shown
 
 _KINDS = {"held_out": "rows the run held out", "training": "rows it was trained on", "file": "rows of the file", "general": "general rows"}
 
@@ -79,7 +79,8 @@ def lines(answer: Json) -> list[tuple[str, str]]:
     for name in ("exact_match", "expectations"):
         if one := answer[name]:
             told = f"{one['base']:,} -> {one['tuned']:,} of {one['asked']:,}; {one['only_tuned']:,} gained, {one['only_base']:,} lost"
-            found.append((name.replace("_", " "), f"{told} ({chance(one['p_value'])})"))
+            compared = f"{told} ({chance(one['p_value'])})" if one["asked"] else ""
+            found.append((name.replace("_", " "), "; ".join(filter(None, [compared, not_matched(one, "--longest")]))))
     for task in (answer["suite"] or {"tasks": []})["tasks"]:
         if task["metric"]:
             told = (

@@ -173,7 +173,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
         else _held_against(objective, tuned, base, torch.from_numpy(tokens.weights_of(held_out)), drift, apart)
     )
     result |= {"reference": "start adapter"} if sides.from_start else {}
-    return result | (_compare_answers(parts, said, said_before, codec) if prompts else {})
+    return result | (_compare_answers(parts, said, said_before, codec, config.evaluate.max_new_tokens) if prompts else {})
 
 
 def mean_loss(model: Any, tokens: TokenSet, rows: list[int], settings: Settings, device: torch.device, asked: Asked = ignore) -> float:
@@ -282,15 +282,23 @@ def _inner(model: Any) -> tuple[Any, Tensor | None]:
     return model.get_base_model(), model.get_prompt(batch_size=1)[0] if learns_prompt else None
 
 
-def _compare_answers(parts: list[tuple[list[int], list[int]]], tuned: list[str], base: list[str], codec: Codec) -> Json:
-    wanted = [codec.tokenizer.decode(answer, skip_special_tokens=True).strip() for _, answer in parts]
+def _compare_answers(parts: list[tuple[list[int], list[int]]], tuned: list[str], base: list[str], codec: Codec, limit: int) -> Json:
+    """Count the answers that are the rows' own, of those that the limit on an answer's tokens leaves whole."""
+    wanted = [_text(answer, codec) for _, answer in parts]
+    whole = [_text(answer[:limit], codec) == text for (_, answer), text in zip(parts, wanted, strict=True)]
     questions = [_question(prompt, codec) for prompt, _ in parts]
     kept = [
         {"prompt": q, "wanted": w, "base": b, "tuned": t}
         for q, w, b, t in list(zip(questions, wanted, base, tuned, strict=True))[:_SAMPLES_KEPT]
     ]
-    matches = {name: sum(a == w for a, w in zip(given, wanted, strict=True)) for name, given in (("base", base), ("tuned", tuned))}
-    return {"exact_match": {"asked": len(parts)} | matches, "samples": kept}
+    counts = {"asked": sum(whole)}
+    for name, given in (("base", base), ("tuned", tuned)):
+        counts[name] = sum(may and said == text for said, text, may in zip(given, wanted, whole, strict=True))
+    return {"exact_match": counts | {"too_long": len(parts) - sum(whole), "limit": limit}, "samples": kept}
+
+
+def _text(answer: list[int], codec: Codec) -> str:
+    return codec.tokenizer.decode(answer, skip_special_tokens=True).strip()
 
 
 def _question(prompt: list[int], codec: Codec) -> str:
