@@ -48,7 +48,7 @@ def questions_of(subject: Subject, codec: Codec) -> Questions:
     most_tokens = min(_MOST_TOKENS, longest)
     own = of_run(subject.run, ROWS) if subject.run and subject.run.data_file.exists() else None
     samples = own if own is not None and len(own) else of_general(codec, most_tokens).first(ROWS)
-    prompts = [prompt for number in range(min(PROMPTS, len(samples))) if (prompt := samples.prompt_and_answer(number)[0])]
+    prompts = [prompt for number in range(min(PROMPTS, len(samples))) if (prompt := samples.prompt_and_answer(number, codec)[0])]
     room = longest - max(map(len, prompts))
     chats, chat_ids = _chats(codec, most_tokens)
     texts, text_ids = _texts(codec, prompts)

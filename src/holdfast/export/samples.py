@@ -25,6 +25,7 @@ from holdfast.data.token_set.overlap import Keys, Overlap, begun_among, keys_of,
 from holdfast.data.token_set.overlap import joined as joined_keys
 from holdfast.data.token_set.token_set import load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
+from holdfast.data.tokens.prompt import asked_and_answered
 from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import read_plan
@@ -89,14 +90,9 @@ class Samples:
         with naming(file):
             np.savez(file, ids=self.ids, learned=self.learned, starts=self.starts)
 
-    def prompt_and_answer(self, number: int) -> tuple[list[int], list[int]]:
-        """Return the tokens up to a row's first answer, and that answer; plain text is prompted with its first token."""
-        ids, learned = self.row(number)
-        first = max(1, learned.index(1) if 1 in learned else len(ids))
-        end = first
-        while end < len(ids) and learned[end]:
-            end += 1
-        return ids[:first], ids[first:end]
+    def prompt_and_answer(self, number: int, codec: Codec | None = None, ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        """Return the tokens up to a row's first answer, and that answer, of a row that is all learned by its codec and end tokens."""
+        return asked_and_answered(*self.row(number), codec, ends)
 
     def with_(self, other: Samples) -> Samples:
         """Return these rows, followed by the others."""

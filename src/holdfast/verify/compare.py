@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,8 @@ def verify(request: Request) -> Json:
     longest = min(MOST_TOKENS, *(one.longest_row or MOST_TOKENS for one in (subject, request.against or subject)))
     task = _seen_by_other(request, _task_rows(request, codec, longest))
     general = of_general(codec, longest, request.general_lines)
-    asked = _asked(request, task, codec, longest)
     ends = end_tokens(codec, subject.facts)
+    asked = _asked(request, task, codec, longest, ends)
     parts = []
     for name, of in (("base", request.against), ("tuned", subject)):
         part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
@@ -136,12 +136,12 @@ def _seen_by_other(request: Request, task: Samples) -> Samples:
     return replace(task, overlap_against=task.overlap_with(learned.keys, other), unknown=task.unknown or unknown)
 
 
-def _asked(request: Request, task: Samples, codec: Codec, longest: int) -> list[Question]:
+def _asked(request: Request, task: Samples, codec: Codec, longest: int, ends: Sequence[int]) -> list[Question]:
     """Return all that is to be answered: rows first, then the user's prompts."""
     found: list[Question] = []
     clusters = task.clusters.tolist()
     for number in range(min(request.generate, len(task))):
-        prompt, answer = task.prompt_and_answer(number)
+        prompt, answer = task.prompt_and_answer(number, codec, ends)
         if len(prompt) < longest:
             text = codec.tokenizer.decode(answer, skip_special_tokens=True).strip()
             whole = codec.tokenizer.decode(answer[: request.longest], skip_special_tokens=True).strip() == text

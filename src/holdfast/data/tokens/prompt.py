@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 
 from holdfast.data.judge.rules import NO_LIMIT, Rules
@@ -35,6 +38,36 @@ def question_in(codec: Codec, ids: list[int]) -> str:
     alone = len(ids) > before + behind and ids[:before] == one[:before] and ids[len(ids) - behind :] == one[len(one) - behind :]
     asked = ids[before : len(ids) - behind] if alone else ids
     return str(codec.tokenizer.decode(asked, skip_special_tokens=True)).strip()
+
+
+def asked_and_answered(ids: list[int], learned: list[int], codec: Codec | None, ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+    """Return the tokens up to a row's first answer, and that answer; plain text is prompted with its first token.
+
+    Where all is learned, a conversation's first answer stands behind what the template writes between a question and its answer, up to one
+    of `ends`.
+    """
+    if codec and ids and learned[0] and (opening := _opening(codec)):
+        decode = partial(codec.tokenizer.decode, skip_special_tokens=False)
+        at = decode(ids).find(opening)
+        begin = bisect_left(range(len(ids)), at + len(opening), key=lambda count: len(decode(ids[:count])))
+        if at >= 0 and begin < len(ids):
+            end = next((place for place in range(begin, len(ids)) if ids[place] in ends), len(ids) - 1)
+            return ids[:begin], ids[begin : end + 1]
+    first = max(1, learned.index(1) if 1 in learned else len(ids))
+    end = next((place for place in range(first, len(ids)) if not learned[place]), len(ids))
+    return ids[:first], ids[first:end]
+
+
+def _opening(codec: Codec) -> str:
+    """Return what the template writes between a question and its answer; "" where that is nothing but space, or cannot be told."""
+    try:
+        one, other = (prompt_ids(codec, (Message("user", text),), NO_LIMIT) for text in "ab")
+    except BadRow:
+        return ""
+    texts = [str(codec.tokenizer.decode(ids, skip_special_tokens=False)) for ids in (one, other)]
+    alike = len([*takewhile(lambda pair: pair[0] == pair[1], zip(*(text[::-1] for text in texts), strict=False))])
+    opening = texts[0][len(texts[0]) - alike :]
+    return opening if opening.strip() else ""
 
 
 def _is_dropped(codec: Codec, turns: tuple[Message, ...], ids: list[int]) -> bool:

@@ -23,6 +23,7 @@ from holdfast.data.templates.chat_template import pieces
 from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.data.tokens.prompt import asked_and_answered
 from holdfast.export.endings import end_tokens
 from holdfast.run.adapter_folder import IS_REFERENCE
 from holdfast.run.artifact import ARTIFACT
@@ -148,7 +149,7 @@ def compared(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     ends = end_tokens(codec, facts)
     marked = config.train.objective_kind.rows == "marks"  # what is marked bad is no answer to be met
     good = (row for row in held_out if not marked or sequences(*tokens.row(row))[0][1])
-    parts = [_first_turn(tokens, row) for row in islice(good, config.evaluate.generate)]
+    parts = [_first_turn(tokens, row, codec, ends) for row in islice(good, config.evaluate.generate)]
     prompts = [prompt for prompt, _ in parts]
 
     objective = objective_of(config)
@@ -309,13 +310,10 @@ def _question(prompt: list[int], codec: Codec) -> str:
     return text.removeprefix(before).removesuffix(after).strip()
 
 
-def _first_turn(tokens: TokenSet, row: int) -> tuple[list[int], list[int]]:
-    """Return (prompt, answer) of a row's first learned turn as token ids; plain text is prompted with its first token."""
+def _first_turn(tokens: TokenSet, row: int, codec: Codec, ends: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return (prompt, answer) of a row's first answer as token ids."""
     (ids, learned), _ = sequences(*tokens.row(row))[0]
-    first = max(1, int(learned.argmax()))
-    rest = learned[first:]
-    end = first + (int(rest.argmin()) if not rest.all() else len(rest))
-    return ids[:first].tolist(), ids[first:end].tolist()
+    return asked_and_answered(ids.tolist(), learned.tolist(), codec, ends)
 
 
 def _answers(model: Any, prompts: list[list[int]], codec: Codec, ends: Sequence[int], config: Config, asked: Asked) -> list[str]:
