@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import partial
 from itertools import takewhile
 
 from holdfast.data.judge.rules import NO_LIMIT, Rules
@@ -43,31 +42,45 @@ def question_in(codec: Codec, ids: list[int]) -> str:
 def asked_and_answered(ids: list[int], learned: list[int], codec: Codec | None, ends: Sequence[int] = ()) -> tuple[list[int], list[int]]:
     """Return the tokens up to a row's first answer, and that answer; plain text is prompted with its first token.
 
-    Where all is learned, a conversation's first answer stands behind what the template writes between a question and its answer, up to one
-    of `ends`.
+    Where all is learned, a conversation's first answer stands between what the template writes before one and behind it; ends: tokens that
+    end it, too.
     """
-    if codec and ids and learned[0] and (opening := _opening(codec)):
-        decode = partial(codec.tokenizer.decode, skip_special_tokens=False)
-        at = decode(ids).find(opening)
-        begin = bisect_left(range(len(ids)), at + len(opening), key=lambda count: len(decode(ids[:count])))
-        if at >= 0 and begin < len(ids):
-            end = next((place for place in range(begin, len(ids)) if ids[place] in ends), len(ids) - 1)
-            return ids[:begin], ids[begin : end + 1]
+    opening, closing = _around_answer(codec) if codec and ids and learned[0] else ("", "")
+    text = _text(codec, ids) if codec and opening else ""
+    at = text.find(opening) if text else -1
+    if codec and at >= 0 and (place := at + len(opening)) < len(text):
+        begin = bisect_left(range(len(ids)), place, key=lambda count: len(_text(codec, ids[:count])))
+        behind = text.find(closing, place) if closing else -1
+        last = bisect_left(range(len(ids)), behind, key=lambda count: len(_text(codec, ids[:count]))) if behind >= 0 else len(ids)
+        return ids[:begin], ids[begin : next((at + 1 for at in range(begin, min(last + 1, len(ids))) if ids[at] in ends), last)]
     first = max(1, learned.index(1) if 1 in learned else len(ids))
     end = next((place for place in range(first, len(ids)) if not learned[place]), len(ids))
     return ids[:first], ids[first:end]
 
 
-def _opening(codec: Codec) -> str:
-    """Return what the template writes between a question and its answer; "" where that is nothing but space, or cannot be told."""
+def _text(codec: Codec, ids: list[int]) -> str:
+    return str(codec.tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _around_answer(codec: Codec) -> tuple[str, str]:
+    """Return what the template writes between a question and its answer, and between that and the next question; "" where it is not told.
+
+    What is nothing but space tells no place in a row.
+    """
+    before = (Message("user", "a"), Message("assistant", "x"))
     try:
-        one, other = (prompt_ids(codec, (Message("user", text),), NO_LIMIT) for text in "ab")
+        asked, other = (_text(codec, prompt_ids(codec, (Message("user", word),), NO_LIMIT)) for word in "ab")
+        again = [_text(codec, prompt_ids(codec, (*before, Message("user", word)), NO_LIMIT)) for word in "ab"]
     except BadRow:
-        return ""
-    texts = [str(codec.tokenizer.decode(ids, skip_special_tokens=False)) for ids in (one, other)]
-    alike = len([*takewhile(lambda pair: pair[0] == pair[1], zip(*(text[::-1] for text in texts), strict=False))])
-    opening = texts[0][len(texts[0]) - alike :]
-    return opening if opening.strip() else ""
+        return "", ""
+    opening = _alike(asked[::-1], other[::-1])[::-1]
+    closing = _alike(*(text.partition(f"{opening}x")[2] for text in again))
+    return (opening, closing if closing.strip() else "") if opening.strip() else ("", "")
+
+
+def _alike(one: str, other: str) -> str:
+    """Return what both texts begin with."""
+    return one[: len([*takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])]
 
 
 def _is_dropped(codec: Codec, turns: tuple[Message, ...], ids: list[int]) -> bool:
