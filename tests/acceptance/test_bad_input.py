@@ -437,6 +437,8 @@ def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: st
         ),
         ("joined.yaml", "model:tiny\n\n# rows\ndata: {files: rows.jsonl}\n", "line 1: a space is missing behind `model:`"),
         ("inner.yaml", "data:\n  files:rows.jsonl\n  held_out: 0\n", "line 2: a space is missing behind `files:`"),
+        ("deeper.yaml", "model: tiny\ntrain:\n  lr:1e-4\n  # more\n  epochs: 1\n", "line 3: a space is missing behind `lr:`"),
+        ("alone.yaml", "model: tiny\ndata:\n  files:rows.jsonl\n", "write `data: {files: rows.jsonl}`"),
         ("twice.yaml", "model: a: b\n", "line 1 has a second colon in its value: write the value in quotes"),
         ("open.yaml", "model: [tiny\ndata: x\n", "but got ':' in line 2, column 5"),
         ("rows.jsonl", '{"text": "a"}\n{"text": "b"}\n', "rows.jsonl is a file of rows; a config is a YAML file that names it"),

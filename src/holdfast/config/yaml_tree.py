@@ -81,7 +81,8 @@ def in_one_line(error: Exception) -> str:
     opened, at, what = (str(getattr(error, name, "")) for name in ("context_mark", "context", "problem"))
     if "quoted scalar" in at and "end of stream" in what and (place := _PLACE.search(opened)):
         return f"the quote opened in line {place[1]}, column {place[2]} is not closed"
-    if "mapping values are not allowed" in what and mark is not None and mark.buffer and (told := _at_colon(mark)):
+    misplaced = "mapping values are not allowed" in what or "found '<block mapping start>'" in what
+    if misplaced and mark is not None and mark.buffer and (told := _at_colon(mark)):
         return told
     return " ".join(_SOURCE.sub(" in", str(error)).split())
 
