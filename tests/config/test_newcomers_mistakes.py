@@ -255,6 +255,10 @@ def test_plan_check_and_data_check_end_with_the_next_command(
     assert (
         capsys.readouterr().out.splitlines()[-1].startswith("next, for rows of preferences: holdfast data check pairs.csv --objective dpo")
     )
+    (tmp_path / "my rows.csv").write_text("ask;answer\nWhat is it?;A tree\n")
+    assert main(["data", "check", "my rows.csv", "--field", "question=ask", "--workers", "1"]) == 0
+    told = "next: holdfast init --model MODEL --data 'my rows.csv' --field question=ask"
+    assert capsys.readouterr().out.splitlines()[-1] == told
     assert _next([], ["a.yaml", "train.lr=1e-4"]) == "holdfast train a.yaml train.lr=1e-4"
     assert _next(["first"], ["a.yaml"]).endswith("holdfast check a.yaml --only first")
 

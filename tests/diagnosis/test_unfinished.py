@@ -51,6 +51,8 @@ def test_a_log_that_ends_before_its_own_end_is_asked_how_the_program_ended(progr
     assert of(log, 0).cause == "unknown", "a code does not bring the missing steps"
     assert of(log, 137).cause not in ("healthy", "unknown") or of(log, 137).words()
     assert of(f"{log}\n{DONE}").cause == "healthy", "it came to its end"
+    stopped = "! stopped after step 12; rerun the same command to resume"
+    assert of(f"{log}\n{stopped}").cause == "healthy", "it was asked to stop, and saved"
 
 
 @pytest.mark.parametrize(

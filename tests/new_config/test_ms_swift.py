@@ -56,6 +56,17 @@ def test_its_keys_are_carried(more: str, key: str, value: Any, tmp_path: Path) -
     assert made(tmp_path, f"{HEAD}dataset: a/b\noutput_dir: out\nlearning_rate: null\n{more}\n").tree[key] == value
 
 
+def test_a_pattern_of_layers_and_the_names_of_columns_are_carried(tmp_path: Path) -> None:
+    text = f"{HEAD}dataset: rows.jsonl\noutput_dir: out\nlearning_rate: 1e-4\ntrain_type: lora\n"
+    text += "target_modules: all-linear\ntarget_regex: '^model.*q_proj$'\n"
+    tree = made(tmp_path, text + 'columns: \'{"ask": "query", "say": "response"}\'\n').tree
+    assert tree["adapter.targets"] == "^model.*q_proj$"
+    assert (tree["data.fields.query"], tree["data.fields.response"]) == ("ask", "say")
+    for columns in ("no JSON", '{"ask": "label"}', "[1]", "5"):
+        draft = made(tmp_path, f"{text}columns: '{columns}'\n")
+        assert [row.fate for row in draft.rows if row.theirs == "columns"] == ["not_carried"]
+
+
 def test_a_part_of_the_rows_is_left_to_do(tmp_path: Path) -> None:
     text = "NPROC_PER_NODE=4 swift pt --model m/n --dataset 'a/b:zh#500' rows.jsonl#20 --use_hf true --system 'Be kind'\n"
     draft = made(tmp_path, text, "train.sh")

@@ -51,6 +51,7 @@ def test_words_follow_the_counts() -> None:
         ("adapter", "a dir/out", "vllm serve org/base --enable-lora --lora-modules tuned='a dir/out'"),
         ("merged", "out", "vllm serve out"),
         ("gguf", "Out", "ollama create out -f Out/Modelfile"),
+        ("gguf", "my model.gguf", "llama-server -m 'my model.gguf'"),
         ("gguf-adapter", "lora.gguf", "llama-server -m BASE.gguf --lora lora.gguf"),
     ],
 )

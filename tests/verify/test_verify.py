@@ -156,6 +156,8 @@ def test_rows_of_one_prompt_are_one_cluster_and_none_is_called_independent(made:
     told = dict(verdict.lines(answer))
     assert told["rows"] == "18 rows of the file, in 6 groups by line and prompt"
     assert told["in training"] == "not looked at: the rows of its run are not here, or cannot be read"
+    lost, kept = (dict(verdict.lines(answer | {"forgotten": answer["forgotten"] | {"verdict": word}})) for word in ("worse", "same"))
+    assert "train.epochs" in lost["to forget less"] and "to forget less" not in kept
 
 
 def test_what_the_run_was_trained_on_is_counted_in_rows_of_a_file(assets: SimpleNamespace, tmp_path: Path) -> None:

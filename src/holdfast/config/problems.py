@@ -120,7 +120,8 @@ def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[
     instead = _INSTEAD_OF.get((path, str(value).lower()), "")
     said = instead or _PLAINLY.get(kind) or message[0].lower() + message[1:]
     if path in _AS_SECTION and isinstance(value, str):
-        said += f": write `{_AS_SECTION[path].format(value)}`"
+        key, _, behind = value.partition(":")  # files:rows.jsonl is a key without its space
+        said += f": write `{_AS_SECTION[path].format(behind if f'{key}: ' in _AS_SECTION[path] else value)}`"
     return f"{path}:{'' if isinstance(value, dict) else f' {_short(value)}:'} {said}{'' if instead else _meant(problem)}"
 
 

@@ -81,7 +81,20 @@ def in_one_line(error: Exception) -> str:
     opened, at, what = (str(getattr(error, name, "")) for name in ("context_mark", "context", "problem"))
     if "quoted scalar" in at and "end of stream" in what and (place := _PLACE.search(opened)):
         return f"the quote opened in line {place[1]}, column {place[2]} is not closed"
+    misplaced = "mapping values are not allowed" in what or "found '<block mapping start>'" in what
+    if misplaced and mark is not None and mark.buffer and (told := _at_colon(mark)):
+        return told
     return " ".join(_SOURCE.sub(" in", str(error)).split())
+
+
+def _at_colon(mark: Any) -> str:
+    """Say what a colon too many or a missing space made of the line before it; empty where neither is seen."""
+    lines = mark.buffer.replace("\0", "").splitlines()[: mark.line + 1]
+    if re.match(r"[\s-]*[\w.]+:\s", lines[-1][: mark.column]):
+        return f"line {mark.line + 1} has a second colon in its value: write the value in quotes"
+    above = [number for number, line in enumerate(lines[:-1], 1) if line.strip() and not line.lstrip().startswith("#")]
+    joined = re.match(r"[\s-]*([\w.]+):\S", lines[above[-1] - 1]) if above else None
+    return f"line {above[-1]}: a space is missing behind `{joined[1]}:`" if joined else ""
 
 
 def _values(reader: Any, root: yaml.Node) -> Any:

@@ -36,6 +36,8 @@ def rank(value: Any, given: Given) -> KeyOutcome:
 
 
 def targets(value: Any, given: Given) -> KeyOutcome:
+    if given.get("target_regex"):  # of ms-swift, which then reads no names
+        return implied("adapter.targets", "target_regex names them")
     if given.get("_program") == "Axolotl" and is_true(given.get("lora_target_linear")):
         return left("lora_target_linear takes all linear layers", "adapter.targets")
     if isinstance(value, str) and value.lower().replace("_", "-") in ("all", "all-linear", "auto"):
@@ -151,6 +153,7 @@ RULES: dict[str, Rule] = {
     "lora_alpha": _of_adapter(plain("adapter.alpha")),
     "lora_dropout": _of_adapter(plain("adapter.dropout")),
     "target_modules": _of_adapter(targets),
+    "target_regex": _of_adapter(plain("adapter.targets", str)),
     "lora_target_linear": _of_adapter(
         switch(turned("adapter.targets", "all-linear", "all linear layers"), implied("adapter.targets", "lora_target_modules names them"))
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -191,6 +192,19 @@ def field(ours: str) -> Rule:
     return rule
 
 
+def own_columns(value: Any, given: Given) -> KeyOutcome:
+    """Carry ms-swift's JSON of what the file's columns are."""
+    try:
+        read = {str(what): str(own) for own, what in json.loads(value).items()}
+    except (TypeError, ValueError, AttributeError):
+        read = {}
+    if not read or not read.keys() <= {"query", "response", "messages", "system"}:
+        return left("data.fields says what a row's fields are called, for example data.fields.query", "data.fields")
+    return KeyOutcome(
+        "carried", "what the file calls its fields", "data.fields", {f"data.fields.{what}": own for what, own in read.items()}
+    )
+
+
 def one_of(ours: str, names: Mapping[str, str]) -> Rule:
     """Return the rule of a key whose values have other names here."""
 
@@ -235,6 +249,7 @@ RULES: dict[str, Rule] = {
         implied("data.fields", "rows of plain text have theirs in `text`") if value == "text" else field("text")(value, given)
     ),
     "dataset_field_messages": field("messages"),
+    "columns": own_columns,
     "chat_template": template,
     "chat_template_file": template_file,
     "train_on_all": switch(same("data.train_on", "all", "prompts are learned, too"), _ANSWERS),

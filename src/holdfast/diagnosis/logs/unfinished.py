@@ -19,7 +19,8 @@ _EPOCH = re.compile(r"['\"]epoch['\"]\s*:\s*['\"]?(\d+\.\d+)")
 _CLOSED = re.compile(
     r"train_runtime|\b(?:training|finetuning|fine-tuning|run|job|everything|all)\b.{0,20}\b(?:complete|completed|finished|done|ended|over)\b"
     r"|\b(?:saving|saved|wrote) (?:the )?(?:final|finished)\b|\b(?:final )?(?:model|adapter|weights) saved\b|\bearly stopping\b"
-    r"|\btotal (?:training )?time\b|wandb: (?:Run summary|Run history|\S+ View run)|^[^\w\n]*(?:done|finished|complete)\b",
+    r"|\btotal (?:training )?time\b|wandb: (?:Run summary|Run history|\S+ View run)|^[^\w\n]*(?:done|finished|complete)\b"
+    r"|^! stopped after step \d",  # as it was asked to, and saved
     re.I,
 )
 _ALMOST = 0.99  # of its epochs: the last line of a log is not always its last step

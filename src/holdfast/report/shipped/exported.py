@@ -45,7 +45,9 @@ def next_command(kind: str, out: Path, base: str) -> str:
     return {
         "adapter": adapter if base else f"holdfast export {place} --to merged --out {shown(out.with_name(f'{out.name}-merged'))}",
         "merged": f"vllm serve {place}",
-        "gguf": f"ollama create {shlex.quote(out.name.lower())} -f {shown(out / 'Modelfile')}",
+        "gguf": f"llama-server -m {place}"
+        if out.suffix == ".gguf"  # one file, without a Modelfile
+        else f"ollama create {shlex.quote(out.name.lower())} -f {shown(out / 'Modelfile')}",
         "gguf-adapter": f"llama-server -m BASE.gguf --lora {place}",
     }[kind]
 

@@ -91,6 +91,8 @@ def lines(answer: Json) -> list[tuple[str, str]]:
             found.append((task["task"], f"{_figures(task['lm_eval'])}: of the whole set, so without a paired test"))
     forgotten = answer["forgotten"]
     found.append(("forgotten", f"{_loss(forgotten['loss'])} on {counted(forgotten['rows'], 'general row')}: {_word(forgotten['verdict'])}"))
+    if forgotten["verdict"] == "worse":
+        found.append(("to forget less", "a new run of fewer steps (train.epochs), or with general rows among data.files"))
     for name, one in (answer["answers"] or {}).items():
         told = f"{one['tokens']:.1f} tokens on average, {one['stopped']:,} of {one['asked']:,} ended by themselves"
         found.append((f"answers, {name}", f"{told}, {one['refused']:,} refused, {one['empty']:,} empty"))

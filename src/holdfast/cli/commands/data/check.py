@@ -44,7 +44,11 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         answer["second_look"] = {"model": arguments.second_look} | look.as_json()
         answer |= {"notes": answer["notes"] | look.counts, "examples": answer["examples"] | examples}
     tell(arguments, answer)
+    paths = shlex.join(arguments.paths)
     if arguments.objective == "sft" and answer["by_reason"].get("preference_row") and not arguments.json:
-        say(f"next, for rows of preferences: holdfast data check {shlex.join(arguments.paths)} --objective dpo (marked answers: kto)")
+        say(f"next, for rows of preferences: holdfast data check {paths} --objective dpo (marked answers: kto)")
+    elif answer["kept"] and not arguments.json:
+        fields = "".join(f" --field {shlex.quote(field)}" for field in arguments.field)
+        say(f"next: holdfast init --model {shlex.quote(str(arguments.tokenizer or 'MODEL'))} --data {paths}{fields}")
     unweighted = arguments.row_weight and not answer["weights"]["rows"]
     return BLOCKED if answer["rejected"] or answer["empty_files"] or unweighted else DONE, answer
