@@ -21,9 +21,11 @@ from holdfast.diagnosis.divergence import PATIENCE, Trouble, trouble
 from holdfast.experiments.course import investigate_course
 from holdfast.experiments.replay import TrialChange
 from holdfast.experiments.trials import Lab
+from holdfast.report.summarise import _until
 from holdfast.run.folder import RunFolder
 from holdfast.run.remedies import helped, refuted
 from holdfast.run.snapshots.memory_file import MemoryFile
+from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.run.types import Verdict
 from holdfast.supervision.policy.ledgers import barren_rollbacks
 from holdfast.supervision.policy.moves import Accept
@@ -280,6 +282,29 @@ def test_a_rollback_that_came_no_further_than_its_folder_is_in_nobodys_way(tmp_p
         roll_back(run, [], to, {}, [], "a test")
         assert run.committed() == to
     assert [(folder.name, facts["to"]) for folder, facts in rollbacks(run)] == [("002", 2), ("003", 1)]
+
+
+@pytest.mark.parametrize(("to", "ends"), [(1, 9), (2, 9), (3, 3)])
+def test_a_goal_reached_in_a_step_that_is_taken_back_does_not_end_the_run(tmp_path: Path, to: int, ends: int) -> None:
+    """The run ended at that step again, whatever its loss was the second time."""
+    run = new_run(tmp_path / "run")
+    file = run.timeline_file
+    file.unlink(missing_ok=True)
+    add_entry(file, Entry(1, {"steps": 9, "samples": 72, "micro_batch_tokens": 1, "threads": 1}))
+    for _ in range(3):
+        commit(run, attempt=1)
+    add_entry(file, Entry(4, {"steps": 3, "samples": 24}, "train.until.loss 3: the last 3 steps have 2.9 in the mean"))
+    for _ in range(2):  # taken up again after a kill, too
+        roll_back(run, [], to, {}, [], "a test")
+    found = settings_at(read_timeline(file), 4)
+    assert (found.steps, found.samples) == (ends, 8 * ends)
+    assert len(read_timeline(file)) == (2 if ends == 3 else 3), "once"
+
+
+def test_a_summary_tells_no_goal_that_was_taken_back() -> None:
+    reached = {"event": "goal_reached", "goal": "loss", "step": 3, "reason": "r"}
+    assert _until({"loss": 3.0}, [reached])["reached"] == "loss"
+    assert _until({"loss": 3.0}, [reached, {"event": "rolled_back", "to": 2}])["reached"] is None
 
 
 def test_a_rollback_that_was_killed_before_its_end_was_noted_is_told_once(tmp_path: Path) -> None:

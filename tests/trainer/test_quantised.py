@@ -100,6 +100,16 @@ def test_other_adapters_are_trained_on_few_bits_too(wide: Path, adapter: str, ki
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+@pytest.mark.parametrize("adapter", [{"init": "orthogonal"}, {"type": "dora", "init": "orthogonal"}])
+def test_an_orthogonal_start_on_few_bits_begins_on_its_base(wide: Path, adapter: dict[str, str], kind: str) -> None:
+    settings = {"frozen": kind, "exact_start": True}
+    plain, stand = (Stand(wide, settings=settings, train={"frozen": kind}, adapter=one) for one in ({}, adapter))
+    assert stand.compute(1).loss == but_for_rounding(plain.compute(1).loss, TERMS)
+    a, b = (next(one for name, one in stand.task.artifact.items() if f"lora_{side}" in name).detach() for side in "AB")
+    assert float(a.norm()) > 0.1 and float(b.norm()) > 0.1 and float((b @ a).abs().max()) < 1e-6
+
+
 def test_products_and_gradients_are_those_of_bitsandbytes_own_layer(wide: Path) -> None:
     import bitsandbytes
 

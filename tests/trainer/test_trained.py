@@ -26,7 +26,7 @@ from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.adapters import adapter_config, add_adapter, artifact_tensors
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import GQA, TERMS
-from support.rounding import but_for_rounding
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "models"))
@@ -109,6 +109,36 @@ def test_the_artifact_is_what_others_load_and_gives_the_loss_it_was_left_with(mo
         total += float(torch.nn.functional.cross_entropy(logits, batch.label_ids, reduction="sum"))
         labels += batch.labels
     assert ours == but_for_rounding(total / labels, TERMS)
+
+
+@pytest.mark.parametrize("adapter", [{"type": "dora"}, {"init": "orthogonal"}, {"type": "dora", "init": "orthogonal"}])
+def test_an_adapter_begins_on_a_base_of_16_bits_and_peft_loads_it_so(model: Path, adapter: dict[str, Any], tmp_path: Path) -> None:
+    """PEFT begins both in the type of the weight, whose rounding moved each row from the first step on."""
+    plain, stand = Stand(model).compute(1).loss, Stand(model, adapter=adapter, settings={"exact_start": True})
+    assert stand.compute(1).loss == but_for_rounding(plain, TERMS)
+    assert Stand(model, adapter=adapter).compute(1).loss != but_for_rounding(plain, TERMS), "an older run folder goes on as it began"
+    ids, folder = torch.arange(1, 30)[None], written(stand, tmp_path / "artifact")
+    for dtype in (torch.float32, torch.bfloat16)[: 1 + ("init" not in adapter)]:  # BA of an orthogonal start is no 0 in a base of 16 bits
+        base = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
+        with torch.no_grad():
+            expected = base(input_ids=ids).logits
+            found = PeftModel.from_pretrained(base, folder).eval()(input_ids=ids).logits
+        assert_equal_but_for_rounding(found, expected, TERMS)
+
+
+@pytest.mark.parametrize("targets", [r".*\.(k_proj|v_proj|down_proj)", ["self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj"]])
+def test_ia3_scales_what_peft_scales_however_its_modules_are_named(model: Path, targets: str | list[str], tmp_path: Path) -> None:
+    """Of down_proj the inputs, 48 numbers: with a pattern it was the outputs."""
+    stands = [
+        Stand(model, adapter={"type": "ia3", "targets": one}, settings={"exact_start": exact})
+        for one, exact in ((targets, True), ("all-linear", False), (targets, False))
+    ]
+    losses = [[stand.step(step) for step in (1, 2, 3)] for stand in stands]
+    assert losses[0] == losses[1] != losses[2], "an older run folder goes on as it began"
+    with torch.no_grad():
+        of = [loaded(model, written(one, tmp_path / name), one) for one, name in zip(stands, ("named", "linear", "older"), strict=True)]
+        named, linear, older = (one(input_ids=torch.arange(1, 30)[None]).logits for one in of)
+    assert torch.equal(named, linear) and not torch.equal(named, older)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")

@@ -269,6 +269,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         varlen=on_gpu,
         own_head=False,
         all_learn=True,
+        exact_start=True,
         own_dropout=False,
         micro_batch_tokens=plan.micro_batch_tokens,
         checkpointed_layers=plan.checkpointed_layers,

@@ -197,8 +197,8 @@ def _shared_places(events: list[Json]) -> list[str]:
 
 
 def _until(goals: Json, events: list[Json]) -> Json:
-    """Return what was to end the run, and which of it did since it was last extended, at which step; None where none was reached."""
-    told = [event for event in events if event["event"] in ("goal_reached", "extended")]
+    """Return what was to end the run, and which of it did since it was extended or rolled back, at which step; else None."""
+    told = [event for event in events if event["event"] in ("goal_reached", "extended", "rolled_back")]
     reached = [event for event in told[-1:] if event["event"] == "goal_reached"]
     facts = {"reached": reached[0]["goal"], "step": reached[0]["step"], "reason": reached[0]["reason"]} if reached else {}
     return {"goals": goals, "reached": None, "step": None, "reason": None} | facts

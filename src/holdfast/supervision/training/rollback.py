@@ -17,7 +17,7 @@ from holdfast.machine import clock
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import BEST, checkpoint_name, checkpoint_steps, hold_until
 from holdfast.run.snapshots.memory_file import MemoryFile
-from holdfast.run.timeline import Entry, add_entry, read_timeline
+from holdfast.run.timeline import LENGTHENED, Entry, add_entry, read_timeline
 
 _FILE = "rollback.json"
 
@@ -77,10 +77,21 @@ def _write_settings(run: RunFolder, facts: Json) -> None:
     entry = Entry(facts["to"] + 1, facts["settings"], facts["reason"])
     if facts["settings"] and entry not in read_timeline(run.timeline_file):
         add_entry(run.timeline_file, entry)
+    if (length := _length_without_goal(read_timeline(run.timeline_file), facts["to"])) is not None:
+        add_entry(run.timeline_file, length)
     known = list(read_lines(run.quarantine_file))
     for row in facts["quarantined"]:
         if row not in known:
             append_line(run.quarantine_file, row, durable=True)
+
+
+def _length_without_goal(timeline: Sequence[Entry], to: int) -> Entry | None:
+    """Return the length that the run had before it reached a goal in a step after `to`; None where that is the one in force."""
+    lengths = [entry for entry in timeline if "steps" in entry.settings]
+    kept = [one for one in lengths if not (one.settings["steps"] == one.from_step - 1 > to and one.reason.startswith("train.until."))]
+    if not kept or kept[-1] is lengths[-1]:
+        return None
+    return Entry(to + 1, {name: value for name, value in kept[-1].settings.items() if name in LENGTHENED}, kept[-1].reason)
 
 
 def _put_checkpoints_aside(run: RunFolder, folder: Path, to: int) -> None:

@@ -26,7 +26,7 @@ from holdfast.trainer.common.decoder import text_decoder
 from holdfast.trainer.common.libraries import without_bitsandbytes
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen.experts import stacks_of
-from holdfast.trainer.model.trained.kept import KeptStart, start_from_weights
+from holdfast.trainer.model.trained.kept import KeptStart, start_exactly, start_from_weights
 from holdfast.trainer.model.trained.loaded_names import RENAMES, loadable_names
 from holdfast.trainer.model.trained.peft_kinds import PEFT_KINDS
 from holdfast.trainer.model.trained.scalar_head import add_scalar_head
@@ -39,16 +39,18 @@ _SHORT = 220
 class PeftAdapter:
     """An adapter on a frozen base model. Raises Refusal where it cannot be put on this one."""
 
-    def __init__(self, base: nn.Module, config: Config, steps: int, device: torch.device, once: bool = False) -> None:
+    def __init__(self, base: nn.Module, config: Config, steps: int, device: torch.device, once: bool = False, exact: bool = True) -> None:
         adapter, kind = config.adapter, PEFT_KINDS[config.adapter.type]
         kind.refuse(base)
         if config.train.objective_kind.scores:
             add_scalar_head(base, config.train.seed)
-        self.model = add_adapter(base, config, steps, once)
+        self.model = add_adapter(base, config, steps, once, exact)
         widen_trained(self.model)
         for parameter in self.model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(device)
+        if exact:
+            start_exactly(self.model, adapter.init, config.train.seed)
         use_lean_tokens(self.model)
         rates = {}
         if adapter.lr_ratio is not None:
@@ -63,16 +65,16 @@ class PeftAdapter:
         self.prefix: Tensor | None = self.tensors["prompt_embeddings"] if adapter.kind.prefix else None
 
 
-def add_adapter(model: nn.Module, config: Config, steps: int = 1, once: bool = False) -> nn.Module:
+def add_adapter(model: nn.Module, config: Config, steps: int = 1, once: bool = False, exact: bool = True) -> nn.Module:
     """Put a fresh adapter on the model; its random values follow from the seed. Trained weights are fp32.
 
-    once: all-linear is what it was in run folders without the setting `all_learn`.
+    once: all-linear is what it was in run folders without the setting `all_learn`. exact: as the setting `exact_start`.
 
     Raises Refusal where adapter.targets names nothing that PEFT can put an adapter on.
     """
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
-    wanted: Any = PEFT_KINDS[adapter.type].config(config, model, steps)
+    wanted: Any = PEFT_KINDS[adapter.type].config(config, model, steps, exact)
     text, settings = text_decoder(model), getattr(model, "config", None)
     if text is not model and settings is not None and has_towers(settings.to_dict()) and not names_tower(adapter.targets):
         wanted.exclude_modules = _beside(model, text)

@@ -20,4 +20,4 @@ def trained_on(base: nn.Module, config: Config, settings: Settings, device: torc
     """
     if config.adapter.kind.own_weights:
         return OwnWeights(base, config, read_model(config.model), mixed=settings.dtype != "fp32", cut=cut)
-    return PeftAdapter(base, config, settings.steps, device, once=not settings.all_learn)
+    return PeftAdapter(base, config, settings.steps, device, once=not settings.all_learn, exact=settings.exact_start)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from peft.tuners.lora.layer import LoraLayer
+from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 
 from holdfast.trainer.common.refuse import Refusal
@@ -34,6 +35,27 @@ class KeptStart(StepHooks):
             assert parameter.grad is not None
             kept = parameter.grad.tensor_split(2, dim=side)[1]
             kept.zero_()
+
+
+@torch.no_grad()
+def start_exactly(model: nn.Module, init: str, seed: int) -> None:
+    """Begin on the base in fp32, whatever type it is held in: init orthogonal as PEFT has it, and DoRA's magnitudes.
+
+    PEFT takes the weight's own type for both: an error with 4 bits, and with 16 each row is scaled by its rounding from the first step on.
+    """
+    torch.manual_seed(seed)
+    for layer in (one for one in model.modules() if isinstance(one, LoraLayer)):
+        pairs = {name: (a.weight, layer.lora_B[name].weight) for name, a in layer.lora_A.items()}
+        pairs |= {name: (a, layer.lora_embedding_B[name]) for name, a in layer.lora_embedding_A.items()}
+        for name, (a, b) in pairs.items():
+            if init == "orthogonal" and name in layer.lora_A and a.dim() == 2:
+                basis = torch.linalg.qr(torch.randn(len(a), len(a)))[0]
+                a.copy_((torch.randn(a.shape[1], len(a) // 2) @ basis[0::2]).t() / 10)
+                b.copy_(torch.randn(len(a) // 2, len(b)).t() @ basis[1::2] / 10)
+            if layer.use_dora.get(name) and a.dim() == 2:
+                dora = layer.lora_magnitude_vector[name]
+                weight = dequantize_module_weight(layer.get_base_layer()).to(b.device, torch.float32)
+                dora.weight.copy_(dora.get_weight_norm(weight, b @ a, layer.scaling[name]))
 
 
 @torch.no_grad()

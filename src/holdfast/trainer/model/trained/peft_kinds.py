@@ -5,6 +5,7 @@ The record is in config/adapter_kinds.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.trained.budget import RankBudget, stages
 from holdfast.trainer.protocol.step_hooks import StepHooks
 
-_INIT: dict[str, Any] = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal", "pissa": True, "olora": True}
+_INIT: dict[str, Any] = {"gaussian": "gaussian", "orthogonal": "orthogonal"}  # others: True
 
 
 def _anything(_: nn.Module) -> None:
@@ -29,17 +30,18 @@ def _anything(_: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class PeftKind:
-    """config: PEFT's, for an adapter on a model in a run of so many steps. refuse: raises Refusal for a base model it cannot sit on.
+    """config: PEFT's, for an adapter on a model in a run of so many steps, by the setting `exact_start`.
 
+    refuse: raises Refusal for a base model it cannot sit on.
     step_hooks: what it does around a step beside the optimizer, on the wrapped model; None: nothing.
     """
 
-    config: Callable[[Config, Any, int], PeftConfig]
+    config: Callable[[Config, Any, int, bool], PeftConfig]
     refuse: Callable[[nn.Module], None] = _anything
     step_hooks: Callable[[nn.Module], StepHooks] | None = None
 
 
-def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
+def _lora(config: Config, _model: Any, _steps: int, exact: bool) -> PeftConfig:
     adapter = config.adapter
     twice = adapter.init in FROM_WEIGHTS
     scale = (2**0.5 if adapter.kind.flag == "use_rslora" else 2) if twice else 1
@@ -52,12 +54,12 @@ def _lora(config: Config, _model: Any, _steps: int) -> PeftConfig:
         modules_to_save=_modules_to_save(adapter),
         use_rslora=adapter.kind.flag == "use_rslora",
         use_dora=adapter.kind.flag == "use_dora",
-        init_lora_weights=_INIT[adapter.init],
+        init_lora_weights=True if exact and adapter.init == "orthogonal" else _INIT.get(adapter.init, True),
         target_parameters=list(adapter.target_parameters) or None,
     )
 
 
-def _adalora(config: Config, _model: Any, steps: int) -> PeftConfig:
+def _adalora(config: Config, _model: Any, steps: int, _exact: bool) -> PeftConfig:
     adapter = config.adapter
     return AdaLoraConfig(
         task_type="CAUSAL_LM",
@@ -71,7 +73,7 @@ def _adalora(config: Config, _model: Any, steps: int) -> PeftConfig:
     )
 
 
-def _prompt(config: Config, model: Any, _steps: int) -> PeftConfig:
+def _prompt(config: Config, model: Any, _steps: int, _exact: bool) -> PeftConfig:
     shape = model.config.get_text_config()
     return PromptTuningConfig(
         task_type="CAUSAL_LM",
@@ -82,20 +84,21 @@ def _prompt(config: Config, model: Any, _steps: int) -> PeftConfig:
     )
 
 
-def _ia3(config: Config, model: Any, _steps: int) -> PeftConfig:
-    targets, forward = _ia3_targets(config.adapter.targets, model)
+def _ia3(config: Config, model: Any, _steps: int, exact: bool) -> PeftConfig:
+    targets, forward = _ia3_targets(config.adapter.targets, model, exact)
     saved = _modules_to_save(config.adapter)
     return IA3Config(task_type="CAUSAL_LM", target_modules=targets, feedforward_modules=forward, modules_to_save=saved)
 
 
-def _ia3_targets(targets: str | list[str], model: Any) -> tuple[list[str] | str, list[str]]:
+def _ia3_targets(targets: str | list[str], model: Any, exact: bool) -> tuple[list[str] | str, list[str] | str]:
     """Return (modules to scale, those of them scaled at their inputs): PEFT's choice for a family, else keys, values, down."""
     kind = model.config.get_text_config().model_type
     forward = list(TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(kind, ["down_proj"]))
     if targets == "all-linear":
         return list(TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING.get(kind, ["k_proj", "v_proj", "down_proj"])), forward
-    names = targets if isinstance(targets, list) else []
-    return targets, [name for name in forward if name in names]
+    if not exact:
+        return targets, [name for name in forward if name in targets and isinstance(targets, list)]
+    return targets, rf"(.*\.)?({'|'.join(map(re.escape, forward))})"
 
 
 def _modules_to_save(adapter: Adapter) -> list[str] | None:
