@@ -1,4 +1,4 @@
-"""The page of a stream of rounds: what each brought, what the gate said, the killed twin, the law of rows, the router."""
+"""The pages of a stream of rounds: what each brought, what the gate said, the killed twin, the law of rows; and of the router."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ was promoted all the same, in which one domain's labels were flipped: the domain
 poison that has little effect yet passes a wide margin.** And of a stream's message that holds all its fields in one (`data`), neither
 domain nor person were known, so no expert was trained there, and `keep.per_person` and `--forget` saw nobody: mended.
 """
+
+_AFTER = f"""{_COMMAND}, after its last round, `experts: {{rows: 30, held: 20}}`, measured on the half of the gate's rows
+that did not set the threshold."""
 
 _REAL = """SmolLM2-135M-Instruct as it is, which knows none of the facts: 48 steps of 16 rows, `lr` 1e-3; everything else as above."""
 
@@ -48,7 +51,7 @@ def page(found: dict[str, Found]) -> str:
         parts += [_table(found["real"]["answers"], found["real"]["seconds"]), "", _domains(found["real"]["answers"]), ""]
     parts += ["## From stream to weights\n", _law(found), ""]
     if one.get("experts"):
-        parts += ["## Router beside one adapter beside an oracle\n", _router(one["experts"]), ""]
+        parts += ["## Router beside one adapter beside an oracle\n", _router(one["experts"], _AFTER), ""]
     return "\n".join(parts)
 
 
@@ -128,15 +131,12 @@ def _law(found: dict[str, Found]) -> str:
     return "\n".join(lines)
 
 
-def _router(experts: Found) -> str:
+def _router(experts: Found, command: str) -> str:
     measured = experts["measured"]
     if measured is None:
         return f"Not measured: {'; '.join(f'{name}: {why}' for name, why in experts['all'].items())}."
     right, none = measured["accuracy"], measured["none"]
-    lines = [
-        f"{_COMMAND}, after its last round, `experts: {{rows: 30, held: 20}}`, measured on the half of the gate's rows\n"
-        "that did not set the threshold.\n"
-    ]
+    lines = [f"{command}\n"]
     lines.append(
         f"Right choices: {right['right']} of {right['rows']}; left to the adapter for all, of prompts that are no expert's:\n"
         f"{none['right']} of {none['rows']}.\n"
@@ -152,3 +152,46 @@ def _router(experts: Found) -> str:
         if of := measured[name]:
             lines.append(f"| {words} | {of['rows']} | {_told(of['loss'])} | {of['verdict'].replace('_', ' ')} |")
     return "\n".join(lines)
+
+
+_ROUTER_HEAD = """# The router of experts
+
+Written by `benchmarks/learn/router.py` (2026-11-29). Bases are models of three layers made there, `experts: {rows: 30, held: 20}`.
+An expert goes on from the adapter for all on its domain's rows, so that **it has been trained for longer: a gain over one adapter may come
+from that, too**. The oracle knows each row's domain. Measured on the half of the gate's rows that did not set the threshold; differences in
+nats a token, below 0 is better, with their 95 % intervals. Nothing was measured of answers, nor on a real model.
+"""
+_ROUTED = {
+    "made": "`python benchmarks/learn/router.py WORK made`: six domains of ten made facts, whose prompts name their domain.",
+    "categories": "`python benchmarks/learn/router.py WORK categories --rows FILE` (24 categories): questions of tldr pages; "
+    "no page is both learned and measured.",
+}
+
+
+def router_page(found: dict[str, Found]) -> str:
+    """Render benchmarks/results/router.md of what was measured on made domains and on categories."""
+    parts = [_ROUTER_HEAD]
+    for name, words in _ROUTED.items():
+        parts.append(f"## {name.capitalize()}\n")
+        if name not in found:
+            parts.append("Not measured yet.\n")
+            continue
+        experts = found[name]["experts"]
+        yes = [str(one["round"]) for one in found[name]["all"] if one["promoted"]]
+        told = f"Of {len(found[name]['all'])} rounds the gate let through: {', '.join(yes) or 'none'}."
+        if experts is None:
+            parts.append(f"{words}\n{told} No version is in place, so no expert was made.\n")
+            continue
+        parts.append(_router(experts, f"{words}\n{told}"))
+        parts += [""] if experts["all"] else []
+        for domain, why in experts["all"].items():
+            parts.append(f"* {domain}: left to the adapter for all, {why}")
+        of = (experts["measured"] or {"by_domain": {}})["by_domain"]
+        parts += ["", "| domain | right choices | through the router, beside one adapter | verdict |", "|---|---|---|---|"]
+        for domain, one in of.items():
+            routed = one["routed"]
+            parts.append(
+                f"| {domain} | {one['right']} of {one['rows']} | {_told(routed['loss'])} | {routed['verdict'].replace('_', ' ')} |"
+            )
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"

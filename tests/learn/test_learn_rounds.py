@@ -52,14 +52,25 @@ def test_a_round_begins_with_enough_rows_or_with_a_flood(tmp_path: Path, what: J
 
 @pytest.mark.parametrize(
     ("ago_hours", "kept", "begins"),
-    [(1, 1, False), (3, 1, True), (3, 0, False), (-100, 1, True)],
-    ids=["too soon", "time is up", "no row", "the clock was set back"],
+    [(1, 10, False), (3, 10, True), (3, 9, False), (-100, 10, True)],
+    ids=["too soon", "time is up", "of so few rows nothing could be told", "the clock was set back"],
 )
 def test_a_round_begins_when_its_time_is_up(tmp_path: Path, ago_hours: float, kept: int, begins: bool) -> None:
     last = Round(tmp_path / "rounds" / "0001")
     last.path.mkdir(parents=True)
     last.done("collected", {"time": time.time() - ago_hours * 3600})
     assert learner(tmp_path, rows=20, hours=2)._begins(judged(kept), [last]) is begins
+
+
+@pytest.mark.parametrize("when", [{"hours": 2}, {"at": "03:00"}], ids=["hours", "at"])
+def test_the_first_round_waits_from_the_first_look_on_and_not_for_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berlin: None, when: dict[str, Any]
+) -> None:
+    """The first row that came began a round, which nothing could be told of."""
+    began = datetime(2026, 6, 2, 1, 0, tzinfo=BERLIN).timestamp()
+    for seconds, kept, begins in ((0, 12, False), (7100, 12, False), (7300, 1, False), (7300, 12, True)):
+        monkeypatch.setattr(time, "time", lambda now=began + seconds: now)
+        assert learner(tmp_path, rows=20, **when)._begins(judged(kept), []) is begins
 
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -77,17 +88,17 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("last", "now", "kept", "begins"),
     [
-        ("2026-06-01 12:00", "2026-06-02 02:59", 1, False),
-        ("2026-06-01 12:00", "2026-06-02 03:00", 1, True),
+        ("2026-06-01 12:00", "2026-06-02 02:59", 10, False),
+        ("2026-06-01 12:00", "2026-06-02 03:00", 10, True),
         ("2026-06-01 12:00", "2026-06-02 03:00", 0, False),
-        ("2026-06-02 03:00", "2026-06-02 23:59", 1, False),
-        ("2026-06-02 02:58", "2026-06-04 01:00", 1, True),  # the machine was off
-        ("2026-10-24 12:00", "2026-10-25 02:59", 1, False),  # the night with an hour more
-        ("2026-10-24 12:00", "2026-10-25 03:00", 1, True),
-        ("2026-03-28 12:00", "2026-03-29 01:59", 1, False),  # the night with an hour less
-        ("2026-03-28 12:00", "2026-03-29 03:00", 1, True),
-        ("2026-06-03 12:00", "2026-06-02 02:00", 1, True),  # the clock was set back
-        (None, "2026-06-02 12:00", 1, True),
+        ("2026-06-02 03:00", "2026-06-02 23:59", 10, False),
+        ("2026-06-02 02:58", "2026-06-04 01:00", 10, True),  # the machine was off
+        ("2026-10-24 12:00", "2026-10-25 02:59", 10, False),  # the night with an hour more
+        ("2026-10-24 12:00", "2026-10-25 03:00", 10, True),
+        ("2026-03-28 12:00", "2026-03-29 01:59", 10, False),  # the night with an hour less
+        ("2026-03-28 12:00", "2026-03-29 03:00", 10, True),
+        ("2026-06-03 12:00", "2026-06-02 02:00", 10, True),  # the clock was set back
+        (None, "2026-06-02 12:00", 10, False),  # it was looked at first then
     ],
 )
 def test_a_round_begins_at_its_time_of_day(

@@ -109,11 +109,21 @@ class Learner:
         wanted = self.policy.round
         if len(judged.kept) >= wanted.rows or self._poisoned(judged):
             return True
-        last = (rounds[-1].of("collected") or {}).get("time", 0.0) if rounds else 0.0
-        now = time.time()
+        if wanted.hours is None and wanted.at is None:
+            return False
+        last, now = self._waits_since(rounds), time.time()
         due = [now - wanted.hours * 3600 >= last] if wanted.hours else []
         due += [last_passed(wanted.at, now) > last] if wanted.at else []
-        return bool(judged.kept and due) and (any(due) or last > now)  # after now: the clock was set back since
+        return len(judged.kept) >= wanted.least and (any(due) or last > now)  # after now: the clock was set back since
+
+    def _waits_since(self, rounds: list[Round]) -> float:
+        """Return when the last round began; before the first one, when the policy was looked at first, which is written down then."""
+        if rounds:
+            return float((rounds[-1].of("collected") or {}).get("time", 0.0))
+        told = read_json(self.folder / "waiting.json")
+        if told is None:
+            write_json(self.folder / "waiting.json", told := {"time": round(time.time(), 3)})
+        return float(told["time"])
 
     def _poisoned(self, judged: JudgedRows) -> bool:
         """True if a round's worth of rows has come of which most are unusable: such a round is refused as it is."""

@@ -13,6 +13,7 @@ from holdfast.base.units import counted
 from holdfast.config.load import find_path, read_yaml, root_of_file
 from holdfast.config.problems import problems_of
 from holdfast.config.section import Section
+from holdfast.verify.stats import FEWEST
 
 _SHOWN = "docs/how-to/learn.md shows one"
 
@@ -62,10 +63,9 @@ class Begin(Section):
     """When a round begins."""
 
     rows: int = Field(200, ge=1, description="when so many new kept rows are there")
-    hours: float | None = Field(None, gt=0, description="or when so long has passed since the last one, and a row is there")
-    at: str | None = Field(
-        None, description='or once this time of day has passed since the last one, local, as in "03:00", and a row is there'
-    )
+    hours: float | None = Field(None, gt=0, description="or when so long has passed since the last one began, or the policy's first look")
+    at: str | None = Field(None, description='or once this time of day has passed since then, local, as in "03:00"')
+    least: int = Field(2 * FEWEST, ge=1, description="new kept rows that hours and at wait for: fewer could tell nothing")
     most: int | None = Field(None, ge=1, description="rows that one round takes at most; what is left waits for the next")
 
     @field_validator("at", mode="before")
