@@ -66,7 +66,7 @@ def _read_once(log: str, stream: BinaryIO) -> tuple[Line, ...]:
 
 
 def diagnose_run(folder: RunFolder, cards: dict[str, Failure], ended: bool = False) -> tuple[Diagnosis, list[Json]]:
-    """Return what is wrong with a run now, and what ended each of its attempts. ended: it is over, though its supervisor, who asks, lives."""
+    """Return what is wrong with a run now, and what ended each of its attempts. ended: its supervisor asks, which still lives."""
     attempts: list[tuple[Json, Diagnosis]] = []
     for number in folder.attempts():
         end = closed(folder.attempt(number))
