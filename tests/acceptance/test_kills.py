@@ -247,6 +247,7 @@ def test_a_failure_that_always_comes_back_ends_the_run_with_its_reason(undisturb
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert "the state after step 8 is kept" in done.stderr
+    assert "blas_library_failure (" in done.stderr and "all of it: holdfast diagnose" in done.stderr
     assert json.loads((run / "summary.json").read_text())["status"] == "gave_up"
     assert holdfast("train", undisturbed.config, "--run", run).returncode == 0, "with the cause gone, rerun the same command to resume"
     check(run, undisturbed)

@@ -638,6 +638,9 @@ def test_a_run_is_exported_as_a_user_does_it_and_not_on_another_base(config_of: 
     assert answer["checked"]["nmse"] <= 1e-4 and "Held-out" not in answer
     manifest = json.loads((tmp_path / "out/holdfast.json").read_text())
     assert manifest["data_sha256"] and manifest["adapter_sha256"]
+    assert (manifest["run"], manifest["adapter"], manifest["base"]) == ("run", "adapter", base.name)
+    told = [file.name for file in (tmp_path / "out").iterdir() if str(tmp_path).encode() in file.read_bytes()]
+    assert not told, "what is given away names no folder of the machine it was made on"
     weights(plus("model.norm.weight", 0.5))(base)
     done = holdfast("export", tmp_path / "run", "--to", "merged", "--out", tmp_path / "other", "--json")
     assert done.returncode == 1 and "is not the base model that this run began with" in done.stderr

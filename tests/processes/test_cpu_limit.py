@@ -12,6 +12,7 @@ from holdfast.book import cards_of
 from holdfast.diagnosis.diagnose import diagnose_failure
 from holdfast.diagnosis.explain import answer
 from holdfast.processes.process import plain_ending
+from holdfast.run.outcomes import DISK_TAKES_NOTHING
 from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.policy.next_move import wants_experiments
 
@@ -49,6 +50,14 @@ def test_it_is_named_with_its_way_out_and_no_trial_meets_it_again(code: int) -> 
     told = answer(diagnose_failure(report, cards_of("failures")), cards_of("failures"))
     assert told["cause"] == "launch_misconfigured" and "ulimit" in told["remedies"][0]["command"]
     assert not wants_experiments(report, [])
+
+
+def test_a_limit_on_the_size_of_a_file_is_no_full_disk() -> None:
+    """A run under `ulimit -f` was told to keep fewer checkpoints."""
+    said = f"holdfast: {DISK_TAKES_NOTHING}: '/runs/a/x' may not become as large as it has to be (File too large): raise the limit"
+    report = FailureReport(1, Ending("disk_full", 1, 2.0), 5, "step", (1,), (said,), 4, 4, 0.0, None, None)
+    told = answer(diagnose_failure(report, cards_of("failures")), cards_of("failures"))
+    assert told["cause"] == "launch_misconfigured" and "ulimit -Sf" in told["remedies"][0]["command"]
 
 
 def test_one_that_was_killed_is_as_before() -> None:

@@ -16,8 +16,10 @@ import yaml
 
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
 from holdfast.base.files import Json
+from holdfast.config.config import Config
 from holdfast.report.track import TRACKERS, Tracker, follow, numbers
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.companions import trackers
 from support import forked
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
@@ -309,6 +311,27 @@ def test_a_tracker_that_fails_is_told_at_once_and_the_others_go_on(config_of: Ca
     steps = lines(run / "steps.jsonl")[-1]["step"]
     assert json.loads((run / "tracked-tensorboard.json").read_text())["step"] == steps
     assert not (run / "tracked-wandb.json").exists()
+
+
+@pytest.mark.parametrize("last", ["raise SystemExit(1)", "time.sleep(600)"])
+def test_a_tracker_that_fails_after_the_last_step_is_in_the_summary(last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary was written before, and its user left with it: nothing there spoke of the steps that the tracker never took."""
+    run, said = RunFolder(tmp_path), list[str]()
+    run.config_file.write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}}))
+    program = f"import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1], 'summary.json').exists(): time.sleep(0.01)\n{last}"
+    monkeypatch.setattr(trackers, "module_command", lambda module, *words: [sys.executable, "-c", program, *map(str, words)])
+    monkeypatch.setattr(trackers, "write_report", lambda run, out: said.append("report"))
+    if "sleep" in last:
+        monkeypatch.setattr(trackers, "_PATIENCE_S", 1.0)
+        monkeypatch.setattr(trackers, "_MOMENT_S", 0.1)
+    config = Config.model_validate({"model": "m", "data": {"files": ["f"]}, "run": {"track": ["wandb"]}})
+    with trackers.tracked(run, config, said.append) as late:
+        assert not late
+        run.summary_file.write_text(json.dumps({"status": "finished", "trackers_failed": ["mlflow"]}))
+    assert late == {"trackers_failed": ["mlflow", "wandb"]}
+    assert json.loads(run.summary_file.read_text()) == {"status": "finished"} | late
+    assert len(events(tmp_path, "tracking_failed")) == 1 and said[-1] == "report"
+    assert any("waiting for wandb to take the last steps" in line for line in said) == ("sleep" in last), said
 
 
 def test_every_tracker_of_the_config_is_known() -> None:

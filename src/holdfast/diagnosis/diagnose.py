@@ -105,7 +105,10 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
         free = "an unknown number of" if failure_report.disk_free_bytes is None else f"{failure_report.disk_free_bytes:,}"
         own = [line.removeprefix("holdfast: ") for line in failure_report.lines if DISK_TAKES_NOTHING in line]
         newest = own[-1:] if not failure_report.disk_is_full else []  # a limit of the process or its user, or another disk
-        return Diagnosis.plain("disk_full", 0.95, *newest, f"the disk of the run folder has {free} bytes free")
+        found = Diagnosis.plain("disk_full", 0.95, *newest, f"the disk of the run folder has {free} bytes free")
+        if newest and "File too large" in newest[0]:
+            return replace(found, cause="launch_misconfigured", cards=("launch-file-size-limit",))
+        return found
     if ending.kind in ("hang", "stuck"):
         return Diagnosis.plain("hang", 0.9, str(facts.get("reason", "")))
     if ending.kind == "no_state":

@@ -250,7 +250,9 @@ def finish(order: ExportRequest, folder: Path, figures: Json, known: dict[str, s
     entries = [
         {"path": name, "bytes": (folder / name).stat().st_size, "sha256": known.get(name) or sha256(folder / name)} for name in names
     ]
-    facts = {"format": 1, "kind": order.kind, "name": order.subject.name, **order.subject.hashes(), "checked": figures}
+    origin = order.subject.hashes()
+    named = {key: Path(origin[key]).name for key in ("run", "adapter", "base") if Path(origin[key] or "").is_absolute()}
+    facts = {"format": 1, "kind": order.kind, "name": order.subject.name, **origin, **named, "checked": figures}  # it is given away
     write_json(folder / MANIFEST, facts | {"files": entries})
     flush_tree(folder)
     folder.rename(order.out)

@@ -65,8 +65,8 @@ def _read_once(log: str, stream: BinaryIO) -> tuple[Line, ...]:
     return read_log(stream)
 
 
-def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosis, list[Json]]:
-    """Return what is wrong with a run now, and what ended each of its attempts."""
+def diagnose_run(folder: RunFolder, cards: dict[str, Failure], ended: bool = False) -> tuple[Diagnosis, list[Json]]:
+    """Return what is wrong with a run now, and what ended each of its attempts. ended: its supervisor asks, which still lives."""
     attempts: list[tuple[Json, Diagnosis]] = []
     for number in folder.attempts():
         end = closed(folder.attempt(number))
@@ -83,7 +83,7 @@ def diagnose_run(folder: RunFolder, cards: dict[str, Failure]) -> tuple[Diagnosi
         return _not_known(f"nothing can be said of the run's end now: {'; '.join(now.unread)}"), each
     if now.state == "finished":
         return _finished(now.summary, folder), each
-    if now.state in ("running", "interrupted"):
+    if now.state == "interrupted" or (now.state == "running" and not ended):
         return _unfinished(now), each
     newest = now.attempt
     if newest is None or is_closed(newest.folder):

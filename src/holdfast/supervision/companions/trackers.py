@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import USAGE, Stop
+from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.units import span
 from holdfast.config.config import Config
+from holdfast.report.run.report import write_report
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.companions.watched import Helper, looking
 
 _PATIENCE_S = 60
+_MOMENT_S = 3.0  # that the last steps may take before it is said who is waited for
 
 
 def refuse_missing_trackers(config: Config) -> None:
@@ -28,7 +31,7 @@ class TrackerProcess:
     """The process that passes steps on to one tracker. Its failure is an event, and the others go on; one that hangs begins again."""
 
     def __init__(self, run: RunFolder, name: str, hang_s: float, tell: Callable[[str], None]) -> None:
-        self._run, self._name, self._log, self._told = run, name, run.path / "track.log", False
+        self._run, self.name, self._log, self.failed, self._ending = run, name, run.path / "track.log", False, False
         self._say = tell
         self._helper = Helper(module_command("holdfast.report.track", run.path, name), self._log, hang_s, self._hung)
 
@@ -39,7 +42,11 @@ class TrackerProcess:
 
     def end(self, until: float) -> None:
         """Wait for the rest to be passed on, until that time at most."""
-        code = self._helper.end(max(0.0, until - time.monotonic()))
+        self._ending = True
+        code = self._helper.end(min(_MOMENT_S, max(0.0, until - time.monotonic())))
+        if code is None and (left := until - time.monotonic()) > 0:
+            self._say(f"waiting for {self.name} to take the last steps, {span(left)} at most")
+            code = self._helper.end(left)
         if code is None:
             self._helper.child.kill()
             self._helper.child.wait()
@@ -47,20 +54,25 @@ class TrackerProcess:
             self._tell(code)
 
     def _hung(self, silent: float) -> None:
-        self._run.event("tracking_failed", tracker=self._name, code=None, log=str(self._log), silent_s=round(silent, 1))
-        self._say(f"{self._name} gave no sign of life for {span(silent)}: its process was ended; the run goes on; see {self._log}")
+        self.failed = self.failed or self._ending  # no other one takes its place
+        self._run.event("tracking_failed", tracker=self.name, code=None, log=str(self._log), silent_s=round(silent, 1))
+        self._say(f"{self.name} gave no sign of life for {span(silent)}: its process was ended; the run goes on; see {self._log}")
 
     def _tell(self, code: int | None) -> None:
-        if not self._told:
-            self._told = True
-            self._run.event("tracking_failed", tracker=self._name, code=code, log=str(self._log))
+        if not self.failed:
+            self.failed = True
+            self._run.event("tracking_failed", tracker=self.name, code=code, log=str(self._log))
             ended = "did not end in time" if code is None else f"failed (exit code {code})"
-            self._say(f"{self._name} {ended}: it gets no more steps of this start; the run itself is whole; {self._log} says why")
+            self._say(f"{self.name} {ended}: it gets no more steps of this start; the run itself is whole; {self._log} says why")
 
 
 @contextlib.contextmanager
-def tracked(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Iterator[None]:
-    """Have the run tracked while this lasts. A tracker that fails or hangs is told and an event at once, and its log says why."""
+def tracked(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Iterator[Json]:
+    """Have the run tracked while this lasts. A tracker that fails or hangs is told and an event at once, and its log says why.
+
+    What is yielded holds at the end what the summary lacked of trackers that failed after it was written; the file has it then.
+    """
+    late: Json = {}
     trackers = [TrackerProcess(run, name, config.run.hang_s, tell) for name in config.run.track]
 
     def look() -> None:
@@ -70,8 +82,15 @@ def tracked(run: RunFolder, config: Config, tell: Callable[[str], None]) -> Iter
 
     try:
         with looking(look) if trackers else contextlib.nullcontext():
-            yield
+            yield late
     finally:
         until = time.monotonic() + _PATIENCE_S
         for tracker in trackers:
             tracker.end(until)
+        summary = read_json(run.summary_file) or {}
+        known, failed = summary.get("trackers_failed", []), {tracker.name for tracker in trackers if tracker.failed}
+        if summary and failed - {*known}:
+            late["trackers_failed"] = sorted(failed | {*known})
+            with contextlib.suppress(OSError):  # a full disk has been told of
+                write_json(run.summary_file, summary | late)
+                write_report(run, run.path / "report.html")

@@ -76,13 +76,14 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, audience
             beside = attended(folder, config.run.hang_s, audience.tell)
             told = notified(folder, config.run.notify, config.run.hang_s, audience.tell)
             copied = sending(folder, config.save.to, config.save.keep, config.run.hang_s, audience.tell)
-            with beside, sampled(folder, audience.tell), told, tracked(folder, config, audience.tell), copied:
+            with beside, sampled(folder, audience.tell), told, tracked(folder, config, audience.tell) as late, copied:
                 with _standby(folder, config) as standby:
                     user = TrainerRun(partial(trainer_launch, config=config), folder, orders, view, RealWorld(standby))
                     _tell_processes(user.launch, run.plan(), audience)
                     outcome = anchor.going_on(lambda: supervise(user))
                 audience.end()
-                return anchor.going_on(lambda: _conclude(folder, config, places, outcome, audience, stop.asked_for))
+                code, summary = anchor.going_on(lambda: _conclude(folder, config, places, outcome, audience, stop.asked_for))
+            return code, summary | late
     except Stop:
         raise
     except Exception:
@@ -147,7 +148,7 @@ def _conclude(
 def diagnosed(run: RunFolder) -> list[str]:
     """Return what `holdfast diagnose` says of the run, in a few lines; none where it knows no more than the reason says."""
     cards: dict[str, Failure] = cards_of("failures")
-    found, _ = diagnose_run(run, cards)
+    found, _ = diagnose_run(run, cards, ended=True)
     if found.cause in ("unknown", "healthy"):
         return []
     told = answer(found, cards)
