@@ -20,6 +20,7 @@ import torch
 from conftest import ROOT
 from holdfast.base.files import write_json
 from holdfast.callback.account import ATTEMPT
+from holdfast.diagnosis.later_training import trains_later
 from holdfast.processes.attempt import Attempt
 from holdfast.report.seen_progress import computed_twice, each_step_told
 from holdfast.run.command import Command
@@ -29,7 +30,6 @@ from holdfast.supervision.command import states as states_module
 from holdfast.supervision.command.attempts import environment_of
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import cut_short
-from holdfast.supervision.command.later_training import trains_later
 from holdfast.supervision.command.read_of_end import ReadOfEnd
 from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.states import States

@@ -12,6 +12,7 @@ from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
 from holdfast.diagnosis.arguments import FRAME
 from holdfast.diagnosis.diagnose import diagnose_failure
+from holdfast.diagnosis.later_training import trains_later
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
@@ -22,7 +23,6 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.types import FULL_DISK_BYTES, Diagnosis, Ending, FailureReport
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.good_end import of_what_was_left
-from holdfast.supervision.command.later_training import trains_later
 from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.command.states import States
 from holdfast.supervision.evidence import collect, free_bytes
