@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conftest import holdfast
-from holdfast.callback.fingerprints import FILE, Fingerprints
+from holdfast.callback.fingerprints import FILE, Fingerprints, hash_of, moments
 from holdfast.run import fingerprints
 from holdfast.run.fingerprints import Look, compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder
@@ -154,6 +154,35 @@ def test_looks_grow_apart_where_they_cost_more_than_their_share(tmp_path: Path, 
     prints.close()
     looked = [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()]
     assert looked[:2] == [1, 2] and len(looked) < 60 and all(step % 64 == 0 for step in looked if step > 256)
+
+
+def test_moments_in_lists_are_hashed_by_their_bits() -> None:
+    """A long tensor prints its first and last numbers: two states of LBFGS that differ in between were the same."""
+    model = torch.nn.Linear(40, 40)
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        found = (model(torch.ones(2, 40)) - 1).square().mean()
+        found.backward()
+        return found
+
+    optimizer.step(loss)  # type: ignore[arg-type]
+    before = hash_of(moments(optimizer))
+    torch.set_printoptions(precision=2)
+    assert hash_of(moments(optimizer)) == before
+    torch.set_printoptions(profile="default")
+    optimizer.state_dict()["state"][0]["old_dirs"][0][700] += 1e-3
+    assert hash_of(moments(optimizer)) != before
+
+
+def test_a_state_without_bytes_is_not_hashed() -> None:
+    class Odd:
+        def state_dict(self) -> dict[str, Any]:
+            return {"state": {0: {"moment": object()}}}
+
+    with pytest.raises(TypeError, match="object in the optimizer's state"):
+        hash_of(moments(Odd()))
 
 
 def test_a_command_is_held_against_an_earlier_run_of_it(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ import torch
 from conftest import ROOT
 from holdfast.base.files import write_json
 from holdfast.callback.account import ATTEMPT
+from holdfast.diagnosis.later_training import trains_later
 from holdfast.processes.attempt import Attempt
 from holdfast.report.seen_progress import computed_twice, each_step_told
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
-from holdfast.run.types import Ending
+from holdfast.run.types import Diagnosis, Ending
 from holdfast.supervision.command import states as states_module
 from holdfast.supervision.command.attempts import environment_of
 from holdfast.supervision.command.command_run import CommandRun
@@ -358,3 +359,64 @@ def test_steps_of_a_later_stage_that_went_on_from_its_own_checkpoint_are_not_cou
     rows = [{"attempt": at, "step": 7, "total": 8, "source": "callback", "first": 1, "time": 1.0, "stages": True} for at in (1, 2)]
     launches: dict[int, Any] = {1: {}, 2: {"resumed_step": 4, "resumed_from": "sft/checkpoint-4", "resumed_later": True}}
     assert (computed_twice(rows, launches), each_step_told(rows, launches)) == (0, False)
+
+
+FUNCTIONS = """
+def sft():
+    SFTTrainer().train()
+    save()  # 4
+def dpo(name):
+    trainer = make(name)
+    trainer.train()  # 7
+def again(trainer):
+    while True:
+        try:
+            trainer.train()  # 11
+            break
+        except MemoryError:
+            smaller()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "later"),
+    [
+        ("sft()\nrows = load()\ndpo('a')", 17, True),
+        ("sft()\ndpo('a')\npush()", 18, False),
+        ("for fold in folds:\n    dpo(fold)\n    measure()", 18, True),
+        ("if kind:\n    sft()\n    push()\nelse:\n    dpo('a')", 18, False),
+        ("with place:\n    sft()\ntrainer.train()", 17, True),
+        ("sft()\nmodel.train()\nself.model.train()", 16, False),
+        ("again(trainer)\npush()", 11, False),
+        ("def main():\n    sft()\n    return\n    dpo('a')\nmain()", 17, False),
+        ("def main():\n    sft()\n    self.dpo('b')\nmain()", 17, True),
+        ("try:\n    sft()\nfinally:\n    dpo('a')", 17, True),
+        ("this is no Python", 17, False),
+    ],
+)
+def test_whether_another_training_follows_is_read_of_the_script(script: str, line: int, later: bool, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(FUNCTIONS + "\n" + script)
+    assert trains_later([(str(file), line), (str(tmp_path / "gone.py"), 1)]) is later
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("later", [True, False])
+def test_an_error_between_two_trainings_is_not_the_end_of_the_command(
+    told: bool, later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that failed behind its SFT, before its DPO, was told to be complete, with exit code 0."""
+    script = tmp_path / "script.py"
+    script.write_text("sft.train()\nrows = load()\n" + ("dpo.train()" if later else "push()"))
+    pulse = {"called_at": [[str(script), 1]]} if told else {}
+    states, _ = states_of(tmp_path, monkeypatch, **pulse)
+    monkeypatch.setattr(States, "complete", lambda *_: states_module.ResumePoint("out/checkpoint-4", 4, tmp_path / "out/checkpoint-4"))
+    end = ReadOfEnd(states.run, states.command, None, states, None, Attempt(1, states.run.attempt(1), None), Ending("error", 1, 3.0))
+    traceback = ["Traceback (most recent call last):", f'  File "{script}", line 2, in <module>', "FileNotFoundError: rows"]
+    after = end.after_training(Diagnosis("unknown", 0.0), [] if told else traceback)
+    assert (after is None) is later
+
+
+def test_the_callback_tells_where_its_script_made_the_training(tmp_path: Path) -> None:
+    Training(tmp_path / "out").train(2)
+    assert __file__ in [file for file, _ in pulse(tmp_path)["called_at"]]

@@ -118,11 +118,27 @@ def moments(optimizer: Any) -> Iterator[bytes | memoryview]:
     for number in sorted(state, key=str):
         for name, value in sorted(state[number].items()):
             yield f"{number} {name}".encode()
-            yield _bytes_of(value) if isinstance(value, torch.Tensor) else repr(value).encode()
+            yield from _bits_of(value)
+
+
+def _bits_of(value: Any) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a value and of all tensors in it, which print their first and last numbers alone."""
+    if isinstance(value, torch.Tensor):
+        yield _bytes_of(value)
+    elif isinstance(value, (dict, list, tuple)):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for part in (part for pair in value.items() for part in pair) if isinstance(value, dict) else value:
+            yield from _bits_of(part)
+    elif value is None or isinstance(value, (bool, int, float, str, bytes)):
+        yield repr(value).encode()
+    else:
+        raise TypeError(f"{type(value).__name__} in the optimizer's state has no bytes that are known")
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # of DTensor
+    whole = whole.to_dense() if whole.is_sparse else whole
+    flat = whole.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     seen: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return memoryview(seen)
 

@@ -31,8 +31,10 @@ from holdfast.callback.packed import Packer
 from holdfast.callback.proof import differing
 from holdfast.callback.rows import SamplerRows
 from holdfast.callback.snapshot import CallbackSnapshots, CannotSnapshot
+from holdfast.callback.standby import is_installed
 
 EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes.py has them
+_OURS = str(Path(__file__).parent)
 _first: dict[str, Any] = {}  # of this process's first training: the folder it saves to, and what was there
 _trainings: Counter[str] = Counter()  # of this process so far, by that folder
 
@@ -339,13 +341,25 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             self.rows = None
         self._look(lambda prints: prints.close())
         self.prints = None
-        self.account.pulse(at_once=True, phase="done", step=int(state.global_step), steps=int(state.max_steps))
+        self.account.pulse(at_once=True, phase="done", step=int(state.global_step), steps=int(state.max_steps), called_at=_own_lines())
 
     def _end_stopped(self, state: Any) -> None:
         self.account.pulse(at_once=True, phase="stopped", step=int(state.global_step))
         self.account.ends(phase="stopped", step=int(state.global_step))
         self.account.event("stopped", f"stopped after step {state.global_step}, which is saved")
         raise SystemExit(EXIT_STOPPED)
+
+
+def _own_lines() -> list[tuple[str, int]]:
+    """Return where the command's own files stand, which made the training: another may follow there."""
+    frame: FrameType | None = sys._getframe()
+    found = []
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if os.path.isabs(file) and not is_installed(file) and not file.startswith(_OURS):  # noqa: PTH117
+            found.append((file, frame.f_lineno))
+        frame = frame.f_back
+    return found
 
 
 def _resumed_from() -> Path | None:

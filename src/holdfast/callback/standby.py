@@ -140,7 +140,7 @@ def _import(noted: dict[str, Any], literals: dict[str, str]) -> dict[str, str]:
     there, drawn = set(sys.modules), random.getstate()
     set_here: dict[str, str] = {}
     for name, origin in noted["modules"]:
-        if name in sys.modules or not _is_installed(origin):
+        if name in sys.modules or not is_installed(origin):
             continue
         missing = {one: value for one, value in noted["changes"].get(name, {}).items() if os.environ.get(one) != value}
         if any(value is None or literals.get(one) != value for one, value in missing.items()):
@@ -154,7 +154,7 @@ def _import(noted: dict[str, Any], literals: dict[str, str]) -> dict[str, str]:
     return set_here
 
 
-def _is_installed(origin: str) -> bool:
+def is_installed(origin: str) -> bool:
     """True for a module of Python's own or of an installed package: the command's own files run in attempts alone."""
     return origin in ("built-in", "frozen") or "-packages/" in origin or origin.startswith(_PLACES)
 
@@ -164,7 +164,7 @@ def _prove(origins: dict[str, str], there: set[str]) -> None:
     for name, origin in _loaded():
         if name in there or name.partition(".")[0] in _MADE or not os.path.isabs(origin):  # noqa: PTH117  (one that has no file)
             continue
-        if not _is_installed(origin) or origins.get(name, origin) != origin:
+        if not is_installed(origin) or origins.get(name, origin) != origin:
             raise Unfit(f"{name} is of {origin}")
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:

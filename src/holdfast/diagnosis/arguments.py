@@ -8,7 +8,7 @@ from holdfast.base.files import Json
 from holdfast.book.knowledge import table
 
 _UNEXPECTED = re.compile(r"(?:(\w+)\.)?(\w+)\(\) got an unexpected keyword argument '?(\w+)")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _OF_LIBRARIES = re.compile(r"site-packages|dist-packages|[\\/]lib[\\/]python3|<frozen|<string>")
 
 
@@ -22,7 +22,7 @@ def remedies_for_argument(text: str) -> list[Json]:
         return []
     match = found[-1]
     owner, method, name = match[1] or match[2], match[2], match[3]
-    frames = _FRAME.findall(text[: match.start()])
+    frames = FRAME.findall(text[: match.start()])
     own = [(file, line) for file, line in frames if not _OF_LIBRARIES.search(file)]
     place = f" ({own[-1][0]}:{own[-1][1]})" if own else ""
     known = table("arguments")

@@ -225,7 +225,7 @@ class CommandRun:
         asked = ending.code == INTERRUPTED or account.get("phase") == "stopped"
         no_end, background = cut_short(attempt, ending), end.in_background()
         self.left = end.left or self.left
-        self.after = None if asked else end.after_training(diagnosis)
+        self.after = None if asked else end.after_training(diagnosis, failure_report.lines)
         over = (ending.kind == "finished" and not no_end and not background) or self.after is not None
         if over:
             self.states.snapshot.unlink(missing_ok=True)

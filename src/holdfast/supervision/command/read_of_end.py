@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.base.files import Json, last_line, read_json
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.diagnosis.arguments import FRAME
 from holdfast.diagnosis.diagnose import diagnose_failure
+from holdfast.diagnosis.later_training import trains_later
 from holdfast.diagnosis.logs.file import read_log
 from holdfast.machine.gpu_memory import gpu_memory
 from holdfast.machine.place import Place
@@ -78,13 +81,17 @@ class ReadOfEnd:
             return Diagnosis.plain("disk_full", 0.95, f"{full} is full", *found.words())
         return found
 
-    def after_training(self, diagnosis: Diagnosis) -> Json | None:
+    def after_training(self, diagnosis: Diagnosis, lines: Sequence[str]) -> Json | None:
         """Return what failed or hung after training was complete: {result, ending, cause, evidence}; None where it is to be started again.
 
+        lines: its last output, whose traceback tells where its script stood; the callback tells it better.
         One that was killed from outside may have had work left: it goes on from its last checkpoint once, where it can be told to.
         """
         if self.ending.kind not in ("error", "killed", "hang", "vanished") or (state := self.states.complete(self.seen)) is None:
             return None
+        told = (read_json(self.attempt.folder / "pulse.json") or {}).get("called_at") or FRAME.findall("\n".join(lines))
+        if trains_later((str(file), int(line)) for file, line in told):
+            return None  # it was the first of several
         orders = read_launch_spec(self.attempt.folder) or LaunchSpec({})
         again = self.command.callback or resumes_by(self.command.argv, self.card) is not None
         if self.ending.from_outside and again and int(orders.facts.get("resumed_step") or 0) < (state.step or 0):
