@@ -19,7 +19,7 @@ from holdfast.config.config import Config
 from holdfast.planning import past_runs, tracing
 from holdfast.planning.duration import Ahead, PastRun, duration, idle_parameters, remaining
 from holdfast.planning.past_runs import correct_from_history, remember, with_duration, work_in
-from holdfast.planning.planning import PlanResult
+from holdfast.planning.planning import PlanResult, about_longest
 from holdfast.planning.workload import NO_ROW, Workload, checked_tokens, workload
 from holdfast.report.words import between, costs
 from holdfast.run.folder import RunFolder
@@ -440,6 +440,7 @@ def test_the_tokens_ahead_are_those_of_the_rows_that_are_drawn_and_judged(tmp_pa
     of_short, of_long = ahead(files=short).row, ahead(files=long).row
     both: Json = {"files": [short, long]}
     assert ahead(**both).row == pytest.approx((2 * of_short + of_long) / 3)
+    assert ahead(**both).longest == of_long, "all rows of a file are alike here"
     often = ahead(**both, weights={long: 4.0})
     assert often.row == pytest.approx((2 * of_short + 4 * of_long) / 6), "half as many rows, each drawn four times as often"
     assert often.judged_row == pytest.approx((2 * of_short + of_long) / 3), "what is held out is drawn by no weight"
@@ -447,6 +448,15 @@ def test_the_tokens_ahead_are_those_of_the_rows_that_are_drawn_and_judged(tmp_pa
     assert of_short < apart.judged_row < of_long and apart.judged_row == pytest.approx(ahead(files=judged).row)
     config = Config.model_validate({"model": "tiny", "data": both | {"held_out_files": [judged]}})
     assert apart.checked(config) == 2 * 20 * apart.judged_row
+
+
+def test_a_plan_for_far_longer_rows_than_there_are_says_which_would_be_theirs() -> None:
+    (told,) = about_longest(104, 1024)
+    assert told.startswith("planned for rows of 1,024 tokens; the longest of the rows looked at has 104: ")
+    assert "train.max_tokens=104" in told
+    assert about_longest(512, 1024) and not about_longest(513, 1024), "half of it, or less"
+    assert not about_longest(0, 1024), "nothing was looked at"
+    assert "train.max_tokens=8 " in about_longest(3, 1024)[0], "the least that a config takes"
 
 
 def test_what_is_kept_free_is_said_as_a_person_would() -> None:

@@ -94,7 +94,9 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     else:
         size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
-        plan = plan.model_copy(update={"reasons": (*plan.reasons, *([parts] if parts else []))})
+        plan = plan.model_copy(
+            update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *([parts] if parts else []))}
+        )
         here = machine | {"probes": probes or machine.get("probes")}
         plan = with_duration(config, here, plan, ahead.tokens, ahead.checked(config), planned.model.text)
     return replace(planned, plan=plan)
@@ -151,6 +153,7 @@ class Planner:
         self.precision, self.why = choose_precision(config, model, machine)
         self.fused_attention = has_fused_attention(machine)
         allowed = longest_row(config, model)
+        self._counted = rows is not None
         self.rows = rows or RowLengths(allowed, allowed * config.train.effective_batch)
         layers = next(model.text[name] for name in LAYERS if name in model.text)
         period, least = _period(model.text), _least(config.adapter, layers)
@@ -362,7 +365,8 @@ class Planner:
         rows = f"{shape.rows} rows of {shape.row} tokens" if shape.rows > 1 else f"one row of {shape.row} tokens"
         rows += f" and one of {shape.rest}" if shape.rest else ""
         how = "by the closed form, from traces of a few layers, because there are so many" if self._too_deep else "traced"
-        told = f"{how}: {rows} at once, as long as the longest one, all of their tokens learned"
+        longest = "as long as the longest one" if self._counted else "as long as a row may be"
+        told = f"{how}: {rows} at once, {longest}, all of their tokens learned"
         reasons = [f"{told}; the most is needed in {_where(demand, loading)}"]
         if shape.again:
             asked = "as the config says" if self.config.train.checkpointed_layers is not None else "because keeping them all would not fit"
@@ -384,6 +388,14 @@ class Planner:
         if cards > 1 and self.config.train.ranks == 1:
             reasons.append(f"{cards} cards are there; a run uses the first, and with train.ranks: auto all of its kind")
         return reasons
+
+
+def about_longest(seen: int, planned: int) -> list[str]:
+    """Return the plan that such rows want, where those looked at have at most half of the tokens that it is made for."""
+    if not 0 < 2 * seen <= planned:
+        return []
+    text = f"planned for rows of {planned:,} tokens; the longest of the rows looked at has {seen:,}"
+    return [f"{text}: if none is longer, train.max_tokens={max(seen, _SHORTEST)} plans for those, which need less"]
 
 
 def _about(plan: Plan) -> str:

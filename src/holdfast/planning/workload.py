@@ -24,13 +24,17 @@ _BY_SIZE = (".jsonl", ".ndjson")  # of which the rows beyond are judged by the f
 
 @dataclass(frozen=True)
 class Workload:
-    """steps, samples: of the run; row: mean tokens of the rows it draws; held_out: rows; judged_row: mean tokens of those."""
+    """steps, samples: of the run; row: mean tokens of the rows it draws; held_out: rows; judged_row: mean tokens of those.
+
+    longest: tokens of the longest row looked at.
+    """
 
     steps: int
     samples: int
     row: float
     held_out: float
     judged_row: float
+    longest: int
 
     @property
     def tokens(self) -> float:
@@ -63,33 +67,36 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
     except (OSError, Stop) as error:
         told = error if isinstance(error, Stop) else file_error(error)
         return f"its rows cannot be counted yet: {told.message if told else error}"
-    rows = sum(count for count, _ in found)
+    rows = sum(count for count, _, _ in found)
     if rows < 1:
         return f"{NO_ROW}{_first_reason(config, codec, rules)}"
-    held_out = sum(count for count, _ in apart) if apart else rows * config.data.held_out
+    held_out = sum(count for count, _, _ in apart) if apart else rows * config.data.held_out
     often = [config.data.weights.get(name, 1.0) for name in config.data.files]  # relative to a file's rows
-    drawn = [(often_of * count, often_of * total) for often_of, (count, total) in zip(often, found, strict=True)]
+    drawn = [(times * count, times * total, most) for times, (count, total, most) in zip(often, found, strict=True)]
     training = rows if apart else rows - held_out
     train = config.train
     steps, samples = run_length(config.data.rows_per_epoch or max(1, round(training)), train.effective_batch, train.epochs, train.steps)
-    return Workload(steps, samples, _mean(drawn) or _mean(found), held_out, _mean(apart or found))
+    seen = max(most for _, _, most in [*found, *apart])
+    return Workload(steps, samples, _mean(drawn) or _mean(found), held_out, _mean(apart or found), seen)
 
 
-def _mean(files: Sequence[tuple[float, float]]) -> float:
-    """Return the mean tokens of a row of (rows, tokens) of several files."""
-    rows = sum(count for count, _ in files)
-    return sum(total for _, total in files) / rows if rows else 0.0
+def _mean(files: Sequence[tuple[float, float, int]]) -> float:
+    """Return the mean tokens of a row of several files, as _file tells of them."""
+    rows = sum(count for count, _, _ in files)
+    return sum(total for _, total, _ in files) / rows if rows else 0.0
 
 
-def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float]:
-    """Return (rows that are trained on, their tokens) of a file. Raises OSError, Stop."""
+def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float, int]:
+    """Return (rows that are trained on, their tokens, those of the longest row looked at) of a file. Raises OSError, Stop."""
     looked = iter(blocks(name))
     first = next(looked, None)
     if first is None:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0
     shard = tokenise(first, rules, codec)
     rows = _rows(name, first, looked) * len(shard.lengths) / max(1, len(first.rows))
-    return rows, rows * float(shard.lengths.mean()) if len(shard.lengths) else 0.0
+    if not len(shard.lengths):
+        return rows, 0.0, 0
+    return rows, rows * float(shard.lengths.mean()), int(shard.lengths.max())
 
 
 def _first_reason(config: Config, codec: Codec, rules: Rules) -> str:
