@@ -25,10 +25,11 @@ from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import TokenSet, sequences
 from holdfast.run.timeline import Entry, add_entry
+from holdfast.trainer.common.decoder import table_of_positions
 from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
-from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues, mixed, table_of_positions
+from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues, mixed
 from holdfast.trainer.tasks.text.reference import Portions, StoredValues, Values
 from holdfast.trainer.tasks.text.task import budgets_of_order
 from support.architectures import TERMS

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import sequences
 from holdfast.run.sampling.shuffle import Rows
+from holdfast.trainer.common.decoder import table_of_positions
 from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.tasks.text.forward import Forward
@@ -229,20 +230,6 @@ def _mix(prompt: Row, answer: Row, longest: int | None) -> Row:
     first, second = int(prompt[1].argmax()), int(answer[1].argmax())
     ids = np.concatenate([prompt[0][:first], answer[0][second:]])
     return ids[:longest], np.concatenate([prompt[1][:first], answer[1][second:]])[:longest]
-
-
-def table_of_positions(model: Any, prefix: Tensor | None = None) -> int | None:
-    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table.
-
-    prefix: what a prompt adapter puts before each row, which takes some of them.
-    """
-    config = getattr(model, "config", None)
-    known = None if config is None else getattr(config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(known, int):
-        return None
-    last = ((name.rpartition(".")[2], one) for name, one in model.named_modules() if isinstance(one, nn.Embedding))
-    taken = 0 if prefix is None else len(prefix)
-    return known - taken if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
 
 
 def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:
