@@ -40,12 +40,13 @@ class ComparedLoss:
 
     order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none. budgets:
     reads the tokens that are scored together at each place of it; as in the settings where there is none.
-    start: the values that what is trained began with, where these are the reference.
+    start: the values that what is trained began with, where these are the reference. trial: whether values are read there and none kept.
     """
 
     order: Rows | None = None
     budgets: Callable[[], Rows] | None = None
     start: StartValues | None = None
+    trial = False
 
     def __init__(
         self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None, held: str = ""
@@ -88,7 +89,8 @@ class ComparedLoss:
     @cached_property
     def values(self) -> Values:
         tokens, portions = self.task.tokens, self._portions()
-        return Values(portions, StoredValues(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
+        stored = StoredValues(self.file, len(tokens), self.trial) if self.file else None
+        return Values(portions, stored, len(tokens), self.width, self.task.device)
 
     def _of_portion(self, numbers: list[int]) -> Tensor:
         return self._scores([part for number in numbers for part, _ in sequences(*self.task.tokens.row(number))], without=True)
