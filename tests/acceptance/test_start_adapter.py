@@ -22,6 +22,8 @@ from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import TokenSet, load_tokens, sequences, split
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_of_process
+from holdfast.trainer.common.job import open_job
+from holdfast.trainer.step.training_state import build
 from holdfast.trainer.tasks.text.reference import StoredValues
 from holdfast.trainer.tasks.text.task import TextTask
 from support.rounding import but_for_rounding
@@ -128,6 +130,9 @@ def test_preferences_are_held_against_the_adapter_the_run_begins_from(config_of:
     seen = {row for step in steps for row in step["samples"]}
     (file,) = (tmp_path / "run").glob("reference-*.bin")
     kept = StoredValues(file, len(tokens))
+    for folder, trial in ((tmp_path / "run/trials/001", True), (tmp_path / "run/attempts/002", False)):
+        job = open_job(RunFolder(tmp_path / "run"), 1, folder, {})
+        assert build(job, job.settings(3)).task.compared.trial is trial
     for row in sorted(seen):
         assert not kept.missing([row], 2)
         assert kept.get([row], 2)[0].tolist() == [but_for_rounding(value, 10_000) for value in logps(start, tokens, row)[0]]

@@ -95,6 +95,19 @@ def test_a_rank_without_a_dump_is_named_unless_whole_machines_are_missing(tmp_pa
     assert find_guilty(read_dumps(tmp_path)) is None, "of one rank of four nothing is known"
 
 
+def test_a_dump_left_by_an_earlier_start_is_left_out(tmp_path: Path) -> None:
+    """The rank that hung left none; that of the earlier start, in the same folder, was read as its own, and the others were accused."""
+    now = {rank: dump([one | {"time_created_ns": 5000 * 10**9} for one in WAITS["entries"]], 6) for rank in (0, 1, 3)}
+    old = dump([entry(8, "completed") | {"time_created_ns": 1000 * 10**9}, entry(9, "scheduled") | {"time_created_ns": 1001 * 10**9}], 8)
+    write(tmp_path, now | {2: old})
+    for rank, written in ((0, 5600), (1, 5601), (2, 1601), (3, 5602)):
+        os.utime(tmp_path / f"nccl_trace_rank_{rank}", (written, written))
+    found = find_guilty(read_dumps(tmp_path))
+    assert found is not None and (found.ranks, found.sign) == ((2,), SILENT)
+    os.utime(tmp_path / "nccl_trace_rank_2", (5000, 5000))
+    assert set(read_dumps(tmp_path)) == {0, 1, 2, 3}, "written when the oldest entry of the others was made"
+
+
 def test_nobody_is_named_where_nobody_waits(tmp_path: Path) -> None:
     found = diagnose_dumps(read_dumps(write(tmp_path, dict.fromkeys(range(WORLD), ELSEWHERE))))
     assert found.cause == "unknown" and "dumps of 4 ranks" in " ".join(found.words())

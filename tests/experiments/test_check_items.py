@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from holdfast.config.load import load_config
 from holdfast.experiments.check.bench import Bench
 from holdfast.experiments.check.everything import items
 from holdfast.experiments.compare import _likely, changed, compare
-from holdfast.experiments.tune.climb import _told_in_each
-from holdfast.planning.ladder import Proof, ladder_entry, proof_file, read_proof
+from holdfast.experiments.tune.climb import REFERENCE, _told_in_each
+from holdfast.planning.ladder import Proof, fingerprint, keep_proof, ladder_entry, proof_file, read_proof
 from holdfast.run.timeline import Settings
 
 TRAIN = {"steps": 40, "effective_batch": 8, "lr": 2e-3, "max_tokens": 96, "threads": 1}
@@ -134,6 +135,16 @@ def test_a_proof_is_used_where_it_was_made_and_nowhere_else(config_of: Callable[
     file.write_text('{"machine": ')
     assert "damaged" in read_proof(config, here)[1]
     file.write_text(proof.model_dump_json())
+    file.unlink()
+
+
+def test_a_proof_without_a_faster_rung_says_which_kernels_a_run_gets(config_of: Callable[..., Path]) -> None:
+    config = load_config(config_of(train=TRAIN | {"ladder": "proven"}), [])
+    settings = Settings.model_validate({"micro_batch_tokens": 64, "threads": 1, "steps": 1, "samples": 8})
+    file = keep_proof(config, Proof(machine=fingerprint({}), rungs=(), reference=REFERENCE, time=time.time()))
+    entry, told = ladder_entry(config, {}, settings)
+    assert entry is not None and entry.settings == REFERENCE | {"env": settings.env}
+    assert told == "train.ladder proven: the reference, plain kernels in fp32" and file is not None
     file.unlink()
 
 

@@ -53,7 +53,9 @@ def test_a_fork_has_the_command_line_parent_environment_and_files_of_an_exec(tmp
 
 
 def test_a_killed_fork_is_known_as_killed() -> None:
-    with start("data", "check", "/dev/zero") as child:
+    """It waits for its input until then: one that ends by itself may be over before the signal comes."""
+    command = [sys.executable, "-m", "holdfast", "diagnose", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
 

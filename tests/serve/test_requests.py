@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -13,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.base_model.folder import read_model
+from holdfast.cli.commands import serve
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import Example, Message
 from holdfast.data.templates.chat_template import pieces
 from holdfast.data.templates.template import load_template
 from holdfast.data.tokens.codec import Tokens
+from holdfast.export.subject import Subject
 from holdfast.serve import engines
 from holdfast.serve.endpoint import RequestRefused
 from holdfast.serve.engines import AnswerRequest, LlamaCpp, hash_of_base
@@ -115,3 +119,13 @@ def test_a_base_in_gguf_is_kept_for_those_alone_who_end_answers_alike(tmp_path: 
     before = hash_of_base(subject, codec)
     monkeypatch.setattr(engines, "__version__", "another")
     assert hash_of_base(subject, codec) != before, "what another version wrote may be what this one mended"
+
+
+@pytest.mark.parametrize("adapter", [{}, {"num_virtual_tokens": 20}])
+def test_virtual_tokens_stand_within_the_context(adapter: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPT-2 an answer that filled the context ended the engine: index out of range in self."""
+    subject = Subject("run", tmp_path, adapter, "tiny", read_model("tiny"), None)
+    for name in ("_engine", "_experts"):
+        monkeypatch.setattr(serve, name, lambda *_: None)
+    context = serve._served(argparse.Namespace(base=None), subject, "run", tmp_path).context
+    assert subject.facts.positions and context == subject.facts.positions - adapter.get("num_virtual_tokens", 0)

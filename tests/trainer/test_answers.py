@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from holdfast.base_model.folder import read_model
@@ -78,6 +79,22 @@ def test_a_penalty_that_a_model_has_for_sampling_changes_no_answer_a_run_is_judg
     assert len({*wanted[0]}) < 24, "it repeats itself"
     model.generation_config.repetition_penalty, model.generation_config.no_repeat_ngram_size = 1.5, 2
     assert _generate(model, prompts, 0, (), 24, ignore) == wanted
+
+
+@pytest.mark.filterwarnings("ignore:Position ids are not supported")
+@pytest.mark.parametrize("virtual", [0, 4])
+def test_an_answer_ends_where_a_table_of_positions_does(virtual: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verify, and the evaluation of a finished run on GPT-2, ended with "index out of range in self" behind a long prompt."""
+    model: Any = AutoModelForCausalLM.from_pretrained(model_folder(tmp_path / "model", "gpt2", n_positions=16 + virtual))
+    if virtual:
+        model = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=virtual)).eval()
+    prompts = [[5 + at for at in range(length)] for length in (14, 3, 16, 14)]
+    found = greedy(model, prompts, 0, (), 8)
+    assert [len(answer.ids) for answer in found] == [3, 8, 1, 3] and not any(answer.ended for answer in found)
+    words: Any = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
+    assert answers(model, prompts, words, 0, (), 8) == [" ".join(map(str, answer.ids)) for answer in found]
+    monkeypatch.setattr("holdfast.trainer.model.greedy.batches", lambda *_: False)
+    assert [answer.ids for answer in greedy(model, prompts, 0, (), 8)] == [answer.ids for answer in found]
 
 
 def test_chat_and_the_evaluation_of_a_run_end_answers_so(taught: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,10 +25,11 @@ from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
 from holdfast.data.token_set.token_set import TokenSet, sequences
 from holdfast.run.timeline import Entry, add_entry
+from holdfast.trainer.common.decoder import table_of_positions
 from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.step.step import compute_gradients
 from holdfast.trainer.tasks.text import evaluation
-from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues, mixed, table_of_positions
+from holdfast.trainer.tasks.text.compared import SequenceGroup, StartValues, mixed
 from holdfast.trainer.tasks.text.reference import Portions, StoredValues, Values
 from holdfast.trainer.tasks.text.task import budgets_of_order
 from support.architectures import TERMS
@@ -337,6 +338,27 @@ def test_reference_values_that_were_torn_or_lost_are_made_again_to_the_bit(model
     assert again.compute(1).loss == loss and file.read_bytes() == kept
     file.unlink()
     assert stand_of(model, "dpo", tmp_path).compute(1).loss == loss and file.read_bytes() == kept
+
+
+def test_a_trial_reads_the_reference_values_of_its_run_and_writes_none(model: Path, tmp_path: Path) -> None:
+    """On another device, or with other kernels, it left the run values of its own, and the run went on with those."""
+
+    def tried() -> float:
+        stand = stand_of(model, "dpo", tmp_path)
+        assert stand.task.compared is not None
+        stand.task.compared.trial = True
+        return stand.compute(1).loss
+
+    first = tried()
+    assert not [*tmp_path.glob("reference-*.bin")]
+    assert stand_of(model, "dpo", tmp_path).compute(1).loss == first
+    (file,) = tmp_path.glob("reference-*.bin")
+    kept = StoredValues(file, len(stand_of(model, "dpo", tmp_path).task.tokens))
+    kept.put(0, [-1.0, -50.0])
+    before = file.read_bytes()
+    file.write_bytes(before[:-16] + bytes(16))
+    changed = file.read_bytes()
+    assert tried() != first and file.read_bytes() == changed, "a value that is lost is made again for the trial alone"
 
 
 def test_rows_are_scored_with_those_beside_them_in_the_first_epoch_once_each_whoever_asks_first(model: Path, tmp_path: Path) -> None:

@@ -18,14 +18,17 @@ from holdfast.base_model.packed import PackedWeights
 from holdfast.config.config import Config
 from holdfast.planning.memory.frozen_form import as_it_comes
 from holdfast.planning.serving_limits import limits
+from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.needs import refuse_what_is_missing
 from holdfast.trainer.common.bitsandbytes_package import bitsandbytes
+from holdfast.trainer.common.job import open_job
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.model.frozen import quantised
 from holdfast.trainer.model.frozen.halves import widened
 from holdfast.trainer.model.frozen.tensor_file import write_tensors
 from holdfast.trainer.model.place import HeldForm
 from holdfast.trainer.model.plain import load_plain
+from holdfast.trainer.step.training_state import build
 from support.architectures import LABELS, ROUNDINGS, TERMS
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
@@ -233,6 +236,13 @@ def test_a_run_on_4_bits_ends_with_an_adapter_and_says_what_it_was_trained_on(co
     done = holdfast("train", config, "--run", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     assert "nf4" in (tmp_path / "run/frozen.json").read_text() and (tmp_path / "run/adapter/adapter_model.safetensors").is_file()
+    run = RunFolder(tmp_path / "run")
+    (run.path / "frozen.json").unlink()
+    for folder in (run.trials / "001", run.attempt(1)):
+        assert not (run.path / "frozen.json").exists(), "a trial, whose device may round otherwise, says nothing of the run's weights"
+        job = open_job(run, 1, folder, {})
+        build(job, job.settings(1))
+    assert "nf4" in (run.path / "frozen.json").read_text()
 
 
 LIMITS: list[tuple[dict[str, Any], str]] = [

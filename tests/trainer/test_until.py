@@ -113,7 +113,7 @@ class _Bench:
         self.rank = SimpleNamespace(first=True, exchange=lambda facts: [facts])
         table = SimpleNamespace(batch=8, samples=lambda step, end, behind: np.arange(8))
         self.task = SimpleNamespace(data=SimpleNamespace(table=table, sizes=np.full(8, 10)))
-        run = SimpleNamespace(steps=lambda: iter(()), attempts=list)
+        run = SimpleNamespace(steps=lambda: iter(()), events=lambda: iter(()), attempts=list)
         self.job = SimpleNamespace(run=run, number=1, orders={"started": 10.0}, settings=self.settings, amend=self.entries.append)
         self.job.config, self.job.plan, self.job.event = SimpleNamespace(train=train), SimpleNamespace(steps=planned), lambda *_, **__: None
         self.job.timeline = self.entries
@@ -220,6 +220,23 @@ def test_what_the_machine_slept_is_no_time_trained(tmp_path: Path, monkeypatch: 
         five.look({"step": step, "loss": 1.0, "tokens": 10})
         assert bench.settings(step + 1).steps > step
     assert 270 <= bench.settings(31).steps <= 330
+
+
+def test_what_the_machine_slept_in_an_attempt_that_was_killed_is_no_time_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt that went on after it took the night for hours of training, and ended the run with its next step."""
+    run, bench, slept, ran = new_run(tmp_path / "run"), _Bench(tmp_path, None), [50.0], [10.0]
+    monkeypatch.setattr(goals, "_slept_s", lambda: slept[0])
+    bench.job.event = lambda kind, **facts: run.event(kind, attempt=1, **facts)
+    killed = Goals(bench, Until(hours=5), 0, lambda: ran[0])  # type: ignore[arg-type]
+    for step, more in ((1, 0.0), (2, 8 * 3600.0), (3, 0.4), (4, 3600.0)):
+        slept[0] += more
+        ran[0] += 60
+        killed.look({"step": step, "loss": 1.0, "tokens": 10})
+        append_line(run.steps_file, {"step": step, "attempt": 1, "time": 60.0 * step + slept[0]})
+    run.attempt(1).mkdir(parents=True)
+    write_json(run.attempt(1) / "launch.json", {"started": 50.0})
+    assert seconds_before(run, 2) == pytest.approx(240.0, abs=0.01)
+    assert [event["step"] for event in run.events() if event["event"] == "slept"] == [2, 4]
 
 
 def test_of_steps_whose_rows_are_lost_tokens_count_and_no_loss_before_them(tmp_path: Path) -> None:

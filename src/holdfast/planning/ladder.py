@@ -125,7 +125,7 @@ def ladder_entry(config: Config, machine: Json, settings: Settings) -> tuple[Ent
     chosen["env"] = settings.env | {name: value for rung in good for name, value in rung.env.items()}
     if config.train.precision != "auto":
         chosen.pop("dtype", None)
-    told = f"train.ladder proven: {', '.join(rung.id for rung in good) or 'the reference'}"
+    told = f"train.ladder proven: {', '.join(rung.id for rung in good) or 'the reference, plain kernels in fp32'}"
     return Entry(1, chosen, told), told + (f"; left out here: {', '.join(left_out)}" if left_out else "")
 
 

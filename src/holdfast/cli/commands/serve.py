@@ -149,7 +149,7 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
     codec, stamp = subject_codec(subject), stamp_of(subject.run.path if subject.run else None)
     experts = _experts(subject, arguments.base, _say)
     engine = _engine(arguments, subject, codec, work, _say, experts)
-    return ServedModel(codec, name, subject.facts.positions or 2048, engine, experts=experts, stamp=stamp)
+    return ServedModel(codec, name, subject.longest_row or 2048, engine, experts=experts, stamp=stamp)
 
 
 def _experts(subject: Subject, base: str | None, say: Callable[[str], None]) -> RoutedExperts | None:

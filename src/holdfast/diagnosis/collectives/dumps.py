@@ -11,7 +11,7 @@ import json
 import pickle
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,7 +41,7 @@ class Dump:
     """What a rank wrote down: what it has entered, or of it what is not completed.
 
     groups: the members of each process group it is in; described: what each is called; completed: the number up to which the collectives
-    of a group are.
+    of a group are. since: when the oldest entry was made, 0 where it is not told; written: when the file was; both in ns since the epoch.
     """
 
     rank: int
@@ -49,6 +49,8 @@ class Dump:
     described: dict[str, str]
     entries: tuple[CollectiveEntry, ...]
     completed: dict[str, int]
+    since: int = 0
+    written: int = 0
 
 
 class _Inert(pickle.Unpickler):
@@ -60,14 +62,18 @@ class _Inert(pickle.Unpickler):
 
 
 def read_dumps(folder: Path) -> dict[int, Dump]:
-    """Read the dumps in a folder, by rank; files that are none, or are torn, are left out."""
+    """Read the dumps in a folder, by rank; files that are none, or are torn, are left out.
+
+    So is one written before the oldest entry of another was made: an earlier start of the program left it.
+    """
     found: dict[int, Dump] = {}
     for file in _candidates(folder):
         if dump := read_dump(file):
             found.setdefault(dump.rank, dump)
         if len(found) >= MOST_RANKS:
             break
-    return found
+    since = max((dump.since for dump in found.values()), default=0)
+    return {rank: dump for rank, dump in found.items() if dump.written >= since}
 
 
 def read_dump(file: Path) -> Dump | None:
@@ -76,7 +82,7 @@ def read_dump(file: Path) -> Dump | None:
     if number is None:
         return None
     try:
-        return _dump_of(int(number[1]), _values(read_small(file, LARGEST)))
+        return replace(_dump_of(int(number[1]), _values(read_small(file, LARGEST))), written=file.stat().st_mtime_ns)
     except (OSError, *_BROKEN):
         return None
 
@@ -111,7 +117,8 @@ def _dump_of(rank: int, values: dict[str, Any]) -> Dump:
     for entry in values["entries"]:
         if not entry.get("is_p2p") and (known := status.get(str(entry.get("pg_id")))):
             completed[str(entry["process_group"][0])] = int(known["last_completed_collective"])
-    return Dump(rank, groups, described, entries, completed)
+    since = min((int(entry.get("time_created_ns") or 0) for entry in values["entries"]), default=0)
+    return Dump(rank, groups, described, entries, completed, since)
 
 
 def _numbers(values: Iterable[Any]) -> Iterator[int]:

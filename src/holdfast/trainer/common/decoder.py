@@ -37,6 +37,20 @@ def text_decoder(base: Any) -> Any:
     return base if own is None else own
 
 
+def table_of_positions(model: Any, prefix: Tensor | None = None) -> int | None:
+    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table.
+
+    prefix: what a prompt adapter puts before each row, which takes some of them.
+    """
+    config = getattr(model, "config", None)
+    known = None if config is None else getattr(config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(known, int):
+        return None
+    last = ((name.rpartition(".")[2], one) for name, one in model.named_modules() if isinstance(one, nn.Embedding))
+    taken = 0 if prefix is None else len(prefix)
+    return known - taken if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
+
+
 def frozen(layer: nn.Module) -> Iterator[nn.Parameter]:
     """Return the parameters of a layer that are not trained."""
     return (parameter for parameter in layer.parameters() if not parameter.requires_grad)

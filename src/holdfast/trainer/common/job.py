@@ -69,6 +69,11 @@ class Job:
     def __post_init__(self) -> None:
         self._own = OwnRun(self.run)
 
+    @property
+    def trial(self) -> bool:
+        """Whether it is a trial or an experiment, and no attempt of the run."""
+        return self.run.trials in self.folder.parents
+
     def leave_another_run(self) -> None:
         """End this process where its run's folder was removed and another run begun under its name: nothing of this one goes in there."""
         if self._own.replaced():

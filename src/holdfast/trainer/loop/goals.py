@@ -21,6 +21,7 @@ from holdfast.trainer.step.training_state import TrainingState
 _WINDOW, _LEAST = 10, 3  # steps whose mean loss counts; before so many of them no loss is a goal reached
 _TIMED = 20  # steps that tell how long the others take
 _SLACK = 0.1  # of the steps that are left: a smaller change of the schedule is left undone
+_ASLEEP_S = 1.0  # less is what two readings of clocks are apart
 
 
 class NoGoal:
@@ -34,7 +35,7 @@ class Goals:
     """Looks at each step's row before it is committed. All ranks decide as the first one does."""
 
     def __init__(self, training: TrainingState, until: Until, step: int, now: Callable[[], float] | None = None) -> None:
-        self.training, self.until, self.now = training, until, now or awake()
+        self.training, self.until, self.now, self.slept = training, until, now or awake(), _slept_s()
         self.losses: deque[float] = deque(maxlen=_WINDOW)
         self.tokens = 0
         if training.rank.first:
@@ -58,6 +59,9 @@ class Goals:
 
     def look(self, row: Json) -> None:
         """Take up a step that was computed; end the run with it, or fit its length, where that is due."""
+        if self.training.rank.first and (asleep := _slept_s() - self.slept) > _ASLEEP_S:
+            self.slept += asleep
+            self.training.job.event("slept", seconds=round(asleep, 3), step=row["step"])
         changes: Json = self._decide_change(row) if self.training.rank.first else {}
         changes = self.training.rank.exchange(changes)[0]
         if not changes:
@@ -196,13 +200,16 @@ def goals_of(training: TrainingState, step: int) -> Goals | NoGoal:
 
 
 def seconds_before(run: RunFolder, attempt: int) -> float:
-    """Return the seconds that earlier attempts trained, each from its start to its last sign of life; pauses do not count."""
+    """Return the seconds that earlier attempts trained, each from its start to its last sign of life, less what the machine slept."""
     last: dict[int, float] = {}
     for row in run.steps():
         last[row["attempt"]] = max(row["time"], last.get(row["attempt"], 0.0))
     for number, end in closed_attempts(run):
         if (end.facts.get("ending") or {}).get("seconds") is not None:  # else nobody saw its end, and it died before that was found
             last[number] = max(float(end.facts["died"]), last.get(number, 0.0))
+    for event in run.events():
+        if event["event"] == "slept" and event["attempt"] in last:
+            last[event["attempt"]] -= event["seconds"]
     total = 0.0
     for number in run.attempts():
         spec = read_launch_spec(run.attempt(number))

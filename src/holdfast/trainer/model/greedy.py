@@ -7,15 +7,18 @@ under another name) reads each prompt by itself, and all of it for every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from holdfast.trainer.common.decoder import table_of_positions
 from holdfast.trainer.common.oom import is_out_of_memory
-from holdfast.trainer.model.portions import first_of, in_portions
+from holdfast.trainer.model.portions import Some, first_of, in_portions
 from holdfast.trainer.model.unfit import CODE
 
 _BATCH = 64
@@ -42,19 +45,35 @@ def greedy(
     answered: Callable[[int], None] = lambda new: None,
 ) -> list[GreedyAnswer]:
     """Generate one answer of at most `longest` tokens to each prompt, in their order. answered: called as each answer ends."""
-    if prompts and not batches(model, prompts, pad):
-        answers = []
-        for prompt in prompts:
-            answers.append(_alone(model, prompt, ends, longest))
-            answered(1)
-        return answers
-    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
+    together = bool(prompts) and batches(model, prompts, pad)
     found: dict[int, GreedyAnswer] = {}
-    for some, answers in in_portions(
-        order, _BATCH, first_of, lambda some: _batch(model, [prompts[at] for at in some.numbers], pad, ends, longest, answered)
-    ):
-        found |= zip(some.numbers, answers, strict=True)
+
+    def work(most: int, some: Some) -> list[GreedyAnswer]:
+        asked = [prompts[at] for at in some.numbers]
+        if together:
+            return _batch(model, asked, pad, ends, most, answered)
+        answers = [_alone(model, prompt, ends, most) for prompt in asked]
+        answered(len(answers))
+        return answers
+
+    for most, numbers in by_room(model, prompts, longest):
+        for some, answers in in_portions(numbers, _BATCH if together else 1, first_of, partial(work, most)):
+            found |= zip(some.numbers, answers, strict=True)
     return [found[at] for at in range(len(prompts))]
+
+
+def by_room(model: Any, prompts: Sequence[Sequence[int]], longest: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield (most tokens of an answer, numbers of the prompts with room for it), the shortest prompts first.
+
+    Room is for `longest` tokens, or for fewer where a table of positions ends.
+    """
+    known = table_of_positions(*_without_virtual(model))
+
+    def room(at: int) -> int:
+        return longest if known is None else max(1, min(longest, known - len(prompts[at]) + 1))  # the last token is never read
+
+    for most, numbers in groupby(sorted(range(len(prompts)), key=lambda at: len(prompts[at])), room):
+        yield most, [*numbers]
 
 
 @torch.inference_mode()

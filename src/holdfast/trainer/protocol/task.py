@@ -65,8 +65,11 @@ class Task(Protocol[OneBatch]):
         ...
 
     @classmethod
-    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Task[OneBatch]:
-        """Build the task as it is before its first step: that follows from the run's data, config and settings alone."""
+    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device, trial: bool = False) -> Task[OneBatch]:
+        """Build the task as it is before its first step: that follows from the run's data, config and settings alone.
+
+        trial: it reads what the run's folder holds, and writes nothing there.
+        """
         ...
 
     @classmethod

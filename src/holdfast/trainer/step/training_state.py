@@ -117,7 +117,7 @@ def build(job: Job, settings: Settings) -> TrainingState:
     device = prepare_torch(settings)
     if device.type == "cuda":
         _see_memory_free(job, device)
-    task = task_of(job.config).build(job.run, job.config, settings, device)
+    task = task_of(job.config).build(job.run, job.config, settings, device, job.trial)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # pieces of the sizes that loading needed, and training does not
     if begun := job.plan.start_adapter:

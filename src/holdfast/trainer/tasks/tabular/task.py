@@ -78,7 +78,7 @@ class Tabular:
         return {}, ""
 
     @classmethod
-    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> Tabular:
+    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device, trial: bool = False) -> Tabular:
         return cls(config, load_table(run.data_file), device)
 
     @classmethod

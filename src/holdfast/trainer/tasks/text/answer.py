@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from holdfast.trainer.model.portions import first_of, in_portions
+from holdfast.trainer.model.greedy import by_room
+from holdfast.trainer.model.portions import Some, first_of, in_portions
 from holdfast.trainer.protocol.task import Asked
 
 _BATCH = 16
@@ -27,14 +29,16 @@ def answers(
 
     ends: every token that ends an answer; the one that the chat template writes is often another than the tokenizer's end of text.
     """
-    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found = [""] * len(prompts)
-    for some, answered in in_portions(
-        order, _BATCH, first_of, lambda some: _generate(model, [prompts[at] for at in some.numbers], pad, ends, longest, asked)
-    ):
-        for at, ids in zip(some.numbers, answered, strict=True):
-            found[at] = tokenizer.decode(ids, skip_special_tokens=True).strip()
-        asked(len(some.numbers))
+
+    def work(most: int, some: Some) -> list[list[int]]:
+        return _generate(model, [prompts[at] for at in some.numbers], pad, ends, most, asked)
+
+    for most, numbers in by_room(model, prompts, longest):
+        for some, answered in in_portions(numbers, _BATCH, first_of, partial(work, most)):
+            for at, ids in zip(some.numbers, answered, strict=True):
+                found[at] = tokenizer.decode(ids, skip_special_tokens=True).strip()
+            asked(len(some.numbers))
     return found
 
 

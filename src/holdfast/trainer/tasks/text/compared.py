@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.config.objectives import ObjectiveKind
 from holdfast.config.settings import Settings
 from holdfast.data.token_set.token_set import sequences
 from holdfast.run.sampling.shuffle import Rows
+from holdfast.trainer.common.decoder import table_of_positions
 from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.distributed.rank import Rank
 from holdfast.trainer.tasks.text.forward import Forward
@@ -39,12 +40,13 @@ class ComparedLoss:
 
     order: the rows of the first epoch, of which those that stand together are scored together; each alone where there is none. budgets:
     reads the tokens that are scored together at each place of it; as in the settings where there is none.
-    start: the values that what is trained began with, where these are the reference.
+    start: the values that what is trained began with, where these are the reference. trial: whether values are read there and none kept.
     """
 
     order: Rows | None = None
     budgets: Callable[[], Rows] | None = None
     start: StartValues | None = None
+    trial = False
 
     def __init__(
         self, task: Forward, objective: Objective, kind: ObjectiveKind, settings: Settings, folder: Path | None, held: str = ""
@@ -87,7 +89,8 @@ class ComparedLoss:
     @cached_property
     def values(self) -> Values:
         tokens, portions = self.task.tokens, self._portions()
-        return Values(portions, StoredValues(self.file, len(tokens)) if self.file else None, len(tokens), self.width, self.task.device)
+        stored = StoredValues(self.file, len(tokens), self.trial) if self.file else None
+        return Values(portions, stored, len(tokens), self.width, self.task.device)
 
     def _of_portion(self, numbers: list[int]) -> Tensor:
         return self._scores([part for number in numbers for part, _ in sequences(*self.task.tokens.row(number))], without=True)
@@ -229,20 +232,6 @@ def _mix(prompt: Row, answer: Row, longest: int | None) -> Row:
     first, second = int(prompt[1].argmax()), int(answer[1].argmax())
     ids = np.concatenate([prompt[0][:first], answer[0][second:]])
     return ids[:longest], np.concatenate([prompt[1][:first], answer[1][second:]])[:longest]
-
-
-def table_of_positions(model: Any, prefix: Tensor | None = None) -> int | None:
-    """Return for how many positions a model has learned a vector each, beyond which it knows no place; None where it has no such table.
-
-    prefix: what a prompt adapter puts before each row, which takes some of them.
-    """
-    config = getattr(model, "config", None)
-    known = None if config is None else getattr(config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(known, int):
-        return None
-    last = ((name.rpartition(".")[2], one) for name, one in model.named_modules() if isinstance(one, nn.Embedding))
-    taken = 0 if prefix is None else len(prefix)
-    return known - taken if any(("pos" in name or name == "wpe") and one.num_embeddings >= known for name, one in last) else None
 
 
 def _portions(rows: list[Row], budget: int) -> Iterator[list[Row]]:

@@ -29,7 +29,7 @@ from holdfast.run.adapter_folder import IS_REFERENCE
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.base_model import refuse_changed
 from holdfast.run.folder import RunFolder
-from holdfast.trainer.common.decoder import decoder_layers
+from holdfast.trainer.common.decoder import decoder_layers, table_of_positions
 from holdfast.trainer.common.device import prepare_torch, release
 from holdfast.trainer.common.oom import tag_out_of_memory
 from holdfast.trainer.model.frozen.offloaded_layers import OffloadedLayers, everywhere, streams
@@ -41,7 +41,7 @@ from holdfast.trainer.model.trained.saved import with_adapter
 from holdfast.trainer.parts.threads import products_in
 from holdfast.trainer.protocol.task import HELD_OUT_AT_ONCE, Asked
 from holdfast.trainer.tasks.text.answer import answers, ignore
-from holdfast.trainer.tasks.text.compared import mixed, sums, table_of_positions
+from holdfast.trainer.tasks.text.compared import mixed, sums
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.objective import Objective, SequenceScores, objective_of
 from holdfast.trainer.tasks.text.packing import TextBatch, grouped_batches

@@ -27,18 +27,18 @@ _SEQUENCES = 2  # of a row, at most
 
 
 class StoredValues:
-    """fp32 [rows, 2] in a mapped file, each value beside its inverted bits: what was torn or never written is told by that."""
+    """fp32 [rows, 2] in a mapped file, each value beside its inverted bits: what was torn or never written is told by that.
 
-    def __init__(self, file: Path, rows: int) -> None:
+    trial: what is added stays in memory.
+    """
+
+    def __init__(self, file: Path, rows: int, trial: bool = False) -> None:
         size = rows * _SEQUENCES * 8
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if os.fstat(descriptor).st_size != size:
-                os.ftruncate(descriptor, 0)
-                os.posix_fallocate(descriptor, 0, size)  # a disk that is full says so now, and not by a signal later
-            memory = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
+        if trial:
+            there = file.read_bytes() if file.exists() else b""
+            memory: Any = bytearray(there if len(there) == size else size)
+        else:
+            memory = _mapped(file, size)
         self._words: npt.NDArray[np.uint32] = np.frombuffer(memory, np.uint32).reshape(rows, _SEQUENCES, 2)
 
     def missing(self, rows: list[int], sequences: int) -> list[int]:
@@ -55,6 +55,18 @@ class StoredValues:
     def get(self, rows: list[int], sequences: int) -> npt.NDArray[np.float32]:
         """Return the values of rows: [rows, sequences]."""
         return np.ascontiguousarray(self._words[rows, :sequences, 0]).view(np.float32)
+
+
+def _mapped(file: Path, size: int) -> mmap.mmap:
+    """Map a file of a size; one of another size is begun anew."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, 0)
+            os.posix_fallocate(descriptor, 0, size)  # a disk that is full says so now, and not by a signal later
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 class Portions:

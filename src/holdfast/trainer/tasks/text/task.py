@@ -55,8 +55,10 @@ class TextTask(TextModel):
         return {}, ""
 
     @classmethod
-    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device) -> TextTask:
+    def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device, trial: bool = False) -> TextTask:
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
+        if task.compared is not None:
+            task.compared.trial = trial
         if task.compared is not None and task.compared.order is not None and run.timeline_file.exists():
             task.compared.budgets = partial(budgets_of_order, run.timeline_file, len(task.compared.order), config.train.effective_batch)
         begun = run.plan().start_adapter
@@ -64,7 +66,7 @@ class TextTask(TextModel):
             task.compared.start = StartValues.copied(task.trained)
             put_in(TensorImage(task.compared.start.values), run.start_adapter, begun, task.form.config)
         if task.held:
-            refuse_other_weights(run, settings, task.held.sha256)
+            refuse_other_weights(run, settings, task.held.sha256, trial)
         return task
 
     @classmethod
@@ -136,14 +138,14 @@ def budgets_of_order(file: Path, rows: int, batch: int) -> Rows:
     return found
 
 
-def refuse_other_weights(run: RunFolder, settings: Settings, digest: str) -> None:
-    """Note which quantised weights a run is trained on. Raises Refusal where they are others than those it began with."""
+def refuse_other_weights(run: RunFolder, settings: Settings, digest: str, trial: bool) -> None:
+    """Note which quantised weights a run is trained on; a trial notes none. Raises Refusal where they are others than it began with."""
     file = run.path / "frozen.json"
     kinds = read_json(file) or {}
     name = f"{settings.frozen}{'-double' if settings.double_quant else ''}-{settings.dtype}"
-    if name not in kinds:
+    if name not in kinds and not trial:
         write_json(file, kinds | {name: digest})
-    elif kinds[name] != digest:
+    elif kinds.get(name, digest) != digest:
         text = f"the base model quantises to other {settings.frozen} weights ({digest[:16]}) than this run began with ({kinds[name][:16]})"
         raise Refusal("checkpoint_model_mismatch", text, "use the bitsandbytes of then, or start afresh with --run DIR")
 
