@@ -519,6 +519,28 @@ def test_a_field_that_is_given_twice_is_refused_unless_both_agree(call: Call, tm
     assert (answer["by_reason"], answer["kept"]) == ({"duplicate_key": 1}, 2)
 
 
+@pytest.mark.parametrize("twice", ['"content": "a", "content": "b"', '"role": "user", "role": "assistant", "content": "a"'])
+def test_a_turn_that_gives_a_field_twice_is_refused(twice: str, call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    asked, said = '{"role": "user", "content": "the \\"content\\": of it"}', '{"role": "assistant", "content": "a"}'
+    torn = '{"role": "assistant", ' + twice + "}" if twice.startswith('"content"') else "{" + twice + "}"
+    tool = '{"type": "object", "properties": {"role": {"type": "a"}, "content": {"type": "b"}}}'
+    rows = [f"[{asked}, {torn}]", f"[{asked}, {said}]", f'[{asked}, {said}], "tools": [{{"name": "f", "parameters": {tool}}}]']
+    file.write_text("".join(f'{{"messages": {turns}}}\n' for turns in rows))
+    answer = call("check", file, code=1)
+    assert (answer["by_reason"], answer["kept"]) == ({"duplicate_key": 1}, 2)
+
+
+def test_what_a_folder_holds_beside_its_rows_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("rows.jsonl", "readme.md", "more/table.xlsx", ".hidden.md", "model/config.json", "model/model.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"text": "a"}\n')
+    assert expand([str(tmp_path)]) == expand([str(tmp_path)]) == [str(tmp_path / "rows.jsonl")]
+    told = [line for line in capsys.readouterr().err.splitlines() if "with no ending" in line]
+    said = "left out 2 files with no ending that rows have: more/table.xlsx, readme.md; to read readme.md as text, name it itself"
+    assert told == [f"holdfast: {tmp_path}: {said}"]
+
+
 def test_what_runs_and_models_keep_for_themselves_is_no_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--data .` where runs and exports lie took their journals and configs for rows."""
     kept = ["rows.jsonl", "more/config.jsonl", "more/run.json", "other.plan.json"]
@@ -528,6 +550,8 @@ def test_what_runs_and_models_keep_for_themselves_is_no_row(tmp_path: Path, caps
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}\n")
     assert expand([str(tmp_path)]) == sorted(str(tmp_path / name) for name in kept)
-    assert f"left out {len(own)} files that runs, plans and models keep for themselves" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"left out {len(own)} files that runs, plans and models keep for themselves" in told
+    assert "left out 1 file with no ending that rows have: my-run.yaml\n" in told
     run = tmp_path / "runs" / "a"
     assert expand([str(run)]) == [str(run / name) for name in ("attempts/1/launch.json", "run.json", "steps.jsonl")], "asked for by name"

@@ -12,8 +12,8 @@ import pytest
 from conftest import SHARED
 from holdfast.base.errors import Stop
 from holdfast.config.objectives import Wanted
-from holdfast.data.files.raw_row import UnparsedRow
-from holdfast.data.files.read import read_unparsed
+from holdfast.data.files.raw_row import RawRow, UnparsedRow
+from holdfast.data.files.read import read_rows, read_unparsed
 from holdfast.data.judge.judge import judge
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.rules import Rules, asked_fields
@@ -388,3 +388,94 @@ def test_a_pair_that_is_cut_to_the_same_answer_twice_is_rejected_by_checking_and
         assert (reject["line"], reject["reason"]) == (1, "answers_alike")
         assert "the same answer up to max_tokens = 48" in reject["detail"]
     assert shard.lengths.tolist() == survey.lengths.tolist() and len(shard.lengths) == (2 if wanted == "pairs" else 4)
+
+
+def _made(*arguments: Any, name: str = "weather") -> list[dict[str, Any]]:
+    """Turns of calls with these arguments, each written as one writes them by hand."""
+    calls = [{"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": given}}]} for given in arguments]
+    return [ASKED, *calls, {"role": "tool", "content": "21"}, SAID]
+
+
+def _tool(required: list[str]) -> dict[str, Any]:
+    """A tool that takes a city and a unit."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string"}}, "required": required}
+    return {"type": "function", "function": {"name": "weather", "parameters": schema}}
+
+
+def _arguments(row: Any) -> list[Any]:
+    return [call["function"]["arguments"] for turn in parse_example(row, "auto").messages for call in turn.calls]
+
+
+UNIT, NO_UNIT, CITY = {"city": "Rome", "unit": None}, {"city": "Rome", "unit": None, "query": None}, {"city": "Rome"}
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ({"messages": _made(UNIT)}, [UNIT]),
+        ({"messages": _made({"city": "Rome", "at": {"day": None}})}, [{"city": "Rome", "at": {"day": None}}]),
+        ({"messages": _made(json.dumps(UNIT))}, [UNIT]),
+        ({"messages": _made(UNIT), "tools": [_tool(["city"])]}, [UNIT]),
+        ({"messages": _made(NO_UNIT), "tools": [_tool(["city"])]}, [UNIT]),  # the tool takes no query
+        ({"messages": _made([])}, [{}]),  # as PHP writes an object without fields
+        (
+            {
+                "conversations": [
+                    {"from": "human", "value": "q"},
+                    {"from": "function_call", "value": json.dumps({"name": "f", "arguments": UNIT})},
+                ]
+            },
+            [UNIT],
+        ),
+    ],
+)
+def test_a_null_that_a_call_was_made_with_is_learned(row: Any, found: list[Any]) -> None:
+    assert _arguments(row) == found
+
+
+@pytest.mark.parametrize("form", ["chosen", "completion"])
+def test_a_null_of_a_call_that_stands_apart_from_its_prompt_is_learned_where_the_tool_requires_it(form: str) -> None:
+    """Strict tools require each argument, and allow null for those that may be left out."""
+    (asked, made, *_), tools = _made(NO_UNIT), [_tool(["city", "unit"])]
+    row = {"prompt": [asked], form: [made], "tools": tools} | ({"rejected": [SAID]} if form == "chosen" else {})
+    example = parse_example(row, "auto", wanted="pairs" if form == "chosen" else "answers")
+    assert [call["function"]["arguments"] for turn in example.messages for call in turn.calls] == [UNIT]
+
+
+@pytest.mark.parametrize("written", ["parquet", "JSON Lines"])
+@pytest.mark.parametrize(
+    ("tools", "found"),
+    [([], [CITY, {"query": "sun"}]), ([_tool(["city", "unit"])], [UNIT, {"query": "sun"}]), ([_tool(["city"])], [CITY, {"query": "sun"}])],
+)
+def test_a_null_that_columns_fill_in_is_not(tools: list[Any], found: list[Any], written: str, tmp_path: Path) -> None:
+    """Columns of objects give every call the fields of all calls; exports of them as JSON Lines keep those."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    other = {"role": "assistant", "tool_calls": [{"function": {"name": "search", "arguments": {"query": "sun"}}}]}
+    turns = _made(UNIT)
+    table = pa.Table.from_pylist([{"messages": [*turns[:2], other, *turns[2:]], "tools": json.dumps(tools)}])
+    file = tmp_path / f"rows.{'parquet' if written == 'parquet' else 'jsonl'}"
+    if written == "parquet":
+        pq.write_table(table, file)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    (row,) = read_rows(str(file))
+    assert isinstance(row, RawRow) and _arguments(row.value) == found
+
+
+def test_a_map_in_columns_is_an_object(tmp_path: Path) -> None:
+    """Spark and DuckDB keep arguments of many tools so."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    text, given = pa.string(), pa.map_(pa.string(), pa.string())
+    function = pa.struct([("name", text), ("arguments", given)])
+    turn = pa.struct([("role", text), ("content", text), ("tool_calls", pa.list_(pa.struct([("function", function)])))])
+    rows = [
+        {"messages": [ASKED, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": pairs}}]}, SAID]}
+        for pairs in ([("city", "Rome"), ("unit", "C")], [])
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema([("messages", pa.list_(turn))])), tmp_path / "rows.parquet")
+    found = [_arguments(row.value) for row in read_rows(str(tmp_path / "rows.parquet")) if isinstance(row, RawRow)]
+    assert found == [[{"city": "Rome", "unit": "C"}], [{}]]

@@ -155,6 +155,18 @@ def test_what_a_printed_row_or_a_model_tells_of_happened_to_nobody_here() -> Non
     assert_each({sample: sample for sample in SAMPLES}, check)
 
 
+def test_a_server_s_refusal_is_no_answer_of_a_model() -> None:
+    gated = "Access to model google/gemma-2-9b is restricted. You must be authenticated to access it."
+
+    def check(line: str) -> None:
+        assert cause_of(line, 1) == "network_unavailable"
+
+    said = (f"Response: 401 Unauthorized. {gated}", f"response: <Response [403]> {gated}", f'Response: {{"error": "{gated}"}}')
+    assert_each({line: line for line in (*said, f"Response: HTTP/1.1 401 {gated}", f"Response: status=403 {gated}")}, check)
+    for line in (f"Response: {gated}", f"Answer: 401 {gated}", f"Response: 42. {gated}", f"Answer: {OOM}", f"Response: {OOM}"):
+        assert cause_of(line, 1) == "unknown", line
+
+
 def test_unknown_still_shows_where_to_look() -> None:
     found = diagnose(Evidence(tuple(clean_lines("start\nValueError: the frobnicator is full\nbye"))), BOOK)
     assert (found.cause, found.confidence) == ("unknown", 0.0)

@@ -22,6 +22,7 @@ from holdfast.data.tokens.codec import load_codec
 from holdfast.export.export import ExportRequest, write_adapter
 from holdfast.export.subject import read_subject
 from holdfast.row_sources.fetch import fetch_rows
+from holdfast.row_sources.splits import Use
 from holdfast.run.folder import RunFolder
 from holdfast.trainer.model.trained.adapters import adapter_config
 from support.data_hub import TOKEN, DataHub, data_hub
@@ -75,6 +76,26 @@ def test_a_name_is_its_training_split_fetched_once(hub: DataHub, tmp_path: Path)
 )
 def test_ways_to_name_the_same_rows(name: str, hub: DataHub) -> None:
     assert Path(fetch_rows(name)[0]).read_text() == _jsonl(40, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "found"),
+    [
+        ("hf://datasets/me/rows/*.jsonl", "learned", ["train.jsonl"]),
+        ("hf://datasets/me/rows@main/*.jsonl", "judging", ["test.jsonl"]),
+        ("https://huggingface.co/datasets/me/rows/resolve/main/t*", "learned", ["train.jsonl"]),
+        ("hf://datasets/me/rows/*.jsonl", "all", ["test.jsonl", "train.jsonl"]),
+        ("hf://datasets/me/rows/te*.jsonl", "learned", ["test.jsonl"]),  # asked for by its name
+    ],
+)
+def test_a_pattern_takes_the_split_that_the_name_alone_would(name: str, use: Use, found: list[str], hub: DataHub) -> None:
+    told: list[str] = []
+    assert [Path(file).name for file in fetch_rows(name, use, told.append)] == found
+    left_out = next((text for text in told if "left out test (1 file)" in text), "")
+    assert bool(left_out) == (found == ["train.jsonl"])
+    if left_out:
+        judging = left_out.rpartition("data.held_out_files: ")[2]
+        assert [Path(file).name for file in fetch_rows(judging, "judging")] == ["test.jsonl"], "what it names can be given"
 
 
 @pytest.mark.parametrize(

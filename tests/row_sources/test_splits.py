@@ -45,6 +45,8 @@ OF_LANGUAGES = ["en/train-1.jsonl", "en/train-2.jsonl", "en/test.jsonl", "fr/tra
         (["rows.jsonl", "test.jsonl"], "", {}, True, ["test.jsonl"]),
         (["rows.jsonl", "train.jsonl", "test.jsonl"], "", {}, False, ["train.jsonl"]),
         (["train.jsonl.gz", "valid.jsonl.gz"], "", {}, True, ["valid.jsonl.gz"]),
+        (["Trainingsdaten.csv", "Testdaten.csv"], "", {}, False, ["Trainingsdaten.csv"]),
+        (["eval_train.jsonl", "train_eval.jsonl"], "", {}, True, ["train_eval.jsonl"]),
         (SHARDS, "", {"split": "train_sft"}, False, SHARDS[4:]),
         (SHARDS, "", {"split": "test_sft"}, True, SHARDS[:2]),
         (OF_LANGUAGES, LANGUAGES, {}, False, OF_LANGUAGES[:2]),
@@ -130,6 +132,11 @@ def test_a_name_holds_all_that_is_asked_for() -> None:
         (["latest.jsonl", "contest.jsonl", "devices.jsonl"], {}),
         (["test.jsonl", "validation.jsonl"], {}),  # nothing else is there to be learned
         (["train/part-00000-of-00001.parquet", "test/part-00000-of-00001.parquet"], {"test": ["test/part-00000-of-00001.parquet"]}),
+        (["trainset.jsonl", "testset.jsonl", "valset.jsonl"], {"test": ["testset.jsonl"], "validation": ["valset.jsonl"]}),
+        (["Trainingsdaten.csv", "Testdaten.csv", "Validierung.csv"], {"test": ["Testdaten.csv"], "validation": ["Validierung.csv"]}),
+        (["training-train.jsonl", "training-test.jsonl"], {"test": ["training-test.jsonl"]}),  # the last word is the noun
+        (["rows.jsonl", "held_out.jsonl", "holdout/a.jsonl"], {"test": ["held_out.jsonl", "holdout/a.jsonl"]}),
+        (["constraints/a.jsonl", "evaluate_me.csv", "testament.txt", "élevé.txt", "valuation.csv", "traindata.csv"], {}),
     ],
 )
 def test_what_judges_among_files_of_a_folder(files: list[str], found: dict[str, list[str]]) -> None:

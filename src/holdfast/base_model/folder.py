@@ -145,14 +145,19 @@ def read_model(model: str) -> ModelFacts:
         size += file.stat().st_size
     stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
     facts = ModelFacts(folder, config, shapes, size, stored)
-    return replace(facts, shapes={name: shape for name, shape in shapes.items() if not _is_dropped(name, facts.text)})
+    shared, layers = facts.text.get("num_kv_shared_layers"), facts.text.get("num_hidden_layers")
+    if type(shared) is not int or type(layers) is not int:
+        return facts
+    return replace(facts, shapes={name: shape for name, shape in shapes.items() if not _is_dropped(name, layers - shared)})
 
 
-def _is_dropped(name: str, text: Json) -> bool:
-    """Return whether a tensor is of keys or values in a layer that takes an earlier one's (Gemma 3n and 4): no model has it, files do."""
-    found, shared, layers = _KEYS.search(name), text.get("num_kv_shared_layers"), text.get("num_hidden_layers")
-    known = found is not None and type(shared) is int and type(layers) is int and not is_tower(name)
-    return bool(known and int(found[1]) >= layers - shared)  # type: ignore[index, operator]
+def _is_dropped(name: str, first: int) -> bool:
+    """Return whether a tensor is of keys or values in a layer that takes an earlier one's (Gemma 3n and 4): no model has it, files do.
+
+    first: the first of these layers.
+    """
+    found = None if is_tower(name) else _KEYS.search(name)
+    return found is not None and int(found[1]) >= first
 
 
 def _refuse_adapter(folder: Path) -> None:

@@ -15,7 +15,7 @@ def fetch_rows(name: str, use: Use = "learned", tell: Callable[[str], None] | No
     """Fetch a hub data set's files, or an address's; return local paths. Where there are splits, those of use alone. Raises Stop."""
     rows = hub_rows(name)
     say = tell or to_stderr
-    return hub.fetch(rows, use == "judging", say) if rows else address.fetch(name, use, say)
+    return hub.fetch(rows, use, say) if rows else address.fetch(name, use, say)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ from holdfast.base.hub import refusal, unreachable
 from holdfast.base.units import counted
 from holdfast.base.versions import install
 from holdfast.row_sources.names import HubRows
-from holdfast.row_sources.splits import files_of, shown_some
+from holdfast.row_sources.splits import Use, files_of, of_use, shown_some
 
 _HERE = "a file"
 _CARD = "README.md"
 
 
-def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[str]:
-    """Fetch the files into the hub's cache. Raises Stop with what the hub lacks or refuses."""
+def fetch(rows: HubRows, use: Use, tell: Callable[[str], None]) -> list[str]:
+    """Fetch the files that are of use into the hub's cache. Raises Stop with what the hub lacks or refuses."""
     try:
         import huggingface_hub as hub
     except ImportError:
@@ -30,7 +31,8 @@ def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[st
     try:
         commit, names, away = _listing(hub, rows, tell)
         card = _get(hub, rows.name, commit, _CARD, away).read_text(encoding="utf-8", errors="replace") if _CARD in names else ""
-        split, files, others, forms = files_of(rows, names, card, held_out)
+        split, files, others, forms = files_of(rows, names, card, use == "judging")
+        files = _of_pattern(rows, files, use, tell) if rows.path else files
         found = [_get(hub, rows.name, commit, file, away) for file in files]
     except Exception as error:  # each way in which it can fail is an error of its own, of two libraries
         if isinstance(error, Stop):
@@ -42,6 +44,13 @@ def fetch(rows: HubRows, held_out: bool, tell: Callable[[str], None]) -> list[st
     left += f"; not read, as they are of another form: {shown_some(forms)}" if forms else ""
     tell(f"{rows.name}, {', '.join(what)}: {counted(len(found), 'file')}, {size:,} bytes, in the hub's cache{left}")
     return [str(file) for file in found]
+
+
+def _of_pattern(rows: HubRows, files: list[str], use: Use, tell: Callable[[str], None]) -> list[str]:
+    """Return those of a pattern's files, or a folder's, that are of use; tell of the others under their whole names."""
+    base = f"datasets/{rows.name}{f'@{rows.revision}' if rows.revision else ''}/"
+    folder = posixpath.commonpath([posixpath.dirname(file) for file in files])
+    return [file.removeprefix(base) for file in of_use(str(rows), [base + file for file in files], base + folder, use, tell)]
 
 
 def _listing(hub: Any, rows: HubRows, tell: Callable[[str], None]) -> tuple[str, list[str], Exception | None]:

@@ -16,8 +16,13 @@ from holdfast.row_sources.names import PACKED, ROWS, HubRows, suffix_of
 
 _ABOUT = {"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "package.json", "config.json"}
 _SHARD = re.compile(r"(?P<split>[\w.-]+?)-\d{5}-of-\d{5}\b")
-_WORDS = {"train": "train|training", "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation"}
-_BOUNDED = {split: re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)") for split, words in _WORDS.items()}
+_WORDS = {
+    "train": "train|training",
+    "validation": "validation|valid|dev|val|validierung",
+    "test": "test|testing|eval|evaluation|evaluierung|(?:held|hold)[-_ ]?out",
+}
+_CALLED = {split: rf"(?:{words})(?:s?(?:sets?|data|daten|split))?" for split, words in _WORDS.items()}  # testset, Trainingsdaten
+_IN_NAME = re.compile("|".join(rf"(?<![a-zà-öø-ÿ])(?P<{split}>{called})(?![a-zà-öø-ÿ])" for split, called in _CALLED.items()))
 _TO_LEARN, _TO_JUDGE = ("train",), ("validation", "valid", "dev", "val", "test")
 _NO_SPLIT = ("data", "part")  # what writers call shards: save_to_disk, Spark
 _OF_SETS = ("dataset_info.json", "dataset_dict.json", "state.json")
@@ -106,22 +111,27 @@ def _named(file: str) -> str:
     if shard and shard["split"] not in _NO_SPLIT:
         return split_called(shard["split"])
     for part in (name, *reversed(folders)):
-        if split := next((split for split, word in _BOUNDED.items() if word.search(part.lower())), ""):
+        if split := _last_in(part):
             return split
     return ""
 
 
+def _last_in(name: str) -> str:
+    """Return the split of the last word for one in a name, which is the noun: test for training-test; "" for none."""
+    return next((found.lastgroup or "" for found in reversed([*_IN_NAME.finditer(name.lower())])), "")
+
+
 def split_called(name: str) -> str:
     """Return the split that a name means, such as test for eval; the name itself where it means none."""
-    return next((split for split, words in _WORDS.items() if name.lower() in words.split("|")), name)
+    return next((split for split, called in _CALLED.items() if re.fullmatch(called, name.lower())), name)
 
 
 def judging(files: list[str]) -> Splits:
     """Return by split the files that judge, where others beside them do not; empty where none does, or all do. files: paths in a folder."""
     found: Splits = {}
     for file in files:
-        name = _named(file).lower()
-        split = next((split for split, word in _BOUNDED.items() if word.search(name)), name)
+        name = _named(file)
+        split = _last_in(name) or name.lower()
         found.setdefault(split if split in _TO_JUDGE else "", []).append(file)
     return {split: inside for split, inside in found.items() if split} if "" in found else {}
 

@@ -80,15 +80,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     plan = planned.plan.model_copy(update={"reasons": (*planned.plan.reasons, *told)})
     learns = what_learns(plan, config, planned.model) if plan.learns else ""
     view.plan(plan, planned.demand, learns, arguments.card[0] if arguments.card else None, arguments.price)
-    lacking = missing_rows(config)
-    unread = any(NO_ROW in reason for reason in plan.reasons)
-    view.next(
-        _rows_first(arguments, lacking)
-        if lacking
-        else check_command(config, written=arguments.config)
-        if unread
-        else _next(arguments, plan, bool(blocked))
-    )
+    view.next(_next(arguments, config, plan, bool(blocked)))
     if arguments.why:
         write_in_folder(
             arguments.why, plan_page(config, planned.model.folder.name, plan, planned.demand), "choose another place with --why FILE.html"
@@ -98,13 +90,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     return BLOCKED if plan.fits is False or blocked else DONE, plan.model_dump(mode="json") | cost
 
 
-def _rows_first(arguments: argparse.Namespace, lacking: list[str]) -> str:
-    """Return what comes next where rows are missing, which no run begins without."""
-    return f"correct data.files in {arguments.config}, or put the rows there ({'; '.join(lacking)}); then holdfast data check ROWS"
-
-
-def _next(arguments: argparse.Namespace, plan: Plan, blocked: bool) -> str:
-    """Return the command that comes next: a check of the run, or, where it does not fit, the plan of the quickest change that would."""
+def _next(arguments: argparse.Namespace, config: Config, plan: Plan, blocked: bool) -> str:
+    """Return what comes next: rows, without which no run begins; a check of the run; or the quickest change by which it fits."""
+    if lacking := missing_rows(config):
+        return f"correct data.files in {arguments.config}, or put the rows there ({'; '.join(lacking)}); then holdfast data check ROWS"
+    if any(NO_ROW in reason for reason in plan.reasons):
+        return check_command(config, written=arguments.config)
     words, here = shlex.join([str(arguments.config), *arguments.overrides]), not (arguments.card or arguments.machine or arguments.memory)
     if blocked:
         return f"holdfast doctor {words}"

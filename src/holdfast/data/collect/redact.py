@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.data.judge.turns import loaded
+from holdfast.data.judge.tool_calls import loaded
 from holdfast.privacy.scrub import ADDRESS_FORM
 from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PASSWORD_WORDS, PLACED_FORMS
 

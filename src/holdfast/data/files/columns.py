@@ -145,11 +145,21 @@ def _portions(sizes: Sizes) -> Iterator[tuple[int, int]]:
 
 def _rows(batch: Any) -> list[dict[str, Any] | UnicodeDecodeError]:
     try:
-        return [*batch.to_pylist()]
+        rows = [*batch.to_pylist()]
+        return [_with_maps(row) for row in rows] if "map<" in str(batch.schema) else rows
     except UnicodeDecodeError as error:
         if batch.num_rows == 1:
             return [error]
         return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
+
+
+def _with_maps(value: Any) -> Any:
+    """Return a value with its maps, which pyarrow gives as lists of pairs, as objects."""
+    if isinstance(value, dict):
+        return {name: _with_maps(inside) for name, inside in value.items()}
+    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
+        return {str(name): _with_maps(inside) for name, inside in value}
+    return [*map(_with_maps, value)] if isinstance(value, list) else value
 
 
 def _row(number: int, row: dict[str, Any] | UnicodeDecodeError) -> UnparsedRow:

@@ -13,7 +13,7 @@ from holdfast.base.units import counted
 from holdfast.config.rows_elsewhere import elsewhere
 from holdfast.data.files.stream import bare_suffix
 from holdfast.row_sources.fetch import fetch_rows, to_stderr
-from holdfast.row_sources.splits import Use, of_use, without_facts
+from holdfast.row_sources.splits import Use, of_use, shown_some, without_facts
 
 _OF_ROWS = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".txt"}
 
@@ -30,10 +30,13 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
     for path in paths:
         place = Path(path).expanduser()
         if place.is_dir():
-            own = without_facts(sorted(str(file) for file in place.rglob("*") if _is_row_file(file, place)))
-            inside = _without_own(path, list(map(Path, own)), place)
+            shown = sorted(str(file) for file in place.rglob("*") if _is_shown(file, place))
+            own = without_facts([file for file in shown if bare_suffix(file) in _OF_ROWS])
+            runs = {found.parent for found in place.rglob("run.json") if (found.parent / "attempts").is_dir()} - {place}
+            inside = _without_own(path, list(map(Path, own)), runs)
             if not inside:
                 raise Stop(USAGE, f"{path} is a folder without row files", f"looked for {', '.join(sorted(_OF_ROWS))}, also compressed")
+            _tell_unread(path, [Path(file) for file in shown if bare_suffix(file) not in _OF_ROWS], place, runs)
             found += of_use(path, inside, str(place), use, to_stderr)
         elif place.exists() and not place.is_file():
             raise Stop(USAGE, f"{path} is a pipe or a device; rows are read more than once", "write them to a file first")
@@ -55,9 +58,8 @@ def expand(paths: Iterable[str], use: Use = "learned") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _without_own(asked: str, files: list[Path], folder: Path) -> list[str]:
+def _without_own(asked: str, files: list[Path], runs: set[Path]) -> list[str]:
     """Return the files without those that runs and models keep for themselves in folders below; print how many are left out."""
-    runs = {found.parent for found in folder.rglob("run.json") if (found.parent / "attempts").is_dir()} - {folder}
     beside = {run.parent for run in runs}
 
     def is_own(file: Path) -> bool:
@@ -71,6 +73,19 @@ def _without_own(asked: str, files: list[Path], folder: Path) -> list[str]:
     return [str(file) for file in files if file not in own]
 
 
+def _tell_unread(asked: str, files: list[Path], folder: Path, runs: set[Path]) -> None:
+    """Print which files of a folder are not read for their endings, but for those of runs and models."""
+    left = [
+        str(file.relative_to(folder))
+        for file in files
+        if runs.isdisjoint(file.parents) and not any((file.parent / name).is_file() for name in _OF_MODELS)
+    ]
+    if left:
+        text = next((name for name in left if bare_suffix(name) == ".md"), "")
+        said = f"left out {counted(len(left), 'file')} with no ending that rows have: {shown_some(left, 3)}"
+        to_stderr(f"{asked}: {said}" + (f"; to read {text} as text, name it itself" if text else ""))
+
+
 def _beside(file: Path, end: str, other: str) -> Path:
     return file.with_name(file.name.removesuffix(end) + other)
 
@@ -80,9 +95,8 @@ def _above(files: list[str]) -> str:
     return os.path.commonpath([str(Path(file).parent) for file in files]) if files else ""
 
 
-def _is_row_file(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and bare_suffix(file.name) in _OF_ROWS and file.is_file()
+def _is_shown(file: Path, folder: Path) -> bool:
+    return not any(part.startswith(".") for part in file.relative_to(folder).parts) and file.is_file()
 
 
 def _near(path: Path) -> str:

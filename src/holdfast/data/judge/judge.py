@@ -20,7 +20,7 @@ from holdfast.data.files.read import exact_value, parse
 from holdfast.data.judge.layouts import CONVERSATIONS, WITHOUT_TURNS, example_of, parse_example, prompt_and_answer
 from holdfast.data.judge.row_weight import weight_of
 from holdfast.data.judge.rules import Rules, checks
-from holdfast.data.judge.turns import BadRow, Example, Message
+from holdfast.data.judge.turns import BadRow, Example, Message, talk_field
 
 _DEEPEST = 100
 
@@ -265,10 +265,14 @@ def _in_all_texts(value: Any, mend: Callable[[str], str], depth: int = 0) -> Any
     return {key: _in_all_texts(item, mend, depth + 1) for key, item in value.items()}
 
 
+_IN_TURNS = (b'"role":', b'"content":', b'"from":', b'"value":')
+
+
 def _refuse_double_keys(raw: bytes, value: Any, layout: str) -> None:
     """Raise BadRow where one object names a field twice with different values; parsers take the last one without a word."""
-    if layout == "chat":
-        suspicious = raw.count(b'"messages"') + raw.count(b'"conversations"') > 1
+    turns = (value.get(talk_field(value)) if isinstance(value, dict) else value) if layout == "chat" else None
+    if isinstance(turns, list):
+        suspicious = any(raw.count(name) > len(turns) for name in _IN_TURNS) or raw.count(b'"messages"') + raw.count(b'"conversations"') > 1
     else:
         suspicious = raw.count(b'":') + raw.count(b'" :') > len(value)
     if not suspicious:

@@ -28,6 +28,7 @@ from holdfast.data.judge.names import (
     with_extra,
 )
 from holdfast.data.judge.preferences import parse_marked, parse_pair
+from holdfast.data.judge.tool_calls import tools_of
 from holdfast.data.judge.turns import (
     BadRow,
     Example,
@@ -38,7 +39,6 @@ from holdfast.data.judge.turns import (
     kind_of,
     system_of,
     talk_field,
-    tools_of,
     turns_of,
 )
 
@@ -255,7 +255,7 @@ def _turns_in(value: Any) -> list[Any]:
 def _continued(value: dict[str, Any], pair: Pair) -> Example:
     """Parse a prompt and a completion of turns (TRL, logs of servers), of which only the completion is learned. Either may be a text."""
     given, learned = (
-        turns_of({"messages": inside}) if (inside := _turns_in(value[name])) else (Message(role, _text(value, name)),)
+        turns_of({"messages": inside}, value) if (inside := _turns_in(value[name])) else (Message(role, _text(value, name)),)
         for name, role in ((pair.question, "user"), (pair.answer, "assistant"))
     )
     system = system_of(value)

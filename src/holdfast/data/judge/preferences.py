@@ -13,7 +13,8 @@ from typing import Any
 from holdfast.book.checks_data.spreadsheet_error import error_in
 from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers, with_extra
-from holdfast.data.judge.turns import BadRow, Example, Message, before_question, kind_of, system_of, tools_of, turn_of
+from holdfast.data.judge.tool_calls import Meant, meant_in, tools_of
+from holdfast.data.judge.turns import BadRow, Example, Message, before_question, kind_of, system_of, turn_of
 
 _BESIDE = ("rejected_response", "rejected_messages")  # the worse answer beside a row of another layout
 _HH = re.compile(r"\n\n(Human|Assistant): ?")
@@ -25,8 +26,9 @@ Parse = Callable[[dict[str, Any]], Example]
 
 def parse_pair(value: dict[str, Any], parse: Parse) -> Example:
     """Parse the row as its better conversation, with the worse one's messages beside it. parse: reads rows of one answer. Raises BadRow."""
-    better, worse, given = _answers(value, parse)
-    chosen, rejected = _whole(better, given, "chosen"), _whole(worse, given, "rejected")
+    meant = meant_in(value)
+    better, worse, given = _answers(value, parse, meant)
+    chosen, rejected = _whole(better, given, "chosen", meant), _whole(worse, given, "rejected", meant)
     for name, turns in (("chosen", chosen), ("rejected", rejected)):
         if not turns or turns[-1].role != "assistant":
             raise BadRow("no_assistant_turn", f"{name} does not end with an answer")
@@ -69,12 +71,12 @@ def says_good(mark: Any) -> bool | None:
     return True if word in _TRUE else False if word in _FALSE else None
 
 
-def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Message, ...]]:
+def _answers(value: dict[str, Any], parse: Parse, meant: Meant) -> tuple[Any, Any, tuple[Message, ...]]:
     """Return (better answer, worse answer, the turns before both)."""
     names = next((names for names in TWO_ANSWERS if all(name in value for name in names)), None)
     if names:
         rest = {key: inside for key, inside in value.items() if key not in names}
-        return value[names[0]], value[names[1]], _given(rest)
+        return value[names[0]], value[names[1]], _given(rest, meant)
     beside = next((name for name in _BESIDE if value.get(name)), None)
     if beside:
         found = parse({key: inside for key, inside in value.items() if key != beside})
@@ -85,7 +87,7 @@ def _answers(value: dict[str, Any], parse: Parse) -> tuple[Any, Any, tuple[Messa
     raise BadRow("no_preference", f"{_NO_PAIR}; {hint or 'answers alone are learned with sft'}")
 
 
-def _given(value: dict[str, Any]) -> tuple[Message, ...]:
+def _given(value: dict[str, Any], meant: Meant) -> tuple[Message, ...]:
     """Return the turns before the answers, from whichever field holds them; none where each answer brings its own."""
     inside = value.get("input")
     turns = value.get("messages") or value.get("conversations") or (inside.get("messages") if isinstance(inside, Mapping) else None)
@@ -94,7 +96,7 @@ def _given(value: dict[str, Any]) -> tuple[Message, ...]:
         turns = prompt
     before = (Message("system", system),) if (system := system_of(value)) else ()
     if turns is not None:
-        found = tuple(turn_of(turn, at) for at, turn in enumerate(turns)) if isinstance(turns, list) else ()
+        found = tuple(turn_of(turn, at, meant) for at, turn in enumerate(turns)) if isinstance(turns, list) else ()
         return found if found and found[0].role == "system" else before + found
     for pair in PAIRS:
         question = value.get(pair.question)
@@ -106,7 +108,7 @@ def _given(value: dict[str, Any]) -> tuple[Message, ...]:
     return before
 
 
-def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message, ...]:
+def _whole(answer: Any, given: tuple[Message, ...], name: str, meant: Meant) -> tuple[Message, ...]:
     """Return the conversation that an answer ends, or is: a text, turns as a file has them, or a tuple of turns."""
     if isinstance(answer, tuple):
         return given + answer
@@ -122,7 +124,7 @@ def _whole(answer: Any, given: tuple[Message, ...], name: str) -> tuple[Message,
         if turns == [] or answer is None:
             raise BadRow("empty_answer", f"{name} is empty")
         raise BadRow("wrong_type", f"{name} must be a text, a turn or a list of turns, it is {kind_of(answer)}")
-    found = tuple(turn_of(turn, at) for at, turn in enumerate(turns))
+    found = tuple(turn_of(turn, at, meant) for at, turn in enumerate(turns))
     return _behind(given, found)
 
 

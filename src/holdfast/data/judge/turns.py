@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from holdfast.data.judge.blocks import without_blocks
 from holdfast.data.judge.known_forms import form_within, who_speaks
 from holdfast.data.judge.learned_turns import learns, row_mask
 from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, in_our_case
+from holdfast.data.judge.tool_calls import SHOWN, Meant, calls_of, loaded, meant_in
 
 _ROLES = {
     "developer": "system",
@@ -96,8 +96,8 @@ def conversation(value: dict[str, Any]) -> tuple[Message, ...]:
 _WITHOUT_ROLES = ("wrong_type", "wrong_role", "no_user_turn", "no_assistant_turn")
 
 
-def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
-    """Return the turns in the first field that holds some. Raises BadRow."""
+def turns_of(value: dict[str, Any], row: dict[str, Any] | None = None) -> tuple[Message, ...]:
+    """Return the turns in the first field that holds some. row: the whole row, where value is a part of it. Raises BadRow."""
     field = talk_field(value) or "messages"
     turns = value.get(field)
     if isinstance(turns, str):
@@ -113,11 +113,12 @@ def turns_of(value: dict[str, Any]) -> tuple[Message, ...]:
         isinstance(turn, dict) and not _NO_SHARE.isdisjoint(map(in_our_case, turn)) for turn in turns
     )
     found: list[Message] = []
+    meant = meant_in(row or value)
     for number, turn in enumerate([one for given in turns for one in without_blocks(given)]):
         if isinstance(turn, dict) and ("role" in turn or "from" in turn):
-            found.append(turn_of(turn, number, share or None))
+            found.append(turn_of(turn, number, meant, share or None))
         else:
-            found += exchange_of(turn, number) or [turn_of(turn, number, share or None)]
+            found += exchange_of(turn, number) or [turn_of(turn, number, meant, share or None)]
     less = row_mask(value, [one.role for one in found])
     return tuple([one._replace(learn=min(one.learn, less[at])) if at in less else one for at, one in enumerate(found)])
 
@@ -178,7 +179,8 @@ def exchange_of(turn: Any, number: int) -> list[Message]:
     return [*before, *asked, Message("assistant", turn[names[1]], learn=learns(turn, number))]
 
 
-def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
+def turn_of(turn: Any, number: int, meant: Meant, share: bool | None = None) -> Message:
+    """Read one turn. meant: what its calls were made with (`meant_in`). Raises BadRow."""
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"turn {number} must be an object, it is {kind_of(turn)}")
     turn = turn if turn.keys() & _TURN_NAMES else {in_our_case(name): inside for name, inside in turn.items()}
@@ -186,7 +188,7 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
     role, content = _said(turn, share)
     if isinstance(role, str) and role not in _SHAREGPT_ROLES and in_our_case(role) in _SHAREGPT_ROLES:
         role = in_our_case(role)
-    calls = _calls(turn.get("tool_calls") or turn.get("function_call"), number)
+    calls = calls_of(turn.get("tool_calls") or turn.get("function_call"), number, meant)
     thinking = next((text for name in THINKING if isinstance(text := turn.get(name), str) and text.strip()), "")
     if isinstance(content, list):
         thoughts = [thought for part in content if (thought := _thought_in(part)) is not None]
@@ -203,9 +205,9 @@ def turn_of(turn: Any, number: int, share: bool | None = None) -> Message:
         role = _SHAREGPT_ROLES[role]
     role = _ROLES.get(role, role)
     if role == "call":
-        if called := _calls(content, number) if content.strip() else ():
+        if called := calls_of(content, number, meant) if content.strip() else ():
             return Message("assistant", "", called)
-        raise BadRow("broken_tool_call", f"turn {number} is a call by its role and makes none: {content[:_SHOWN]!r}")
+        raise BadRow("broken_tool_call", f"turn {number} is a call by its role and makes none: {content[:SHOWN]!r}")
     if role == "user" and not calls:
         return Message(role, content)
     beside = () if role != "tool" else tuple([(name, turn[name]) for name in _BESIDE if isinstance(turn.get(name), str)])
@@ -243,74 +245,3 @@ def _joined(parts: list[Any], number: int) -> str:
             raise BadRow("wrong_type", f"turn {number} has a part that is not text ({kind}); only text is trained on")
         texts.append(text)
     return "".join(texts)
-
-
-def _calls(calls: Any, number: int) -> tuple[Any, ...]:
-    """Return tool calls in the form chat templates take: arguments as an object, not as its text, without what is null in an object."""
-    if isinstance(calls, str):
-        text, calls = calls, loaded(calls)
-        if calls is None and text.strip() not in _NO_CALLS:
-            raise BadRow("broken_tool_call", f"turn {number} makes a call that is no JSON object: {text[:_SHOWN]!r}; {_WOULD_WRITE}")
-    if calls is None:
-        return ()
-    found = []
-    for call in calls if isinstance(calls, list) else [calls]:
-        function = (call.get("function") or call) if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise BadRow("wrong_type", f"turn {number} has a tool call without the name of a function")
-        arguments = _arguments(function, number)
-        own = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
-        found.append(own | {"type": "function", "function": {"name": function["name"], "arguments": arguments}})
-    return tuple(found)
-
-
-def _arguments(function: dict[str, Any], number: int) -> Any:
-    given = function.get("arguments", function.get("parameters", {}))
-    if given is None or (isinstance(given, str) and not given.strip()):
-        return {}
-    arguments = loaded(given) if isinstance(given, str) else without_nulls(given)
-    if not isinstance(arguments, dict | list):
-        told = f"turn {number} calls {function['name']} with arguments that are no JSON object: {str(given)[:_SHOWN]!r}"
-        raise BadRow("broken_tool_call", f"{told}; {_WOULD_WRITE}")
-    return arguments
-
-
-def without_nulls(value: Any, depth: int = 0) -> Any:
-    """Remove the fields that are null from the value's objects: columns of objects give every row the fields of all rows."""
-    if depth > _DEEPEST or not isinstance(value, dict | list):
-        return value
-    if isinstance(value, list):
-        return [without_nulls(item, depth + 1) for item in value]
-    return {name: without_nulls(inside, depth + 1) for name, inside in value.items() if inside is not None or name in _MAY_BE_NULL}
-
-
-_DEEPEST, _SHOWN = 100, 120
-_NO_CALLS = ("null", "None")  # of a turn that makes none
-_WOULD_WRITE = "learned as it is, the model would write such calls"
-_MAY_BE_NULL = ("default", "const")  # of a JSON schema
-
-
-def loaded(text: str) -> Any:
-    """Parse a text as a JSON object or list; None where it is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict | list) else None
-
-
-def tools_of(value: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the tools of a row: a list, or its text. Raises BadRow for a text that is none."""
-    tools = value.get("tools") or value.get("functions")
-    if isinstance(tools, str):
-        text, tools = tools, loaded(tools)
-        if tools is None and text.strip() not in ("", "null", "None"):
-            raise BadRow("wrong_type", f"tools must be a list of tools or its JSON, it is {text[:_SHOWN]!r}")
-    if isinstance(tools, dict):
-        tools = [tools]
-    if not isinstance(tools, list):
-        return ()
-    found = [loaded(tool) or tool if isinstance(tool, str) else tool for tool in tools]
-    if not value.get("tools"):
-        found = [tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool} for tool in found]
-    return tuple(map(without_nulls, found))

@@ -114,7 +114,7 @@ def survey_of(block: Block, rules: Rules, codec: Codec, with_clean: bool = False
     both = [compared_texts(prompt, answer, *each) for prompt, (_, answer), each in zip(prompts, called, beside, strict=True)]
     texts = [text for text, _ in both]
     compared, comparable = signatures(
-        [own_text(row.example, row.prompt, *each) for row, each in zip(rows, zip(called, beside, texts, strict=True), strict=True)]
+        [own_text(row.example, row.prompt, call, mark, text) for row, call, mark, text in zip(rows, called, beside, texts, strict=True)]
     )
     return Survey(
         at=np.array([row.at for row in rows], np.int32),

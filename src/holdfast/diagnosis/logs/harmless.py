@@ -47,14 +47,16 @@ _SAMPLE = re.compile(  # from here on a line shows a row, or what a model wrote:
     r"\{\s*['\"](?:text|prompt|completion|messages|conversations?|instruction|input|question|query|answer|response|chosen|rejected|content"
     r"|role|generated(?:_text)?|prediction)['\"]\s*:(?!.*['\"](?:level(?:name)?|severity|record)['\"]\s*:).*"
     r"|###? (?:Question|Instruction|Input|Prompt|Response|Answer)\b.*|<\|(?:im_start|start_header_id|user|assistant)\|>.*|<start_of_turn>.*"
-    r"|^\W*(?:generat(?:ed|ion)|prediction|completion|prompt|question|answer|response|instruction|user|assistant)(?: *#?\d+)? ?:\s.*",
+    r"|^\W*(?:generat(?:ed|ion)|prediction|completion|prompt|question|answer|response|instruction|user|assistant)(?: *#?\d+)? ?:\s"
+    r"(?!(?<=response:\s)(?:(?:HTTP\S* |<Response \[|status\w*\W{1,3})?[45]\d\d\b|\{['\"]error['\"])).*",  # but for a server's refusal
     re.I,
 )
 
 
 def without_passing(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     """Return the lines that may be evidence, and of those the ones that are so whatever stands beside them."""
-    own_words = (replace(line, text=_SAMPLE.sub("", line.text).rstrip()) if _SAMPLE.search(line.text) else line for line in lines)
+    cut = ((line, *_SAMPLE.subn("", line.text)) for line in lines)
+    own_words = (replace(line, text=text.rstrip()) if found else line for line, text, found in cut)
     serious = [line for line in own_words if line.text and not _NEVER.search(line.text)]
     return serious, [line for line in serious if not _ALONE.search(line.text)]
 
