@@ -127,7 +127,7 @@ OWN: dict[str, dict[str, Any]] = {  # what a type needs besides
     "qwen4_exp_text": _INDEXER,
     "qwen4_exp": {"text_config": _INDEXER},
     "zamba": {"num_hidden_layers": 12, "layers_block_type": None, "attention_hidden_size": 128, "attention_head_dim": 32},
-    "longcat_flash": {"head_dim": 16},
+    "longcat_flash": {"head_dim": 16, "zero_expert_num": 2},  # of as many as real ones have, few tokens reach an expert that computes
     "qwen2_5_omni_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 40, "vision_end_token_id": 41},
     "step3p7": {"text_config": {"sliding_window": 64}},

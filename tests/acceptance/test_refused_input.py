@@ -145,6 +145,14 @@ def test_weights_that_are_not_those_of_the_config_are_refused_with_the_tensor(
     assert "from one download" in refusal.value.hint
 
 
+def test_weights_that_are_there_under_other_names_are_not_called_those_of_another_download(model: Path) -> None:
+    file = model / "model.safetensors"
+    save_file({f"inner.model.{name}": tensor.clone() for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    with pytest.raises(Refusal, match="lack tensors") as refusal:
+        load_base(Config.model_validate({"model": str(model), "data": {"files": "x"}}), SETTINGS, torch.device("cpu"))
+    assert "under other names" in refusal.value.hint and "download" not in refusal.value.hint
+
+
 def test_tensors_without_a_place_in_the_model_are_noted(model: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1, "layer_types": None}))

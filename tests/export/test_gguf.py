@@ -301,12 +301,17 @@ def test_bad_input_is_answered_with_a_sentence(
     assert told in capsys.readouterr().err
 
 
-def test_an_architecture_without_a_converter_is_told_which_way_there_is(made: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "tools"), [("gguf", Tools()), ("gguf-adapter", Tools()), ("gguf-adapter", Tools(Path("llama.cpp")))])
+def test_an_architecture_without_a_converter_is_told_which_way_there_is_before_anything_is_computed(
+    kind: str, tools: Tools, made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp's own converts merged models: with it an adapter alone is still compared on a base that is converted here."""
     subject = read_subject(made("qwen2"))
+    monkeypatch.setattr(exporting, "measure", None)
     other = replace(subject, facts=replace(subject.facts, config=subject.facts.config | {"architectures": ["PhiForCausalLM"]}))
     with pytest.raises(Stop, match=r"PhiForCausalLM has no converter") as stop:
-        export_gguf(replace(order_of(made("qwen2"), tmp_path / "out"), subject=other), ["f16"], Tools())
-    assert "--llama-cpp DIR" in stop.value.hint
+        export_gguf(replace(order_of(made("qwen2"), tmp_path / "out", kind), subject=other), ["f16"], tools)
+    assert "--to gguf --llama-cpp DIR" in stop.value.hint
 
 
 def test_llama_quantize_is_found_in_a_checkout(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.planning.memory.arithmetic import footprint
 from holdfast.planning.memory.frozen_form import as_it_comes
-from holdfast.planning.memory.trained_size import trained_by_part
+from holdfast.planning.memory.trained_size import is_wrapped, trained_by_part, weights_by_part
 from holdfast.trainer.model.load import load_base, loader
 from holdfast.trainer.model.trained.adapters import PeftAdapter
 from holdfast.trainer.model.trained.parts import parts_of
@@ -129,12 +129,19 @@ def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "adapter"),
-    [*((kind, "lora") for kind in ("jamba", "laguna", "lfm2_moe", "deepseek_v3", "qwen2_moe")), ("deepseek_v3", "adalora")],
+    [
+        *((kind, "lora") for kind in ("jamba", "laguna", "lfm2_moe", "deepseek_v3", "qwen2_moe")),
+        ("deepseek_v3", "adalora"),
+        *((kind, "lora") for kind in ("hunyuan_vl", "minicpmv4_6", "paddleocr_vl")),  # parts of a tower, by names that do not say so
+        *((kind, "lora") for kind in ("ctrl", "hrm_text", "prophetnet")),  # a table called w, layers apart, a layer called embeddings
+    ],
 )
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")
-def test_what_is_said_to_learn_of_experts_is_what_carries_an_adapter_in_the_built_model(kind: str, adapter: str, tmp_path: Path) -> None:
+def test_what_is_said_to_learn_is_what_carries_an_adapter_in_the_built_model(kind: str, adapter: str, tmp_path: Path) -> None:
     make(kind, tmp_path, EMBEDDED["tiny"], 3584)
     tree = {"model": str(tmp_path), "data": {"files": "rows.jsonl"}, "adapter": {"type": adapter, "r": 4}}
     config, model = Config.model_validate(tree), read_model(str(tmp_path))
     made = PeftAdapter(loader(model).from_pretrained(tmp_path, dtype=torch.float32), config, 1, torch.device("cpu"))
-    assert trained_by_part(config, model) == parts_of(made.model, made.tensors, wrapped=False).learns
+    built = parts_of(made.model, made.tensors, is_wrapped(model))
+    assert trained_by_part(config, model) == built.learns
+    assert weights_by_part(model).get("towers") == built.weights.get("towers")

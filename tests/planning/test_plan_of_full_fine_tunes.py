@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
+from safetensors.torch import load_file, save_file
 
-from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.folder import EMBEDDED, ModelFacts, read_model
 from holdfast.book.graphics_cards import named_card
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.planning.memory.arithmetic import trained_bytes
 from holdfast.planning.memory.demand import Demand, cut_between, moments_away, with_branches
 from holdfast.planning.memory.fit import IN_HALVES, MOMENTS_AWAY, Choice, Room, Shape, Sweep, alternatives, on_several
+from holdfast.planning.memory.trained_size import trainable_parameters, weights_by_part
 from holdfast.planning.plan import CARD_CONTEXT, make_plan
 from holdfast.planning.planning import Planner, RowLengths, plan_run, with_card
 from holdfast.run.plan import Params
@@ -40,6 +44,19 @@ def test_bytes_a_weight_are_those_of_the_documents(train: dict[str, Any], a_weig
     assert (found.weights + found.gradients, found.state - found.away, found.away) == tuple(COUNT * size for size in a_weight)
     assert found.beside <= 58 * STRETCH, "what an update needs beside them does not grow with the model"
     assert trained_bytes(Config.model_validate(FULL | {"train": train}), COUNT, on_card=False).away == 0
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["a copy", "its own"])
+def test_an_output_layer_that_is_the_embedding_once_more_is_counted_once(changed: bool, tmp_path: Path) -> None:
+    """As in the files of Qwen3 0.6B. With other values transformers takes it for a layer, whatever config.json says."""
+    shutil.copytree(EMBEDDED["tiny"], tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] + int(changed)}, file, metadata={"format": "pt"})
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    weights = sum(one.numel() for one in loaded.parameters())
+    model = read_model(str(tmp_path / "model"))
+    assert model.parameters() == trainable_parameters(Config.model_validate(FULL), model) == sum(weights_by_part(model).values()) == weights
 
 
 def demand(shape: Shape) -> Demand:

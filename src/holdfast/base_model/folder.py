@@ -30,6 +30,7 @@ _KEYS = re.compile(r"\blayers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.")
 _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _NOT_OF_A_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the weights once more, for others' code: gpt-oss, Llama, Mistral
 _ALIKE = 0.75  # of the letters of two names
+_SAMPLES, _SAMPLE = 16, 512  # of a table, and bytes in each
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
@@ -45,13 +46,22 @@ def _is_embedding(name: str) -> bool:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's configuration, the shape of every weight by name, and the one type all matrices are `stored` in (None: several)."""
+    """A model's configuration, the shape of every weight by name, and the one type all matrices are `stored` in (None: several).
+
+    copy: the output layer where it is the embedding once more, which some files have beside it: the loaded model has one of them.
+    """
 
     folder: Path
     config: Json
     shapes: dict[str, tuple[int, ...]]
     file_bytes: int
     stored: str | None = None
+    copy: str | None = None
+
+    @property
+    def held(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what the loaded model holds: each weight once."""
+        return {name: shape for name, shape in self.shapes.items() if name != self.copy}
 
     @property
     def text(self) -> Json:
@@ -71,15 +81,24 @@ class ModelFacts:
         return value if type(value) is int and value > 0 else None
 
     def linear(self) -> dict[str, tuple[int, ...]]:
-        """Return the weight shapes of linear layers by module name: every matrix but embeddings and the output layer."""
-        return {name: shape for name, shape in self.matrices().items() if not _is_embedding(name)}
+        """Return the weight shapes of linear layers by module name: every matrix but embeddings and the output layer.
+
+        A table has no bias (ProphetNet calls a layer relative_pos_embeddings); outside of layers a row for each token is one (CTRL's w).
+        """
+        tokens = self.text.get("vocab_size")
+
+        def is_table(name: str, rows: int) -> bool:
+            by_token = rows == tokens and not any(word.isdigit() for word in name.split("."))
+            return by_token or (_is_embedding(name) and not (_TABLE.fullmatch(name.rpartition(".")[2]) and f"{name}.bias" in self.shapes))
+
+        return {name: shape for name, shape in self.matrices().items() if not is_table(name, shape[0])}
 
     def matrices(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all two-dimensional weights by module name."""
         return {name.removesuffix(".weight"): shape for name, shape in self.shapes.items() if name.endswith(".weight") and len(shape) == 2}
 
     def parameters(self) -> int:
-        return sum(math.prod(shape) for shape in self.shapes.values())
+        return sum(math.prod(shape) for shape in self.held.values())
 
     def number(self, *names: str, default: int) -> int:
         """Return the first of these config keys that holds a size: a whole number above 0."""
@@ -134,21 +153,41 @@ def read_model(model: str) -> ModelFacts:
     refuse_odd_config(folder / "config.json", config)
     shapes: dict[str, tuple[int, ...]] = {}
     types: set[str] = set()
-    size = 0
+    size, tables = 0, dict[str, tuple[Path, TensorEntry]]()
     packed, wide = packed_as(config), widened_from(config)
     for file in weight_files(folder):
         tensors = stored_tensors(file)
         own = _unpacked(file, tensors, wide) if packed or wide else {name: tensor.shape for name, tensor in tensors.items()}
         shapes |= own
+        tables |= {
+            name: (file, one) for name, one in tensors.items() if len(one.shape) == 2 and _is_embedding(name.removesuffix(".weight"))
+        }
         if not wide:
             types |= {tensors[name].dtype for name, shape in own.items() if len(shape) > 1} - {COUNTS, *(("U8", "I8") if packed else ())}
         size += file.stat().st_size
     stored = _WIDENED_TO if wide else types.pop() if len(types) == 1 else None
     facts = ModelFacts(folder, config, shapes, size, stored)
+    if config.get("tie_word_embeddings", facts.text.get("tie_word_embeddings")) is True:
+        facts = replace(facts, copy=_copied_head(tables))
     shared, layers = facts.text.get("num_kv_shared_layers"), facts.text.get("num_hidden_layers")
     if type(shared) is not int or type(layers) is not int:
         return facts
     return replace(facts, shapes={name: shape for name, shape in shapes.items() if not _is_dropped(name, layers - shared)})
+
+
+def _copied_head(tables: dict[str, tuple[Path, TensorEntry]]) -> str | None:
+    """Return the name of an output layer that is another table, by samples of their bytes: with other values it would stay a layer."""
+    parts = {name: _samples(*place) for name, place in tables.items()}
+    return next((head for head in parts if head.endswith("lm_head.weight") and [*parts.values()].count(parts[head]) > 1), None)
+
+
+def _samples(file: Path, tensor: TensorEntry) -> tuple[object, ...]:
+    with open_regular(file) as handle:
+        found = []
+        for part in range(_SAMPLES):
+            handle.seek(tensor.begin + (tensor.end - tensor.begin) * part // _SAMPLES)
+            found.append(handle.read(min(_SAMPLE, (tensor.end - tensor.begin) // _SAMPLES)))
+    return tensor.dtype, tensor.shape, *found
 
 
 def _is_dropped(name: str, first: int) -> bool:

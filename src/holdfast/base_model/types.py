@@ -17,7 +17,10 @@ _TOWERS = (
     *("mlp1", "sound", "connector", "aligner", "generation_head"),  # Nemotron H Omni and InternVL; Idefics; Janus and DeepSeek-VL
 )
 
-_TOPS = ("blocks", "merger", "deepstack_merger_list", "patch_embed", "pos_embed")  # of a tower that files of Cosmos 3 Omni do not name
+_TOPS = (  # of a tower that files do not name
+    *("blocks", "merger", "deepstack_merger_list", "patch_embed", "pos_embed"),  # Cosmos 3 Omni; the second of MiniCPM-V 4.6, too
+    *("vit", "mlp_ar"),  # HunYuan VL, PaddleOCR VL
+)
 
 
 @cache
@@ -119,5 +122,5 @@ def has_towers(config: Json) -> bool:
 
 def is_tower(name: str) -> bool:
     """True if a module or weight of a wrapped model, by its name, belongs to the tower that embeds images or sound."""
-    words = name.lower().split(".")
+    words = re.sub(r"^((base_)?model\.)+", "", name.lower()).split(".")
     return words[0] in _TOPS or any(word in part for part in words for word in _TOWERS)

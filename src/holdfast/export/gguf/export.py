@@ -45,7 +45,7 @@ def export_gguf(order: ExportRequest, kinds: list[str], tools: Tools) -> Json:
     subject = order.subject
     if order.kind == "gguf-adapter":
         refuse_whole(order)
-    if not converter(tools):
+    if order.kind == "gguf-adapter" or not converter(tools):  # an adapter's base, on which it is compared, is always converted here
         family_of(subject.model)
     single = order.out.suffix == ".gguf"
     if single and len(kinds) > 1:

@@ -73,7 +73,7 @@ def family_of(facts: ModelFacts) -> Family:
     if name not in ARCHITECTURES:
         known = ", ".join(sorted({one.removesuffix("ForCausalLM") for one in ARCHITECTURES}))
         text = f"{name} has no converter to GGUF here (there is one for {known})"
-        raise Stop(BLOCKED, text, "use llama.cpp's own: --llama-cpp DIR, a checkout of it; or export it --to merged")
+        raise Stop(BLOCKED, text, "use llama.cpp's own: --to gguf --llama-cpp DIR, a checkout of it; or export it --to merged")
     arch = ARCHITECTURES[name]
     heads = int(config["num_attention_heads"])
     head = int(config.get("head_dim") or config["hidden_size"] // heads)
@@ -107,7 +107,7 @@ def _refuse_settings(family: Family) -> None:
     if kind not in ("default", "linear", "llama3", "yarn"):
         wrong.append(f"RoPE of type {kind}")
     if wrong:
-        hint = "use llama.cpp's own converter, --llama-cpp DIR, if it knows better; or export it --to merged"
+        hint = "use llama.cpp's own converter, --to gguf --llama-cpp DIR, if it knows better; or export it --to merged"
         raise Stop(BLOCKED, f"this {family.arch} model has what is not converted here: {', '.join(wrong)}", hint)
 
 

@@ -24,7 +24,8 @@ _APART_AS_LOADED = {  # by model_type, the layers that transformers makes of one
         "ff_proj": ("up_proj", "gate_proj"),
         "attn_out": ("o_proj",),
         "ff_out": ("down_proj",),
-    }
+    },
+    "hrm_text": {"gqkv_proj": ("gate_proj", "q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")},
 }
 _TOPS = ("model", "transformer")  # of a loaded model, which some files leave out
 _HOMES = ("", "model.", "language_model.", "model.language_model.", "language_model.model.")  # of a language half's layers, here or there
@@ -43,7 +44,7 @@ def trained_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
 
 def weights_by_part(model: ModelFacts) -> dict[str, int]:
     """Return the parameters in the model's files, by part."""
-    return by_part({name: math.prod(shape) for name, shape in model.shapes.items()}, is_wrapped(model))
+    return by_part({name: math.prod(shape) for name, shape in model.held.items()}, is_wrapped(model))
 
 
 def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
@@ -54,7 +55,7 @@ def reached_by_part(config: Config, model: ModelFacts) -> dict[str, int]:
         modules = _as_loaded(model, name.removesuffix(".weight"), shape)
         return name in found or any(f"{one}.adapter" in found for one in modules) or any(f".{name}".endswith(f".{one}") for one in found)
 
-    return by_part({name: math.prod(shape) for name, shape in model.shapes.items() if reached(name, shape)}, is_wrapped(model))
+    return by_part({name: math.prod(shape) for name, shape in model.held.items() if reached(name, shape)}, is_wrapped(model))
 
 
 def what_learns(plan: Plan, config: Config, model: ModelFacts) -> str:
@@ -144,7 +145,7 @@ def chosen_weights(config: Config, model: ModelFacts) -> list[str]:
     """List the weights in the model's files that `adapter.layers` selects, as far as names tell, or all; towers where they are named."""
     layers = config.adapter.layers if config.adapter.kind.frozen else ".*"
     alone = is_wrapped(model) and (isinstance(layers, int) or not names_tower(layers or []))
-    names = [name for name in model.shapes if not (alone and is_tower(name))]
+    names = [name for name in model.held if not (alone and is_tower(name))]
     if isinstance(layers, int):
         numbers = sorted({int(found[1]) for name in names if (found := _OF_A_LAYER.search(name))})[-layers:]
         return [name for name in names if (found := _OF_A_LAYER.search(name)) and int(found[1]) in numbers]

@@ -176,7 +176,10 @@ def _from_folder(facts: ModelFacts, dtype: torch.dtype, attention: str, device: 
     if found["missing_keys"]:
         lost = _some(sorted(found["unexpected_keys"]))
         why = "lack tensors of the model that config.json describes"
-        raise _other_weights(folder, why, sorted(found["missing_keys"]), f", and have others without a place in it: {lost}" if lost else "")
+        more = f", and have others without a place in it: {lost}" if lost else ""
+        wanted, there_are = ({one.rpartition("model.")[2] for one in found[f"{side}_keys"]} for side in ("missing", "unexpected"))
+        renamed = wanted & there_are and wanted - there_are <= {"lm_head.weight"}  # which may be the embedding; ShieldGemma 2
+        raise _other_weights(folder, why, sorted(found["missing_keys"]), more, _RENAMED if renamed else _ONE_DOWNLOAD)
     if told := unlike_config(model, facts):
         raise Refusal("package_conflict", *told)
     return model, sorted(found["unexpected_keys"])
@@ -205,11 +208,12 @@ def unlike_config(model: Any, facts: ModelFacts) -> tuple[str, str] | None:
 
 
 _ONE_DOWNLOAD = "take config.json and weights from one download of the model; then rerun the same command to resume"
+_RENAMED = "transformers looks for these weights under other names than they have: give a causal language model, or another transformers"
 _NAMED = 3  # tensors
 
 
-def _other_weights(folder: Path, what: str, tensors: list[str], more: str = "") -> Refusal:
-    return Refusal("checkpoint_model_mismatch", f"the weights of {folder} {what}: {_some(tensors)}{more}", _ONE_DOWNLOAD)
+def _other_weights(folder: Path, what: str, tensors: list[str], more: str = "", hint: str = _ONE_DOWNLOAD) -> Refusal:
+    return Refusal("checkpoint_model_mismatch", f"the weights of {folder} {what}: {_some(tensors)}{more}", hint)
 
 
 def _some(tensors: list[str]) -> str:
