@@ -391,6 +391,17 @@ def test_epochs_that_were_announced_and_not_reached_are_seen(text: str, missing:
     assert counter.epochs.missing == missing
 
 
+@pytest.mark.parametrize(("begun", "first"), [(0, 1), (1, 5), (2, 9)])
+def test_bars_named_by_their_epoch_below_one_that_counts_epochs_are_of_no_epoch_more(begun: int, first: int) -> None:
+    """A training of 12 steps was told as one of 16."""
+    counter, bar = Counter(), "{}:  50%|###   | {}/{} [00:01<00:01, {}]\r"
+    counter.feed(bar.format("Epochs", begun, 3, "?it/s"))
+    for epoch in range(begun, 3):
+        counter.feed("".join(bar.format(f"Epoch {epoch + 1}", n, 4, "5it/s" if n else "?it/s") for n in range(5)))
+        counter.feed(bar.format("Validation", 0, 9, "?it/s") + bar.format("Epochs", epoch + 1, 3, "2s/it"))
+    assert (counter.step, counter.first, counter.total) == (12, first, 12)
+
+
 def test_a_count_from_0_is_at_its_end_one_before_its_total() -> None:
     counter = Counter()
     counter.feed("".join(f"Epoch {e}/2\n" + "".join(f"step {n}/5\n" for n in range(5)) for e in (1, 2)))

@@ -305,8 +305,9 @@ def _story(failure_report: Json, next_state: Json | None, start: int | None, los
         return f"{story}; the next was told to go on from {next_state['state']}, and went on from before it: {first}, {again}"
     if start < (next_state["step"] or 0) or anew:
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
-    if not start and next_state["state"] == "the beginning":
-        return f"{story}; the next started from the beginning, {again}"
+    if next_state["state"] == "the beginning":
+        where = f"was told of no checkpoint, its first step that was seen is {start + 1:,}" if start else "started from the beginning"
+        return f"{story}; the next {where}, {again}"
     return f"{story}; went on from {next_state['state']}, {again}"
 
 

@@ -123,8 +123,7 @@ class CommandRun:
         self.states.claim()
         self.states.keep_what_stayed()
         found = self.states.to_go_on_from() if self.run.attempts() else None
-        # a command that has said that it takes no option begins anew, but for what its callback loads
-        state = found if self.command.callback or not self.command.unknown_option else None
+        state = found if self.command.callback or resumes_by(self.command.argv, self.card) is not None else None  # else nothing tells it
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
         later = self.states.of_later_trainings() if self.run.attempts() else []
@@ -161,8 +160,10 @@ class CommandRun:
             return "started from its beginning: it trains more than once into one folder, and whose a checkpoint there is, is not known"
         if name == "the beginning" and (lost := nothing_saved(self.run, self.command)):
             return f"started from its beginning: {lost}"
-        if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:
-            return f"going on from {name}: where it saves is not known (--checkpoints DIR tells, for a Trainer --callback)"
+        if name == "the beginning" and not self.command.callback:
+            place = self.command.place
+            lacks = "where it saves is not known" if place is None else f"no file in {short(place)} is a checkpoint of a form that is known"
+            return f"started again: {lacks}" + (" (--checkpoints DIR tells, for a Trainer --callback)" if place is None else "")
         return f"going on from {name}"
 
     def watch(self, attempt: Attempt) -> Ending:
