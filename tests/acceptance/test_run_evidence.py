@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +25,15 @@ from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.report.words import short
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
 from holdfast.supervision.command import standard_input
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.saved import _interval, nothing_saved, rerun, wrote_nothing
 from holdfast.supervision.command.signs import Chatter, ProgressSigns, Signs, number_told
-from holdfast.supervision.command.states import States
+from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.command.told_at_end import after_words
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
+from holdfast.supervision.policy.moves import Done, StopRequested
 from holdfast.supervision.supervise import View
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
@@ -521,6 +524,19 @@ def test_how_a_command_ended_behind_its_last_step_is_said_once(ending: str, evid
     assert told == f"the training is complete, its result is out/checkpoint-8; behind its last step {says}"
 
 
+@pytest.mark.parametrize(
+    ("step", "kind", "over", "done"),
+    [(9, "finished", True, True), (8, "finished", True, False), (9, "killed", True, False), (9, "finished", False, False)],
+)
+def test_a_command_that_came_to_its_last_step_while_it_was_to_be_stopped_has_ended_well(
+    step: int, kind: str, over: bool, done: bool, tmp_path: Path
+) -> None:
+    user = CommandRun(RunFolder(tmp_path), Command(("true",), str(tmp_path)), View(lambda _: None, print, lambda: 1))
+    user.seen = ProgressSigns(step, 9, "output", False, False, False)
+    known: Any = SimpleNamespace(over=over, failure_report=SimpleNamespace(ending=Ending(kind, 0, 3.0)))
+    assert isinstance(user.choose(known, StopRequested()), Done if done else StopRequested)
+
+
 @pytest.mark.parametrize(("elder", "says"), [(True, "the newest whole one is checkpoint-2"), (False, "there is no other")])
 def test_which_checkpoint_there_is_beside_a_torn_one_is_told(tmp_path: Path, elder: bool, says: str) -> None:
     for step in (2, 4) if elder else (4,):
@@ -743,6 +759,22 @@ def test_a_command_into_which_no_callback_can_be_put_is_told_so(name: str, more:
     assert summary["told"].count(says) == 1 and "going on from" not in summary["told"]
     assert summary["steps_computed_twice"] == 1 and summary["nothing_saved"] is None
     assert "attempt 2: started again; out/step-2 is there, and the command takes no option to go on from it\n" in summary["told"]
+
+
+def test_rows_that_come_twice_are_doubted_when_an_attempt_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, told = RunFolder(tmp_path / "run"), list[str]()
+    run.path.mkdir()
+    first = Attempt(1, run.made(run.attempt(1)), None)
+    monkeypatch.setattr("holdfast.supervision.command.attempts.start", lambda *_: replace(first, number=2))
+    user = CommandRun(run, Command(("true",), str(tmp_path), checkpoints="out", callback=True), View(print, told.append, lambda: 0))
+    state = {"global_step": 8, "max_steps": 12, "epoch": 1.25, "num_train_epochs": sys.maxsize}
+    (tmp_path / "out/checkpoint-8").mkdir(parents=True)
+    (tmp_path / "out/checkpoint-8/trainer_state.json").write_text(json.dumps(state))
+    point = ResumePoint("out/checkpoint-8", 8, tmp_path / "out/checkpoint-8")
+    monkeypatch.setattr(user.states, "to_go_on_from", lambda: point)
+    assert user.start() is not None
+    known = of_progress(Journals([], list(run.events()), [], {1: {}, 2: {}}, {}), {"argv": ["x"], "launcher": None}, 0)
+    assert "attempt 2: checkpoint-8 lies in pass 2" in known["doubts"][0] and sum("rows of it come twice" in text for text in told) == 1
 
 
 FINDS = """

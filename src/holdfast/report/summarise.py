@@ -171,7 +171,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
     return {
         **dict.fromkeys(_UNKNOWN),
         "useful_s": useful_seconds(rows, trained),
-        "doubts": [*disobeyed(rows, trained), *disagreeing(rows), *_shared_places(events)],
+        "doubts": [*disobeyed(rows, trained), *disagreeing(rows), *_shared_places(events), *_rows_twice(events)],
         "command": command["argv"],
         "launcher": command["launcher"],
         "exit_code": code,
@@ -194,6 +194,11 @@ def _shared_places(events: list[Json]) -> list[str]:
     """Describe the folders of checkpoints that another run saved to at the same time."""
     places = dict.fromkeys(event["place"] for event in events if event["event"] == "checkpoints_shared")
     return [f"another holdfast run saved to {place} at the same time: what lies there may be of either" for place in places]
+
+
+def _rows_twice(events: list[Json]) -> list[str]:
+    """Describe the starts that were to go on where a Trainer takes rows of its data set again."""
+    return [f"attempt {event['attempt']}: {event['reason']}" for event in events if event["event"] == "rows_twice"]
 
 
 def _until(goals: Json, events: list[Json]) -> Json:

@@ -35,6 +35,7 @@ from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.standby import CommandStandby
 from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.command.told_of_running import ToldOfRunning
+from holdfast.supervision.foreign_checkpoints.newest import rows_twice
 from holdfast.supervision.policy.ledgers import OF_COMMAND
 from holdfast.supervision.policy.moves import Done, Move, Resume, StopRequested, TryRemedy
 from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
@@ -146,6 +147,9 @@ class CommandRun:
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
             more = "".join(f"; its training into {short(path.parent)} from {path.name}" for path in later)
             self.view.tell(f"attempt {attempt.number}: {self._how(name, found)}{more}")
+            if state and (twice := rows_twice(state.path)):
+                self.run.event("rows_twice", attempt=attempt.number, state=name, reason=twice)
+                self.view.tell(f"attempt {attempt.number}: {twice}")
         cards_of("failures")  # read while the command starts
         return attempt
 
@@ -256,9 +260,13 @@ class CommandRun:
         return None  # a step of it cannot be run again
 
     def choose(self, known: Known, move: Move | StopRequested | Done) -> Move | StopRequested | Done:
-        """Choose the remedy. An option that the command does not know is given up first, whatever else is known."""
+        """Choose the remedy. An option that the command does not know is given up first, whatever else is known.
+
+        A command that came to its last step and ended well was not stopped, though that was asked for at the time.
+        """
         if not isinstance(move, Move):
-            return move
+            well = known.over and known.failure_report.ending.kind == "finished"
+            return Done() if well and self.seen and 0 < (self.seen.total or 0) <= (self.seen.step or 0) else move
         if option := self._refused(known.failure_report):
             self._give_up_option(known.failure_report.attempt, option)
             return self._resumed(
