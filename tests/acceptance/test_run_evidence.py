@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +25,15 @@ from holdfast.report.summarise import Journals, of_progress, summarise
 from holdfast.report.words import short
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
+from holdfast.run.types import Ending
 from holdfast.supervision.command import standard_input
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.saved import _interval, nothing_saved, rerun, wrote_nothing
-from holdfast.supervision.command.signs import Chatter, ProgressSigns, Signs
-from holdfast.supervision.command.states import States
+from holdfast.supervision.command.signs import Chatter, ProgressSigns, Signs, number_told
+from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.command.told_at_end import after_words
 from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole
+from holdfast.supervision.policy.moves import Done, StopRequested
 from holdfast.supervision.supervise import View
 
 TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
@@ -521,6 +524,19 @@ def test_how_a_command_ended_behind_its_last_step_is_said_once(ending: str, evid
     assert told == f"the training is complete, its result is out/checkpoint-8; behind its last step {says}"
 
 
+@pytest.mark.parametrize(
+    ("step", "kind", "over", "done"),
+    [(9, "finished", True, True), (8, "finished", True, False), (9, "killed", True, False), (9, "finished", False, False)],
+)
+def test_a_command_that_came_to_its_last_step_while_it_was_to_be_stopped_has_ended_well(
+    step: int, kind: str, over: bool, done: bool, tmp_path: Path
+) -> None:
+    user = CommandRun(RunFolder(tmp_path), Command(("true",), str(tmp_path)), View(lambda _: None, print, lambda: 1))
+    user.seen = ProgressSigns(step, 9, "output", False, False, False)
+    known: Any = SimpleNamespace(over=over, failure_report=SimpleNamespace(ending=Ending(kind, 0, 3.0)))
+    assert isinstance(user.choose(known, StopRequested()), Done if done else StopRequested)
+
+
 @pytest.mark.parametrize(("elder", "says"), [(True, "the newest whole one is checkpoint-2"), (False, "there is no other")])
 def test_which_checkpoint_there_is_beside_a_torn_one_is_told(tmp_path: Path, elder: bool, says: str) -> None:
     for step in (2, 4) if elder else (4,):
@@ -743,6 +759,98 @@ def test_a_command_into_which_no_callback_can_be_put_is_told_so(name: str, more:
     assert summary["told"].count(says) == 1 and "going on from" not in summary["told"]
     assert summary["steps_computed_twice"] == 1 and summary["nothing_saved"] is None
     assert "attempt 2: started again; out/step-2 is there, and the command takes no option to go on from it\n" in summary["told"]
+
+
+def test_rows_that_come_twice_are_doubted_when_an_attempt_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, told = RunFolder(tmp_path / "run"), list[str]()
+    run.path.mkdir()
+    first = Attempt(1, run.made(run.attempt(1)), None)
+    monkeypatch.setattr("holdfast.supervision.command.attempts.start", lambda *_: replace(first, number=2))
+    user = CommandRun(run, Command(("true",), str(tmp_path), checkpoints="out", callback=True), View(print, told.append, lambda: 0))
+    state = {"global_step": 8, "max_steps": 12, "epoch": 1.25, "num_train_epochs": sys.maxsize}
+    (tmp_path / "out/checkpoint-8").mkdir(parents=True)
+    (tmp_path / "out/checkpoint-8/trainer_state.json").write_text(json.dumps(state))
+    point = ResumePoint("out/checkpoint-8", 8, tmp_path / "out/checkpoint-8")
+    monkeypatch.setattr(user.states, "to_go_on_from", lambda: point)
+    assert user.start() is not None
+    known = of_progress(Journals([], list(run.events()), [], {1: {}, 2: {}}, {}), {"argv": ["x"], "launcher": None}, 0)
+    assert "attempt 2: checkpoint-8 lies in pass 2" in known["doubts"][0] and sum("rows of it come twice" in text for text in told) == 1
+
+
+FINDS = """
+import json, os, signal
+from pathlib import Path
+file = Path("kept/last.pkl")
+begin = int(file.read_text()) if file.exists() else 0
+for step in range(begin + 1, 13):
+    print(f"step {step}/12 loss {3 / step}", flush=True)
+    if step % 4 == 0:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(str(step))
+    if not begin and step == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--checkpoints", "kept")], ids=["an unknown folder", "a file of an unknown form"])
+def test_a_script_that_finds_its_own_state_is_not_said_to_begin_anew(options: tuple[str, ...], tmp_path: Path) -> None:
+    """It was told as started from the beginning, with 10 steps computed twice where there were 2, and nothing saved."""
+    (tmp_path / "finds.py").write_text(FINDS)
+    summary = run(tmp_path, *options, words=[sys.executable, "finds.py"])
+    incident = summary["incidents"][0]
+    assert (summary["steps"], summary["steps_computed_twice"], incident["lost_steps"]) == (12, 2, 2)
+    assert incident["evidence"].endswith(
+        "the next was told of no checkpoint, its first step that was seen is 9, at least 2 committed steps computed again"
+    )
+    assert "attempt 2: started again: " in summary["told"] and "beginning" not in summary["told"] and "nothing" not in summary["told"]
+    assert summary["doubt"] is None and summary["nothing_saved"] is None
+
+
+def test_a_checkpoint_that_nobody_can_tell_a_command_of_is_not_said_to_have_been_told(tmp_path: Path) -> None:
+    """A folder of this day's outputs was taken for a checkpoint, and its script, which never heard of it, told as disobeying."""
+    for name in ("out/2026-11-29", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    user = CommandRun(
+        RunFolder(tmp_path / "run"),
+        Command(("sh", "-c", "exit 0"), str(tmp_path), checkpoints="out"),
+        View(lambda _: None, print, lambda: 0),
+    )
+    for _ in range(2):
+        attempt = user.start()
+        assert attempt is not None
+        user.watch(attempt)
+    orders = read_json(attempt.folder / "launch.json") or {}
+    assert (orders["resumed_from"], orders["resumed_step"]) == (None, None)
+    assert [event["state"] for event in user.run.events() if event["event"] == "restored"] == ["the beginning"]
+
+
+def test_a_step_that_a_bar_or_a_callback_shows_before_any_is_done_is_none_of_that_start(tmp_path: Path) -> None:
+    (tmp_path / "output.log").write_text("\r 33%|###   | 4/12 [00:00<?, ?it/s]\r 42%|####  | 5/12 [00:01<00:07,  1.00it/s]\r")
+    assert Signs(Command(("true",), str(tmp_path)), tmp_path, 1.0).last().first == 5
+    signs = Signs(Command(("true",), str(tmp_path), callback=True), tmp_path, 1.0)
+    for step, first in ((4, None), (6, 5)):
+        write_json(tmp_path / "pulse.json", {"step": step, "steps": 12, "began": 4})
+        assert signs.look(None).first == first
+    rows = [FIRST | {"step": 6}, FIRST | {"attempt": 2, "first": None, "step": 4}, FIRST | {"attempt": 2, "first": 5, "step": 12}]
+    assert [computed_twice(rows[:end], {1: {}, 2: {}}) for end in (2, 3)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("12", 12),
+        ('{"step": 11, "loss": 0.25}\n{"step": 12, "loss": 0.123456789012}\n', 12),
+        ('{"step": 12, "loss": 0.25, "epoch": 1}\n{"step": 13, "lo', 12),
+        ('{"iter": 0, "lr": 2e-05}\n', 0),
+        ('{"done": 12, "loss": 2.5}', 12),
+        ("12,0.5312,2e-05\n", 12),
+        ("step 12.\n\n", 12),
+        ("loss 0.25", None),
+    ],
+)
+def test_the_step_of_a_progress_file_is_no_part_of_a_loss(text: str, step: int | None) -> None:
+    """A log of JSON rows was read as 798,451,837,777 steps: the decimals of its last loss."""
+    assert number_told(text) == step
 
 
 def test_steps_that_the_attempt_after_the_next_computes_again_are_no_useful_time() -> None:

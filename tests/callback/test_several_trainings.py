@@ -420,3 +420,25 @@ def test_an_error_between_two_trainings_is_not_the_end_of_the_command(
 def test_the_callback_tells_where_its_script_made_the_training(tmp_path: Path) -> None:
     Training(tmp_path / "out").train(2)
     assert __file__ in [file for file, _ in pulse(tmp_path)["called_at"]]
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "later"),
+    [
+        ("from parts.training import finetune\nfinetune('a')\nfinetune('b')", 2, True),
+        ("from parts.training import finetune\nfinetune('a')\npush()", 2, False),
+        ("from parts.training import finetune as tune, push\nfor fold in folds:\n    tune(fold)\npush()", 3, True),
+        ("from parts import stages\nstages.sft()\nstages.dpo()", 2, True),
+        ("import parts.stages as s\ns.sft()\ns.push()", 2, False),
+        ("from parts.stages import sft, dpo\nsft()\ndpo()", 2, True),
+        ("from elsewhere import finetune\nfinetune('a')\nfinetune('b')", 2, False),
+    ],
+)
+def test_a_training_that_follows_in_another_file_of_the_script_is_seen(script: str, line: int, later: bool, tmp_path: Path) -> None:
+    """What hung behind the first of two was told as complete, and the second never began."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/training.py").write_text("from . import stages\ndef finetune(out):\n    make(out).train()\ndef push(): ...\n")
+    stages = "from .training import finetune\ndef sft():\n    finetune(1)\ndef dpo():\n    finetune(2)\ndef push(): ...\n"
+    (tmp_path / "parts/stages.py").write_text(stages)
+    (tmp_path / "script.py").write_text(script)
+    assert trains_later([(str(tmp_path / "script.py"), line)]) is later

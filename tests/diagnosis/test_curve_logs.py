@@ -39,6 +39,12 @@ REWARDED = "{{'loss': 0.0, 'grad_norm': {}, 'reward': 0.9, 'reward_std': 0.8, 'e
             MEGATRON.format(1, 0.7, 0.7) + "\n iteration 2 | loss scale: 1.0 | grad norm: nan |",
             "becomes nan after",
         ),
+        ("no step was left", "{'train_runtime': '0.98', 'train_steps_per_second': '0', 'train_loss': '0', 'epoch': '3'}", None),
+        (
+            "steps, all masked",
+            "{'train_runtime': '9.8', 'train_steps_per_second': '0.72', 'train_loss': '0'}",
+            "is 0 from the first logged",
+        ),
         ("a step that is skipped", " iteration 1 | loss scale: 8388608.0 | number of skipped iterations: 1 |", None),
         ("a policy's loss is 0 while it learns", REWARDED.format(0.9) + "\n" + REWARDED.format(0.4), "is finite and does not climb"),
         ("nothing moves, late in the run", REWARDED.format(0.0) + "\n" + REWARDED.format(0.0), "is 0 from the first logged step on"),

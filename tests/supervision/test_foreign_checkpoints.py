@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shlex
+import sys
 import tempfile
 import zipfile
 from dataclasses import replace
@@ -23,7 +24,7 @@ from holdfast.processes.awake import Awake
 from holdfast.processes.hang_timeout import HangTimeout
 from holdfast.run.types import Diagnosis, Ending, FailureReport
 from holdfast.supervision.command.event_files import EventFile
-from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole, states_since
+from holdfast.supervision.foreign_checkpoints.newest import candidates, newest_whole, rows_twice, states_since
 from holdfast.supervision.foreign_checkpoints.proof import prove
 from holdfast.supervision.foreign_checkpoints.tensors import NotWhole
 from holdfast.supervision.policy.ledgers import OF_COMMAND, PastAttempt
@@ -389,6 +390,39 @@ def test_epochs_that_were_announced_and_not_reached_are_seen(text: str, missing:
     counter = Counter()
     counter.feed(text)
     assert counter.epochs.missing == missing
+
+
+@pytest.mark.parametrize(
+    ("step", "epoch", "epochs", "says"),
+    [
+        (8, 1.25, sys.maxsize, "checkpoint-8 lies in pass 2 over a data set without a length"),
+        (4, 0.3333333333333333, sys.maxsize, ""),
+        (12, 2.1666666666666665, sys.maxsize, ""),
+        (8, 1.6, 3, ""),
+        (8, None, None, ""),
+    ],
+    ids=["a later pass", "the first pass", "the last step", "a data set with a length", "nothing is told"],
+)
+def test_a_checkpoint_in_a_later_pass_over_a_stream_is_told(
+    step: int, epoch: float | None, epochs: int | None, says: str, tmp_path: Path
+) -> None:
+    """As transformers 5.23 writes it for a stream of 5 batches of 12 steps: behind step 8 it begins pass 2 anew."""
+    state = {"global_step": step, "max_steps": 12, "epoch": epoch, "num_train_epochs": epochs}
+    (tmp_path / f"out/checkpoint-{step}").mkdir(parents=True)
+    (tmp_path / f"out/checkpoint-{step}/trainer_state.json").write_text(json.dumps(state))
+    told = rows_twice(tmp_path / f"out/checkpoint-{step}")
+    assert told.startswith(says) and bool(told) == bool(says)
+
+
+@pytest.mark.parametrize(("begun", "first"), [(0, 1), (1, 5), (2, 9)])
+def test_bars_named_by_their_epoch_below_one_that_counts_epochs_are_of_no_epoch_more(begun: int, first: int) -> None:
+    """A training of 12 steps was told as one of 16."""
+    counter, bar = Counter(), "{}:  50%|###   | {}/{} [00:01<00:01, {}]\r"
+    counter.feed(bar.format("Epochs", begun, 3, "?it/s"))
+    for epoch in range(begun, 3):
+        counter.feed("".join(bar.format(f"Epoch {epoch + 1}", n, 4, "5it/s" if n else "?it/s") for n in range(5)))
+        counter.feed(bar.format("Validation", 0, 9, "?it/s") + bar.format("Epochs", epoch + 1, 3, "2s/it"))
+    assert (counter.step, counter.first, counter.total) == (12, first, 12)
 
 
 def test_a_count_from_0_is_at_its_end_one_before_its_total() -> None:

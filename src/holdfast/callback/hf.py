@@ -35,7 +35,7 @@ from holdfast.callback.standby import is_installed
 
 EXIT_NONFINITE, EXIT_WRONG_RESUME, EXIT_STOPPED = 64, 74, 130  # as run/outcomes.py has them
 _OURS = str(Path(__file__).parent)
-_first: dict[str, Any] = {}  # of this process's first training: the folder it saves to, and what was there
+_first: dict[str, Any] = {}  # of this process's first training: the folder it saves to, what was there, and the step it begins behind
 _trainings: Counter[str] = Counter()  # of this process so far, by that folder
 
 
@@ -87,7 +87,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             _trainings[str(place)] += 1
         if not _first:
             there = {entry.name: _changed(entry) for entry in place.glob("checkpoint-*")} if state.global_step == 0 else {}
-            _first.update(place=str(place), there=there)
+            _first.update(place=str(place), there=there, began=int(state.global_step))
         self.training = True
         self.account.pulse(
             at_once=True,

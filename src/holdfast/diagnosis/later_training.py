@@ -8,29 +8,68 @@ from pathlib import Path
 
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_ABOVE = 3  # folders from which its imports may be counted: its own, and those of the packages it is in
+_MOST = 100  # files that are read
 _LEAVE = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
 def trains_later(frames: Iterable[tuple[str, int]]) -> bool:
     """Return whether another `.train(...)` follows a line that one of these (file, line) stands at; False where that cannot be read.
 
-    Functions of the same file are looked into. `model.train()` is none.
+    Functions of the same file are looked into, and those of files beside it that it imports. `model.train()` is none.
     """
     return any(_follows(Path(file), line) for file, line in frames)
 
 
 def _follows(file: Path, line: int) -> bool:
+    tree = _tree(file)
+    return bool(tree.body and _called(_behind(tree.body, line)) & _that_train(file, tree, {file: set()}))
+
+
+def _tree(file: Path) -> ast.Module:
     try:
-        tree = ast.parse(file.read_bytes())
+        return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+        return ast.Module([], [])
+
+
+def _that_train(file: Path, tree: ast.Module, read: dict[Path, set[str]]) -> set[str]:
+    """Return the names by which a file calls a training. read: those of the files that were looked into, empty while one is."""
     bodies = {node.name: node.body for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    training = {"train"} - set(bodies)
+    training = ({"train"} - set(bodies)) | {".train"} | _imported(file, tree, read)
     known = 0
     while len(training) > known:
         known = len(training)
-        training |= {name for name, body in bodies.items() if _called(body) & (training | {".train"})}
-    return bool(_called(_behind(tree.body, line)) & (training | {".train"}))
+        training |= {name for name, body in bodies.items() if _called(body) & training}
+    return training
+
+
+def _imported(file: Path, tree: ast.Module, read: dict[Path, set[str]]) -> set[str]:
+    """Return the names of functions that train and that a file takes from others beside it, or calls as `module.name`."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        level, package = (node.level, node.module or "") if isinstance(node, ast.ImportFrom) else (0, "")
+        names = _names_in(file, package, level, read)
+        found |= {one.asname or one.name for one in node.names if one.name in names}
+        for one in node.names:
+            inside = _names_in(file, f"{package}.{one.name}".strip("."), level, read)
+            found |= {f"{one.asname or one.name}.{name}" for name in inside}
+    return found
+
+
+def _names_in(file: Path, module: str, level: int, read: dict[Path, set[str]]) -> set[str]:
+    """Return the names that train of a module that a file imports; empty where it is none of the files beside it."""
+    for root in (file.parents[level - 1 : level] if level else file.parents[:_ABOVE]) if module else ():
+        place = root.joinpath(*module.split("."))
+        for other in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if other in read or (len(read) < _MOST and other.is_file()):
+                if other not in read:
+                    read[other] = set()
+                    read[other] = _that_train(other, _tree(other), read)
+                return read[other]
+    return set()
 
 
 def _called(nodes: Iterable[ast.AST]) -> set[str]:
@@ -43,7 +82,7 @@ def _called(nodes: Iterable[ast.AST]) -> set[str]:
             found.add(node.func.id)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of_model = ast.unparse(node.func.value).lower().endswith("model")
-            found.add(node.func.attr if node.func.attr != "train" else "model.train" if of_model else ".train")
+            found |= {node.func.attr, ast.unparse(node.func)} if node.func.attr != "train" else {"model.train" if of_model else ".train"}
         found |= _called(ast.iter_child_nodes(node))
     return found
 

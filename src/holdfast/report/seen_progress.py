@@ -52,12 +52,13 @@ def began_at(rows: list[Json], launch: Json, first: list[Json] | None = None) ->
 
     That is 0 where it began where the first attempt did (first: the rows of that one, empty: it told nothing; None: any earlier step is
     one of a beginning), else the one before the first step that it showed or wrote: it began there or earlier, as it does where the
-    checkpoint's name tells no step (last.pt, epoch_3). A step 0 says nothing: a Trainer's bar begins there, wherever it goes on from.
+    checkpoint's name tells no step (last.pt, epoch_3), or it was told of none and may look for one itself. A step 0 says nothing: a
+    Trainer's bar begins there, wherever it goes on from.
     """
     resumed = int(launch.get("resumed_step") or 0)
-    shown = [row.get("first") or row["step"] for row in rows]
+    shown = [row["first"] for row in rows if row.get("first")] or [_next_to(row) for row in rows]
     wrote = [row["wrote"][0] for row in rows if row.get("wrote")]
-    if _of_no_step(launch):
+    if not resumed and (first is not None or launch.get("resumed_from")):
         return min((step for step in (*shown, *wrote) if step > 0), default=1) - 1
     last = rows[-1].get("total") if rows else None  # one that has nothing left to do may write its last checkpoint again
     if rows and (rows[0].get("stages") or rows[0].get("first") == resumed + 1):  # numbers that begin anew tell nothing; one that fits, all
@@ -70,6 +71,11 @@ def began_at(rows: list[Json], launch: Json, first: list[Json] | None = None) ->
     if not shown and _begins(wrote, [row["wrote"][0] for row in first if row.get("wrote")]):
         return 0
     return int(min((*shown, *wrote))) - 1
+
+
+def _next_to(row: Json) -> int:
+    """Return the step that an attempt showed; the next one where a bar or a callback told it before any step of its own."""
+    return int(row["step"]) + (row["step"] > 0 and "first" in row and row["source"] in ("output", "callback"))
 
 
 def _early(steps: list[int], resumed: int) -> list[int]:

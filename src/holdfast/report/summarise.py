@@ -171,7 +171,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
     return {
         **dict.fromkeys(_UNKNOWN),
         "useful_s": useful_seconds(rows, trained),
-        "doubts": [*disobeyed(rows, trained), *disagreeing(rows), *_shared_places(events)],
+        "doubts": [*disobeyed(rows, trained), *disagreeing(rows), *_shared_places(events), *_rows_twice(events)],
         "command": command["argv"],
         "launcher": command["launcher"],
         "exit_code": code,
@@ -194,6 +194,11 @@ def _shared_places(events: list[Json]) -> list[str]:
     """Describe the folders of checkpoints that another run saved to at the same time."""
     places = dict.fromkeys(event["place"] for event in events if event["event"] == "checkpoints_shared")
     return [f"another holdfast run saved to {place} at the same time: what lies there may be of either" for place in places]
+
+
+def _rows_twice(events: list[Json]) -> list[str]:
+    """Describe the starts that were to go on where a Trainer takes rows of its data set again."""
+    return [f"attempt {event['attempt']}: {event['reason']}" for event in events if event["event"] == "rows_twice"]
 
 
 def _until(goals: Json, events: list[Json]) -> Json:
@@ -305,8 +310,9 @@ def _story(failure_report: Json, next_state: Json | None, start: int | None, los
         return f"{story}; the next was told to go on from {next_state['state']}, and went on from before it: {first}, {again}"
     if start < (next_state["step"] or 0) or anew:
         return f"{story}; the next was told to go on from {next_state['state']}, and began anew, {again}"
-    if not start and next_state["state"] == "the beginning":
-        return f"{story}; the next started from the beginning, {again}"
+    if next_state["state"] == "the beginning":
+        where = f"was told of no checkpoint, its first step that was seen is {start + 1:,}" if start else "started from the beginning"
+        return f"{story}; the next {where}, {again}"
     return f"{story}; went on from {next_state['state']}, {again}"
 
 

@@ -99,7 +99,7 @@ class Counter:
         self.epochs.look(line)
         if bar:
             if _counts_steps(bar[1].strip(), bar[4] or ""):
-                self._take_bar(bar[1], int(bar[2]), int(bar[3]))
+                self._take_bar(bar[1], int(bar[2]), int(bar[3]), begins=(bar[4] or "").startswith("?"))
         elif (bar := _OPEN_BAR.match(line)) and _counts_steps(bar[1].strip(), bar[3] or ""):
             self._take_open(int(bar[2]))
         elif word := _WORDS.search(line):
@@ -109,11 +109,15 @@ class Counter:
         rounds = self._rounds.setdefault((_letters(name), total), Rounds())
         return rounds.take(step, total, self.epochs, total != self._certain)
 
-    def _take_bar(self, name: str, step: int, total: int) -> None:
+    def _take_bar(self, name: str, step: int, total: int, begins: bool) -> None:
+        """Take a bar. begins: it has no rate yet, so what it shows was done by an earlier start."""
         of_round = total
         step, total = self._whole(name, step, total)
         before = self._lengths.get(total)
-        low = min(filter(None, (step, before[1] if before else None, self.first if total != of_round else None)), default=None)
+        low = min(
+            filter(None, (0 if begins else step, before[1] if before else None, self.first if self._bars and total != of_round else None)),
+            default=None,
+        )
         self._lengths[total] = step, low
         longest = max(self._bars, self._word.last if self._word and self._word.sure else 0)
         if not _letters(name):  # of two counts without a name the one beside losses is the training's, though seen once

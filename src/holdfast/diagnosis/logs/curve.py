@@ -28,6 +28,7 @@ _NOT_TRAINING = re.compile(r"\b(?:eval(?:uation)?(?: results?)?|val|valid|valida
 _EPOCH_BEGINS = re.compile(r"\bepochs?\b['\"]?\s*[:=#]?\s*[\[(]?\s*\d", re.I)
 _STEP = re.compile(r"\b(?:step|iter(?:ation)?)s?\b['\"]?\s*[:=#]?\s*\d", re.I)
 _NUMBERS = re.compile(r"[\d.,:%|/=\[\](){}'\"]+")
+_NONE_LEFT = re.compile(r"\btrain_steps_per_second['\"]?: ?['\"]?0(?:\.0)?\b(?!\.)")  # a Trainer's summary of a start behind the last step
 _COURSE = 3  # losses of one wording
 _BEFORE = 24  # characters before a loss that may say of what it is
 HUGE = 1000.0  # no cross entropy is that large
@@ -65,6 +66,8 @@ def points(lines: Sequence[Line]) -> list[Point]:
             found.append(Point(line, math.nan, math.nan, None, None, None, 0))  # Megatron leaves a loss out that is not finite
             names.append("column")
         if match is None or _NOT_TRAINING.search(line.text[max(0, match.start() - _BEFORE) : match.start() + 5]):
+            continue
+        if _NONE_LEFT.search(line.text):
             continue
         norm, rate, accuracy, epoch = (_value(pattern, line.text) for pattern in (_NORM, _RATE, _ACCURACY, _EPOCH))
         found.append(Point(line, float(match[1]), norm, rate, accuracy, epoch, _digits(match[1])))

@@ -17,8 +17,8 @@ class Epochs:
         self._counted = False  # by a bar, which tells how many are done
 
     def look(self, line: str) -> None:
-        """Look at a line that may announce an epoch."""
-        if found := _EPOCH.search(line):
+        """Look at a line that may announce an epoch, unless a bar counts them: the name of a bar below it is of the next one."""
+        if not self._counted and (found := _EPOCH.search(line)):
             self._take(int(found[1]), int(found[2]) if found[2] else None)
 
     def done(self, number: int, total: int) -> None:

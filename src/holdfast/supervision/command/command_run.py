@@ -35,6 +35,7 @@ from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.standby import CommandStandby
 from holdfast.supervision.command.states import ResumePoint, States
 from holdfast.supervision.command.told_of_running import ToldOfRunning
+from holdfast.supervision.foreign_checkpoints.newest import rows_twice
 from holdfast.supervision.policy.ledgers import OF_COMMAND
 from holdfast.supervision.policy.moves import Done, Move, Resume, StopRequested, TryRemedy
 from holdfast.supervision.policy.next_move import FINAL_KINDS, Known
@@ -123,8 +124,7 @@ class CommandRun:
         self.states.claim()
         self.states.keep_what_stayed()
         found = self.states.to_go_on_from() if self.run.attempts() else None
-        # a command that has said that it takes no option begins anew, but for what its callback loads
-        state = found if self.command.callback or not self.command.unknown_option else None
+        state = found if self.command.callback or resumes_by(self.command.argv, self.card) is not None else None  # else nothing tells it
         words, told = resumed(self.command.argv, self.card, state.name if state else None), self.remedies.now()
         words, env = told.apply(words)
         later = self.states.of_later_trainings() if self.run.attempts() else []
@@ -147,6 +147,9 @@ class CommandRun:
             self.run.event("restored", attempt=attempt.number, step=(state.step or 0) if state else 0, state=name)
             more = "".join(f"; its training into {short(path.parent)} from {path.name}" for path in later)
             self.view.tell(f"attempt {attempt.number}: {self._how(name, found)}{more}")
+            if state and (twice := rows_twice(state.path)):
+                self.run.event("rows_twice", attempt=attempt.number, state=name, reason=twice)
+                self.view.tell(f"attempt {attempt.number}: {twice}")
         cards_of("failures")  # read while the command starts
         return attempt
 
@@ -161,8 +164,10 @@ class CommandRun:
             return "started from its beginning: it trains more than once into one folder, and whose a checkpoint there is, is not known"
         if name == "the beginning" and (lost := nothing_saved(self.run, self.command)):
             return f"started from its beginning: {lost}"
-        if name == "the beginning" and not self.command.callback and self.command.checkpoints is None:
-            return f"going on from {name}: where it saves is not known (--checkpoints DIR tells, for a Trainer --callback)"
+        if name == "the beginning" and not self.command.callback:
+            place = self.command.place
+            lacks = "where it saves is not known" if place is None else f"no file in {short(place)} is a checkpoint of a form that is known"
+            return f"started again: {lacks}" + (" (--checkpoints DIR tells, for a Trainer --callback)" if place is None else "")
         return f"going on from {name}"
 
     def watch(self, attempt: Attempt) -> Ending:
@@ -255,9 +260,13 @@ class CommandRun:
         return None  # a step of it cannot be run again
 
     def choose(self, known: Known, move: Move | StopRequested | Done) -> Move | StopRequested | Done:
-        """Choose the remedy. An option that the command does not know is given up first, whatever else is known."""
+        """Choose the remedy. An option that the command does not know is given up first, whatever else is known.
+
+        A command that came to its last step and ended well was not stopped, though that was asked for at the time.
+        """
         if not isinstance(move, Move):
-            return move
+            well = known.over and known.failure_report.ending.kind == "finished"
+            return Done() if well and self.seen and 0 < (self.seen.total or 0) <= (self.seen.step or 0) else move
         if option := self._refused(known.failure_report):
             self._give_up_option(known.failure_report.attempt, option)
             return self._resumed(

@@ -28,22 +28,23 @@ _TRAINER, _OWN = "transformers-trainer", 500  # steps between two checkpoints, b
 def nothing_saved(run: RunFolder, command: Command | None = None) -> str:
     """Say that a run's command saved nothing, with its furthest step and save interval; empty where it saved, or that is not known.
 
-    A folder of checkpoints that is not known may hold some: nothing is said of it.
+    A folder of checkpoints that is not known may hold some, and so may one with files of another form: nothing is said of it.
     """
     command = command or read_command(run)
     place = command.place if command else None
     if command is None or place is None:
         return ""
     cards: dict[str, LauncherCard] = cards_of("launchers")
-    if any(
-        command.there.get(entry.name) != changed(entry)
-        for _, entry in candidates(place, form_of(command, cards.get(command.launcher or "")))
-    ):
+    form = form_of(command, cards.get(command.launcher or ""))
+    if any(command.there.get(entry.name) != changed(entry) for _, entry in candidates(place, form)):
         return ""
     furthest = max((int(row.get("step") or 0) for row in run.progress()), default=0)
     aside = sum(1 for event in run.events() if event["event"] == "checkpoint_set_aside")
     if gone := _gone(run, place):
         return gone
+    began = read_launch_spec(run.attempt(1))
+    if form == "files" and not aside and began and began.started and _written_since(place, clock.in_calendar(began.started)):
+        return ""
     what = f"nothing whole was saved ({counted(aside, 'checkpoint')} set aside)" if aside else "nothing was saved"
     reached = f"step {furthest:,} was the furthest" if furthest else "no step was seen"
     return f"{what}: no checkpoint in {short(place)}, {reached}{_interval(command, furthest)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -27,7 +28,8 @@ _MOST = 1 << 22  # bytes of new output that are read for its steps; what is befo
 _PATTERN_S = 2.0  # of the processor, for what was printed since the last look
 _OFTEN = 3  # pairs of steps between which a line stood: it comes by itself
 _MOST_KINDS, _LONGEST = 500, 200  # of lines that are remembered, and letters of one
-_NUMBER = re.compile(rb"(\d{1,12})\D*$")
+_NUMBER = re.compile(r"(?<![\w.])(?<![eE][-+])\d{1,12}(?!\w|\.\d)")  # no part of 0.25 or 2e-05
+_KEYS = ("step", "global_step", "train/global_step", "iteration", "iter", "update")  # of a row of JSON
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Signs:
         self._tail = b""
         self._beat: object = None  # of the callback: when it published last
         self._trainings = 1  # that it saw begin
+        self._began: int | None = None  # the step behind which the first of them began
         self._work: tuple[float, float, int] | None = None  # when, seconds computed, bytes read
         self._seldom = self._progress_mark = 0.0
         self._slow: tuple[int | None, int | None, str | None] = (None, None, None)
@@ -122,6 +125,8 @@ class Signs:
         if source == "output":
             self.first = min(filter(None, (self._silent_first, self.counter.first)), default=None)
         else:
+            if source == "callback" and self._began is not None and step is not None:
+                step = self._began + 1 if step > self._began else None  # what it loaded is no step of it
             self._silent_first = self.first = min(filter(None, (step, self._silent_first)), default=None)  # what was printed counted others
         seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
         counter = self.counter
@@ -139,7 +144,7 @@ class Signs:
     def _told(self) -> tuple[int | None, int | None, str | None]:
         pulse = self.pulse()
         self._beat = pulse.get("time") if pulse is not None else None
-        self._trainings = int((pulse or {}).get("training", 1))
+        self._trainings, self._began = int((pulse or {}).get("training", 1)), (pulse or {}).get("began")
         if pulse is not None and isinstance(pulse.get("step"), int) and not pulse.get("aside"):
             counted = step_counted(self.attempt)  # the pulse is published seldomer than each short step
             return pulse["step"] if counted is None else counted, pulse.get("steps"), "callback"
@@ -170,15 +175,14 @@ class Signs:
         return (step, written[1] if written else None, "event file") if step is not None else (None, None, None)
 
     def _step_in_file(self) -> int | None:
-        """Return the last number in the user's progress file; None where it has none, or this attempt did not write to it."""
+        """Return what the user's progress file told last; None where it told nothing, or this attempt did not write to it."""
         assert self.file is not None
         with contextlib.suppress(OSError):
             if self.file.stat().st_mtime < clock.in_calendar(self.since):
                 return None
             with self.file.open("rb") as handle:
                 handle.seek(max(0, handle.seek(0, os.SEEK_END) - 4096))
-                found = _NUMBER.search(handle.read().rstrip())
-                return int(found[1]) if found else None
+                return number_told(handle.read().decode(errors="replace"))
         return None
 
     def _file_grew(self) -> bool:
@@ -231,6 +235,21 @@ class Signs:
             return False
         took = now - before[0]
         return self._work[1] - before[1] > _BUSY * took or self._work[2] - before[2] > _READING * took
+
+
+def number_told(text: str) -> int | None:
+    """Return the step that the last line with one tells: of a row of JSON by its key, else the last whole number; None where none does."""
+    for line in reversed(text.splitlines()):
+        row: Json = {}
+        if line.lstrip().startswith("{"):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # not written to its end
+        told = [row[key] for key in _KEYS if isinstance(row.get(key), int)] or [int(number) for number in _NUMBER.findall(line)[-1:]]
+        if told:
+            return int(told[0])
+    return None
 
 
 def steps_believed(attempt: Path, total: int | None) -> Counter | None:

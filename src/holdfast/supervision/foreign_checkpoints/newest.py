@@ -110,6 +110,25 @@ def one_too_many(entry: Path) -> bool:
     return at_its_end and isinstance(epoch, int | float) and epoch % 1 != 0
 
 
+def rows_twice(entry: Path) -> str:
+    """Say that a Trainer which goes on from this checkpoint sees rows twice; empty where it does not, or that is not known.
+
+    Of a data set without a length it takes all its steps for one pass (`_init_training_state` of transformers' Trainer): it passes over
+    as many batches as it had, which is more than a later pass begins behind, and begins that pass anew.
+    """
+    state = read_python_json(entry / "trainer_state.json") or {}
+    step, most, epoch, epochs = (state.get(name) for name in ("global_step", "max_steps", "epoch", "num_train_epochs"))
+    if (
+        not all(isinstance(one, int | float) for one in (step, most, epoch, epochs))
+        or epochs < MOST_STEPS
+        or not (0 < step < most and epoch > 1)
+    ):
+        return ""
+    return (
+        f"{entry.name} lies in pass {int(epoch) + 1} over a data set without a length, which a Trainer begins anew: rows of it come twice"
+    )
+
+
 def doubt(place: Path, whole: str, there: dict[str, int]) -> str:
     """Return why the newest checkpoint not one of `there` is not whole; empty where it is, or there is none. Renames nothing."""
     own = [entry for _, entry in candidates(place, whole) if there.get(entry.name) != changed(entry)]
