@@ -27,7 +27,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.good_end import cut_short, of_what_fell
-from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
+from holdfast.supervision.command.outlived import FolderGone, KeptAttempts, is_gone, outlive
 from holdfast.supervision.command.read_of_end import ReadOfEnd
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
@@ -59,6 +59,7 @@ class CommandRun:
         self.told = ToldOfRunning(run, command, self.states, view.tell)
         self.remedies = Remedies(run, command, self.card)
         self.standby = CommandStandby(run)
+        self.kept = KeptAttempts(run)
         self.session = uuid.uuid4().hex
         self.attempt: Attempt | None = None  # the newest that was started or watched here
         self.seen: ProgressSigns | None = None
@@ -174,6 +175,7 @@ class CommandRun:
         timeout = HangTimeout(self.command.hang_s, first_s, _LONGEST_TIMES, longer=2.0**self._hangs)
         self.seen = None
         self.told.begin()
+        self.kept.read()
 
         def tick(seen: ProgressSigns) -> int:
             self.seen = seen
@@ -193,6 +195,7 @@ class CommandRun:
             if not is_gone(attempt.folder):
                 raise
             ending = self._outlive(attempt, living)
+        self.kept.put_back()
         self.seen = signs.last(ending.kind == "finished")
         ending = of_what_fell(ending, self.seen)
         self.told.note(attempt, self.seen, signs, at_once=True)

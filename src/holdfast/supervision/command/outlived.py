@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.wait import wait_for_end
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import LOOK_EVERY_S
 from holdfast.processes.tree import below
+from holdfast.run.folder import RunFolder
 
+_FILES = ("launch.json", "ending.json", "wreck.json")
 _BACK_S, _LOOK_S = 1.0, 0.05  # for a folder that is being moved to be found again
 
 
@@ -23,6 +26,27 @@ class FolderGone(Exception):
     def __init__(self, code: int | None) -> None:
         super().__init__("the run folder was removed")
         self.code = code
+
+
+class KeptAttempts:
+    """Keeps in memory what is written of a run's attempts: the command may remove it, and its deaths in a row are counted by it."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+        self._files: dict[Path, Json] = {}
+
+    def read(self) -> None:
+        """Read what is written of the attempts so far."""
+        files = [self._run.attempt(number) / name for number in self._run.attempts() for name in _FILES]
+        self._files |= {file: facts for file in files if (facts := read_json(file)) is not None}
+
+    def put_back(self) -> None:
+        """Write again what was removed. Raises OSError, also where the run folder itself is gone."""
+        for file, facts in self._files.items():
+            if not file.parent.is_dir():
+                self._run.made(file.parent)
+            if not file.exists():
+                write_json(file, facts)
 
 
 def is_gone(folder: Path) -> bool:
