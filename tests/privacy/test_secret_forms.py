@@ -355,7 +355,7 @@ OF_2026 = [
     ('"argv": [\n    "train.py",\n    "--api-key",\n    "{}"\n  ]', "tiger-lily"),
     ("db.example.org:5432:mine:me:{}", "tiger-lily"),
     ("*:*:*:me:{}", "tiger-lily"),
-    ("machine api.example.org\n  password {}\n  login me", "tiger-lily"),
+    ("machine api.example.org password {} login me", "tiger-lily"),
     ("Ihr Kennwort: {}", "tiger-lily"),
     ("mot de passe : {}", "tiger-lily"),
 ]
@@ -366,6 +366,9 @@ LOOK_ALIKES_OF_2026 = [
     "tokens/s: 12345.6, token ids: 151643 151644 151645",
     '"--max-steps",\n    "1000"',
     "main.cpp:1234:5:error:expected",
+    "train.py:1234:main:INFO:done",
+    '{"messages": [{"content": "what does sshpass -p "}, {"content": "docker login -p "}]}',
+    '"--pad-token", "<pad>", "--max-new-tokens", "512"',
     "train.py:12:1:F401:unused",
     "host:8080:9090:x:yes",
     "http://localhost:8080/x?mail=me",

@@ -60,14 +60,21 @@ PLACED_FORMS = (
         r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\b(?:mysql|mariadb)[a-z-]{0,12}\b[^\n|;]{0,400}?\s(?-i:-p)(?=\S)"
         r"|\bldap(?:search|add|modify|delete|whoami)\b[^\n|;]{0,200}?\s(?-i:-w)\s{1,4}|\bopenssl\b[^\n|;]{0,200}?\s(?-i:-k)\s{1,4}"
         r"|\bsmbclient\b[^\n|;]{0,200}?\s(?-i:-U)\s{0,4}[^\s%]{1,80}%|\bhtpasswd\b[^\n|;]{0,80}?\s-[A-Za-z]{0,4}b[A-Za-z]{0,4}\s{1,4}\S{1,200}\s{1,4}\S{1,80}\s{1,4}"
-        r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})(?P<quote>[\"'])?(?P<it>(?(quote)(?![$<{])[^\"'\n]{3,200}|[^\s\"'$<>{}|;]{3,}))"
+        r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})(?P<quote>[\"'])?"
+        r"(?P<it>(?(quote)(?![\s$<{}\],:])[^\"'\n]{3,200}(?=[\"'])|(?!))|[^\s\"'$<>{}|;]{3,})"
     ),
     re.compile(  # in a list of arguments, as JSON has it
+        rf"(?i)[\"']--(?:[\w.-]{{0,40}}(?:{PASSWORD_WORDS}|secret|credentials?|(?:api|access|private|auth)[_-]?key"
+        rf"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token)|token)[\"']{_COMMA}"
+        r"(?P<quote>[\"'])(?P<it>(?:(?!(?P=quote))[^\\\n]|\\.){1,400})(?P=quote)"
+    ),
+    re.compile(
         rf"[\"'](?:[^\"'\s]{{0,80}}/)?(?:sshpass[\"']{_NEXT}[\"']-p[\"']{_COMMA}[\"']|redis-cli[\"']{_NEXT}[\"']-a[\"']{_COMMA}[\"']"
         rf"|(?:mysql|mariadb)[a-z-]{{0,12}}[\"']{_NEXT}[\"']-p)(?P<it>[^\"'\n]{{3,200}})"
     ),
     re.compile(  # of ~/.pgpass: host, port, database, user
-        r"(?m)^[\w.*-]{1,80}:(?:\d{4,5}|\*):(?!\d{1,9}:)[^:\s]{1,80}:(?!\d{1,9}:)[^:\s]{1,80}:(?P<it>[^\s:]{3,200})$"
+        r"(?m)^[\w.*-]{1,80}:(?:\d{4,5}|\*):(?!\d{1,9}:)[^:\s]{1,80}:(?!(?:\d{1,9}|DEBUG|INFO|WARNING|ERROR|CRITICAL):)[^:\s]{1,80}:"
+        r"(?P<it>[^\s:]{3,200})$"
     ),
     re.compile(  # of ~/.netrc, with the password before the name
         r"(?i)\bmachine\s{1,8}[\w-]{1,60}\.[\w.-]{1,60}\s{1,8}password\s{1,8}(?P<it>\S{3,})"

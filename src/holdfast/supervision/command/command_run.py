@@ -141,7 +141,7 @@ class CommandRun:
             "terminal": _terminal_size(),
             "stdin": [str(self.run.path / self.command.stdin), self.command.stdin_at] if self.command.stdin else None,
         }
-        self.attempt = attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby)
+        self.attempt = attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby, self.kept)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name, stood_by=attempt.stood_by)
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"

@@ -33,20 +33,21 @@ class KeptAttempts:
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
-        self._files: dict[Path, Json] = {}
+        self._files: dict[tuple[int, str], Json] = {}  # by number and name: a run folder may be moved
 
     def read(self) -> None:
         """Read what is written of the attempts so far."""
-        files = [self._run.attempt(number) / name for number in self._run.attempts() for name in _FILES]
-        self._files |= {file: facts for file in files if (facts := read_json(file)) is not None}
+        names = [(number, name) for number in self._run.attempts() for name in _FILES]
+        self._files |= {at: facts for at in names if (facts := read_json(self._run.attempt(at[0]) / at[1])) is not None}
 
     def put_back(self) -> None:
         """Write again what was removed. Raises OSError, also where the run folder itself is gone."""
-        for file, facts in self._files.items():
-            if not file.parent.is_dir():
-                self._run.made(file.parent)
-            if not file.exists():
-                write_json(file, facts)
+        for (number, name), facts in self._files.items():
+            folder = self._run.attempt(number)
+            if not folder.is_dir():
+                self._run.made(folder)
+            if not (folder / name).exists():
+                write_json(folder / name, facts)
 
 
 def is_gone(folder: Path) -> bool:
