@@ -423,6 +423,16 @@ def test_a_command_that_cannot_be_watched_over_ends_with_a_sentence(tmp_path: Pa
     wait_until(lambda: not left_by(tmp_path), 20)  # no orphan; its shim ends a moment later
 
 
+@pytest.mark.parametrize("removes", ["rm -rf run/attempts", "rm -rf run/attempts/*", "rm run/attempts/*/wreck.json"])
+def test_a_command_that_removes_its_attempts_is_given_up_as_any_other(tmp_path: Path, removes: str) -> None:
+    """What counted its deaths was removed with them, so it was started again and again."""
+    named = "while ! ls run/attempts/*/rank0.json; do sleep 0.01; done; "
+    text = f"echo x >> starts; [ $(wc -l < starts) -gt 3 ] && exit 0; {named}{removes}; exit 5"
+    summary = run(tmp_path, words=["sh", "-c", text], code=3)
+    assert "2 attempts in a row ended so without progress" in summary["told"]
+    assert (tmp_path / "starts").read_text() == "x\n" * 2 and summary["attempts"] == 2
+
+
 def test_a_command_whose_folder_was_removed_is_shown_to_its_end_and_stopped_where_its_user_wants_that(tmp_path: Path) -> None:
     text = "echo begun; while [ -e run ]; do sleep 0.05; done; echo goes on; sleep 600"
     child = start("run", "--run", tmp_path / "run", "--", "sh", "-c", text, cwd=tmp_path)

@@ -99,6 +99,29 @@ def test_what_was_exported_is_one_commit_of_a_private_repository(hub: SimpleName
     assert hub.files["one.gguf"] == b"GGUF"
 
 
+@pytest.mark.parametrize(
+    ("base", "named"),
+    [
+        ("{here}/models/my-base", "my-base"),
+        ("{here}/hub/models--Qwen--Qwen3-0.6B/snapshots/0123abcd", "Qwen/Qwen3-0.6B"),
+        ("Qwen/Qwen3-0.6B", None),
+    ],
+)
+def test_an_adapter_on_the_hub_names_its_base_without_a_path_of_this_machine(
+    hub: SimpleNamespace, tmp_path: Path, base: str, named: str | None
+) -> None:
+    out, about = tmp_path / "out", {"base_model_name_or_path": base.format(here=tmp_path), "r": 4}
+    (out / "more").mkdir(parents=True)
+    (out / "adapter_config.json").write_text(json.dumps(about))
+    (out / "more/notes.txt").write_text("notes")
+    pushed = push(open_hub("me/model"), "me/model", {"kind": "adapter", "out": str(out)})
+    assert pushed.get("base") == named
+    there = json.loads(hub.files["adapter_config.json"])
+    assert there == about | ({"base_model_name_or_path": named} if named else {})
+    assert json.loads((out / "adapter_config.json").read_text()) == about, "here PEFT loads it as before"
+    assert hub.files["more/notes.txt"] == b"notes" and not any(str(tmp_path).encode() in data for data in hub.files.values())
+
+
 def test_a_push_that_cannot_be_is_known_before_anything_is_computed(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Stop, match="not the name of a repository") as stop:
         open_hub("model")

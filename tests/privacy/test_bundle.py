@@ -164,6 +164,16 @@ def test_secrets_names_and_rows_are_not_in_it(wrecked: Path, tmp_path: Path) -> 
     assert answer["scrubbed"]["user"] + answer["scrubbed"]["path"] >= 3
 
 
+def test_the_base_model_is_named_without_the_place_it_lies_at(wrecked: Path, tmp_path: Path) -> None:
+    place = "/mnt/big/models/my-base"
+    (wrecked / "adapter").mkdir()
+    (wrecked / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": place}))
+    (wrecked / "config.yaml").write_text(f"model: {place}\n")
+    files = bundle(wrecked, tmp_path / "out.zip")[1]
+    assert json.loads(files["adapter/adapter_config.json"]) == {"base_model_name_or_path": "my-base"}
+    assert "model: my-base\n" in files["config.yaml"] and not [name for name, text in files.items() if "/mnt/big" in text]
+
+
 def test_half_a_secret_beside_a_cut_is_none_that_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a long file is cut, a key may begin in what is left out: what is left of it has no sign of what it is."""
     monkeypatch.setattr(bundle_parts, "LONGEST", 8192)

@@ -328,6 +328,77 @@ def test_what_looks_like_a_tools_secret_stays(text: str) -> None:
     assert Scrubber(Person()).text(text) == text == redact(text, "secrets", Counter())
 
 
+OF_2026 = [
+    ("OPENAI sk-proj-{} there", drawn(100) + "_T3BlbkFJ" + drawn(40)),
+    ("clone with github_pat_{}", drawn(22) + "_" + drawn(59)),
+    ("said ghs_{} twice", "1234567_eyJ" + drawn(40) + ".eyJ" + drawn(80) + "." + drawn(60)),
+    ("SLACK: xoxb-{}", "123456789012-1234567890123-" + drawn(24)),
+    ("xoxe-1-{}", drawn(140)),
+    ("glpat-{}", drawn(27) + ".01.1a2b3c4d5"),
+    ("git clone https://me:hf_{}@huggingface.co/me/model", drawn(34)),
+    ("wget https://hf_{}@huggingface.co/me/model", drawn(34)),
+    ("AQ.Ab8{}", drawn(50)),
+    ("KGAT_{}", drawn(32, HEX)),
+    ("e2b_{}", drawn(40, HEX)),
+    ("tvly-dev-{}", drawn(32)),
+    ("sb_secret_{}", drawn(22) + "_" + drawn(8)),
+    ("redis://:{}@cache:6379/0", "p@ss#w0rd"),
+    ("postgresql+psycopg://me:{}@db/x", "tiger@lily"),
+    ("Proxy-Authorization: Basic {}", b64encode(b"me:tiger-lily").decode()),
+    ("mysql -u root -p{} db", "tiger-lily"),
+    ("mariadb-dump -u root -p'{}' db", "tiger lily 7"),
+    ("sshpass -p '{}' ssh host", "tiger lily 7"),
+    ('redis-cli -h x -a "{}" ping', "tiger lily 7"),
+    ('["sshpass",\n  "-p",\n  "{}",\n  "ssh"]', "tiger lily"),
+    ('["/usr/bin/redis-cli", "-h", "x", "-a", "{}"]', "tiger-lily"),
+    ('["mysql", "-u", "root", "-p{}", "db"]', "tiger-lily"),
+    ('"argv": [\n    "train.py",\n    "--api-key",\n    "{}"\n  ]', "tiger-lily"),
+    ("db.example.org:5432:mine:me:{}", "tiger-lily"),
+    ("*:*:*:me:{}", "tiger-lily"),
+    ("machine api.example.org password {} login me", "tiger-lily"),
+    ("Ihr Kennwort: {}", "tiger-lily"),
+    ("mot de passe : {}", "tiger-lily"),
+]
+LOOK_ALIKES_OF_2026 = [
+    "base64 of a tensor: AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPw==",
+    "--tokenizer meta-llama/Llama-3.1-8B-Instruct",
+    '"--tokenizer",\n    "Qwen/Qwen3-0.6B"',
+    "tokens/s: 12345.6, token ids: 151643 151644 151645",
+    '"--max-steps",\n    "1000"',
+    "main.cpp:1234:5:error:expected",
+    "train.py:1234:main:INFO:done",
+    '{"messages": [{"content": "what does sshpass -p "}, {"content": "docker login -p "}]}',
+    '"--pad-token", "<pad>", "--max-new-tokens", "512"',
+    "train.py:12:1:F401:unused",
+    "host:8080:9090:x:yes",
+    "http://localhost:8080/x?mail=me",
+    "mysql -h db -P3306 -u root db",
+    "mariadb is up, mysql-server, too",
+    '["ssh", "-p", "2222", "host"]',
+    '["redis-cli", "-p", "6379", "ping"]',
+    "machine learning password manager",
+    "commit 5d809c9f0e1d2c3b4a5968778695a4b3c2d1e0f9 fixes the token count",
+    "tree e69de29bb2d1d6434b8b29ae775ad8c2e48c5391, blob 4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "the password in this sentence is nobody's",
+    "das Passwort fehlt, le mot de passe manque",
+    "pad_token_id: 151643",
+    '--password "$DB_PASSWORD" --steps 3',
+    "git@github.com:me/project.git and ssh://git@github.com:22/me/project",
+]
+
+
+@pytest.mark.parametrize(("form", "secret"), OF_2026, ids=[form[:30] for form, _ in OF_2026])
+def test_a_secret_of_this_year_goes_whole(form: str, secret: str) -> None:
+    text = form.replace("{}", secret)
+    for taken in (Scrubber(Person()).text(text), redact(text, "secrets", Counter())):
+        assert secret not in taken and secret[:8] not in taken and secret[-5:] not in taken, taken
+
+
+@pytest.mark.parametrize("text", LOOK_ALIKES_OF_2026)
+def test_a_look_alike_of_this_year_stays(text: str) -> None:
+    assert Scrubber(Person()).secrets(text) == text == redact(text, "secrets", Counter())
+
+
 def test_there_are_enough_of_both() -> None:
     assert len(PLANTED) >= 60 and len(INNOCENT) >= 40
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +27,13 @@ if sys.argv[1] == "waits":
 """
 
 
+@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("how", ["waits", "goes"])
 @pytest.mark.parametrize("stopped", [(), ("shim",), ("process",), ("shim", "process")], ids=lambda them: " and ".join(them) or "none")
-def test_nothing_of_a_standby_is_left(stopped: tuple[str, ...], how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_standby_is_left(
+    stopped: tuple[str, ...], how: str, given: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where one is stopped, no attempt is given to it: the next one would wait for it until the hang timeout."""
     monkeypatch.setattr(standby, "_ENDS_S", 1.0)
     shim = subprocess.Popen([sys.executable, "-c", SHIM, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert shim.stdout is not None and shim.stdout.readline() == b"up\n"
@@ -38,7 +43,10 @@ def test_nothing_of_a_standby_is_left(stopped: tuple[str, ...], how: str, monkey
     waiting = WaitingShim()
     waiting.shim = shim
     try:
-        waiting.discard()
+        if given and stopped:
+            assert waiting.hand_over(tmp_path) is None
+        else:
+            waiting.discard()
         wait_until(lambda: waits_in(process).get("state", "Z") in ("Z", "X"), 60)
         assert shim.poll() is not None and not waiting.waits()
     finally:

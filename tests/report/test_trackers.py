@@ -306,6 +306,7 @@ def test_a_tracker_that_fails_is_told_at_once_and_the_others_go_on(config_of: Ca
     assert child.returncode == 0, output
     (failed,) = events(run, "tracking_failed")
     assert "wandb failed (exit code 1)" in output and "wandb failed, and may lack steps" in output
+    assert "to a tracker failed" not in output, "once on the screen"
     assert json.loads((run / "summary.json").read_text())["trackers_failed"] == ["wandb"]
     assert failed["tracker"] == "wandb" and "no such project" in (run / "track.log").read_text()
     steps = lines(run / "steps.jsonl")[-1]["step"]
@@ -332,6 +333,49 @@ def test_a_tracker_that_fails_after_the_last_step_is_in_the_summary(last: str, t
     assert json.loads(run.summary_file.read_text()) == {"status": "finished"} | late
     assert len(events(tmp_path, "tracking_failed")) == 1 and said[-1] == "report"
     assert any("waiting for wandb to take the last steps" in line for line in said) == ("sleep" in last), said
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_tracker_that_is_long_in_opening_is_named(opens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, said = RunFolder(tmp_path), list[str]()
+    run.config_file.write_text(yaml.safe_dump({"model": "m", "data": {"files": ["f"]}}))
+    memory = tmp_path / "tracked-wandb.json"
+    memory.write_text("{}")  # of a start before
+    opening = "open(sys.argv[1] + '/tracked-wandb.json', 'w').write('{}')" if opens else "pass"
+    program = f"import pathlib, sys, time\n{opening}\nopen(sys.argv[1] + '/up', 'w')\ntime.sleep(600)"
+    monkeypatch.setattr(trackers, "module_command", lambda module, *words: [sys.executable, "-c", program, *map(str, words)])
+    monkeypatch.setattr(trackers, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(trackers, "write_report", lambda run, out: None)
+    config = Config.model_validate({"model": "m", "data": {"files": ["f"]}, "run": {"track": ["wandb"]}})
+    tracker = trackers.TrackerProcess(run, "wandb", config.run.hang_s, said.append)
+    try:
+        wait_until((tmp_path / "up").exists)
+        tracker.look()
+        assert not said, "not before its time"
+        tracker._until = 0.0
+        tracker.look()
+        tracker.look()
+        assert [line.startswith("waiting for wandb to open") for line in said] == ([] if opens else [True]), said
+    finally:
+        tracker.end(0.0)
+
+
+def test_a_run_that_was_given_up_answers_with_the_tracker_that_failed_after_its_summary(
+    config_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`train --json` printed the summary from before the tracker's end."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/wandb.py").write_text(
+        "class Session:\n    define_metric = log = alert = lambda *_, **__: None\n"
+        "    def finish(self):\n        raise OSError('gone')\n\n\ndef init(**_):\n    return Session()\n"
+    )
+    (tmp_path / "f.yaml").write_text(json.dumps([{"when": {"step": 2}, "effect": "raise", "message": "lost"}]))
+    run, path = tmp_path / "run", os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    config = config_of(run={"track": ["wandb"], "standby": False, "trials": 0})
+    words = ("train", config, "--run", run, "--json", "--faults", tmp_path / "f.yaml")
+    done = holdfast(*words, env={"PYTHONPATH": path, forked.FORK: ""})
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["trackers_failed"] == json.loads((run / "summary.json").read_text())["trackers_failed"] == ["wandb"]
 
 
 def test_every_tracker_of_the_config_is_known() -> None:

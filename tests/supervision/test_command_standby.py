@@ -26,6 +26,7 @@ from holdfast.supervision.command import attempts
 from holdfast.supervision.command import standby as standby_module
 from holdfast.supervision.command.attempts import environment_of
 from holdfast.supervision.command.command_run import CommandRun
+from holdfast.supervision.command.outlived import KeptAttempts
 from holdfast.supervision.command.signs import ProgressSigns
 from holdfast.supervision.command.standby import CommandStandby
 from holdfast.supervision.supervise import View, supervise
@@ -76,7 +77,7 @@ class Watched:
         orders = {"stdin": [str(self.place / "input"), 2], "terminal": None}
         known = environment_of(self.command, [], self.place / "snapshot") | env
         waiting = self.standby if standby else CommandStandby(self.run)
-        attempt = attempts.start(self.run, (*self.argv, *added), self.command.folder, known, orders, waiting)
+        attempt = attempts.start(self.run, (*self.argv, *added), self.command.folder, known, orders, waiting, KeptAttempts(self.run))
         assert attempt.shim is not None
         attempt.shim.wait()
         self.newest = attempt

@@ -31,6 +31,7 @@ _WIDENED_TO = "BF16"  # what models are in that are widened when they are loaded
 _NOT_OF_A_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the weights once more, for others' code: gpt-oss, Llama, Mistral
 _ALIKE = 0.75  # of the letters of two names
 _SAMPLES, _SAMPLE = 16, 512  # of a table, and bytes in each
+_CACHED = "models--"  # begins the name of a model's folder in the hub's cache: models--OWNER--NAME
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
@@ -225,6 +226,15 @@ def named_by_peft(model: str) -> Json:
     """Return how an adapter_config.json names a base model: a GGUF file by the folder it was widened into, a hub's with its revision."""
     name, revision = (str(folder_of(model)), None) if is_gguf(model) else hub_name(model)
     return {"base_model_name_or_path": name, "revision": revision}
+
+
+def name_for_others(model: str) -> str:
+    """Return a base model's name without a path of this machine: of a folder in the hub's cache the hub's, of any other its own."""
+    place = Path(model)
+    if not place.is_absolute() and not is_folder(place):
+        return model
+    cached = next((part for part in place.parts if part.startswith(_CACHED)), "")
+    return cached.removeprefix(_CACHED).replace("--", "/") or place.name
 
 
 def base_of_adapter(config: Json) -> str:

@@ -33,11 +33,12 @@ _NAMED = re.compile(
 )
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
 _OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:{PASSWORD_WORDS}|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
-_ARGUMENT = re.compile(rf"""(["']--{_SECRET_NAME}["'] *, *)("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", re.I)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic) )([A-Za-z0-9._~+/=-]{12,})")
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@:\"']*:[^\s/@\"']+|[A-Za-z0-9_-]{16,})(?=@)")
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@:\"']*:[^\s/\"'<>]+|[A-Za-z0-9_-]{16,})(?=@)")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:token|key|signature|secret|sig|credential|password))=)([^\s&\"']+)", re.I)
-_NOTHING = re.compile(r"""["']?(?:null|none|true|false|unset|not set|\d{1,3}|\[secret\]|\*+|<[\w ]*>|)["']?""", re.I)
+_NOTHING = re.compile(
+    r"""["']?(?:null|none|true|false|unset|not set|\d{1,3}|\[secret\]|\*+|<[\w ]*>|(?-i:\$\{?[A-Z][A-Z0-9_]{2,}\}?)|)["']?""", re.I
+)
 _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b")
 _MAILBOX = re.compile(r"(?<=<)[\w.+-]{1,80}@[\w.-]{1,80}(?=>)")
 _KEY_COMMENT = re.compile(  # of a public key of ssh: whose it is
@@ -131,7 +132,7 @@ class Scrubber:
         text = self._replace("secret", self._secrets, text, "[secret]")
         for pattern in BLOCK_FORMS:
             text = pattern.sub(self._placed, text)
-        for pattern in (_ARGUMENT, _NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
+        for pattern in (_NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
             text = pattern.sub(self._value, text)
         for pattern in PLACED_FORMS:
             text = pattern.sub(self._placed, text)

@@ -10,8 +10,8 @@ KEY_FORMS = re.compile(
     r"(?:\s*[A-Za-z0-9+/=]*(?:\s+=[A-Za-z0-9+/]{4})?\s*-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?"
     r"|\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|AGE-SECRET-KEY-1[A-Za-z0-9]{40,}|SG\.[\w-]{22}\.[\w-]{43}\b"
     r"|[rs]k_live_[A-Za-z0-9]{24,}\b|npm_[A-Za-z0-9]{36}\b|pypi-AgE[\w-]{50,}"
-    r"|gh[pousr]_[A-Za-z0-9]{36}\b|github_pat_\w{60,}|glpat-[\w-]{20}\b"
-    r"|sk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|hf_[A-Za-z]{34}\b|xox[abpr]-[A-Za-z0-9-]{20,}|AIza[\w-]{35}\b"
+    r"|gh[pousr]_(?:[A-Za-z0-9]{36}\b|[\w-]{10,600}(?:\.[\w-]{10,600}){2})|github_pat_\w{60,}|glpat-[\w-]{20,300}(?:\.\w{2}\.\w{7,9}\b)?"
+    r"|sk-(?:proj-|ant-)?[A-Za-z0-9_-]{32,}|hf_[A-Za-z]{34}\b|xox[a-z]-[A-Za-z0-9%-]{20,}|AIza[\w-]{35}\b|AQ\.Ab[\w-]{30,}"
     r"|r8_[A-Za-z0-9]{30,}|lsv2_(?:pt|sk)_\w{30,}|gsk_[A-Za-z0-9]{40,}|nvapi-[\w-]{40,}|dapi[0-9a-f]{32}(?:-\d)?\b"
     r"|SK[0-9a-f]{32}\b|(?:xai|pplx|csk)-[A-Za-z0-9]{40,}|(?:tgp|dop)_v1_[\w-]{40,}|ATATT3[\w=-]{50,}|shpat_[0-9a-f]{32}\b"
     r"|glsa_\w{32,}|ya29\.[\w-]{20,}|dckr_pat_[\w-]{20,}|hvs\.[\w-]{20,}|whsec_[A-Za-z0-9+/=]{20,}|GOCSPX-[\w-]{20,}"
@@ -20,6 +20,7 @@ KEY_FORMS = re.compile(
     r"|lin_(?:api|oauth)_\w{30,}|ntn_[A-Za-z0-9]{30,}|fig[dou]_[\w-]{30,}|PMAK-[A-Za-z0-9-]{40,}|rubygems_[0-9a-f]{40,}"
     r"|dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{30,}|sntry[su]_[\w+/=-]{30,}|NRAK-[A-Z0-9]{20,}|gl(?:rt|ptt|oas|dt|ft|cbt)-[\w-]{20,}"
     r"|hv[br]\.[\w-]{20,}|sbp_[0-9a-f]{30,}|ABSK[A-Za-z0-9+/=]{60,}|[rs]k_test_[A-Za-z0-9]{20,}|sq0[a-z]{3}-[\w-]{20,}"
+    r"|KGAT_[0-9a-f]{32}\b|e2b_[0-9a-f]{40}\b|tvly-(?:dev-|prod-)?[A-Za-z0-9]{20,}|sb_secret_[\w-]{20,}|napi_[a-z0-9]{40,}"
     r"|shp(?:ss|ca|pa)_[0-9a-f]{32}\b|glc_[A-Za-z0-9+/=]{30,}|fw_(?=[A-Za-z]{0,30}\d)[A-Za-z0-9]{22,28}\b|dt0c01\.[A-Z0-9.]{60,})"
     r"|(?<![\w-])eyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{20,}"
 )
@@ -44,6 +45,8 @@ BLOCK_FORMS = (  # to be looked for before the value behind a name is: that is a
         r"[ \t]*(?P<quote>[\"'])(?P<it>[^\"'\n]{0,200}\n[^\"']{1,2000})(?P=quote)"
     ),
 )
+_COMMA = r"\s{0,40},\s{0,40}"
+_NEXT = rf"{_COMMA}(?:[\"'][^\"'\n]{{0,200}}[\"']{_COMMA}){{0,12}}?"  # the arguments between
 _NO_PORT = r"(?![\d.:/-]+(?:/(?:tcp|udp))?(?:\s|$))(?![/.~-])"  # what else stands behind -p: a port, a folder
 PLACED_FORMS = (
     re.compile(
@@ -54,10 +57,27 @@ PLACED_FORMS = (
         r"|-pass(?:in|out)?\s{1,4}pass:|\b(?:add-)?authtoken[: ]\s{0,4}|\bbindpw\s{1,4}|\bsudo\b[^\n|;]{0,80}?<<<\s{0,4}"
         r"|\b(?:docker|podman|nerdctl|buildah|registry)\s{1,4}login\b[^\n|;]{0,400}?\s-p\s{0,4}"
         r"|\b(?:zip|unzip|sqlcmd|ipmitool)\b[^\n|;]{0,200}?\s(?-i:-P)\s{0,4}|\b7za?\b[^\n|;]{0,200}?\s(?-i:-p)(?=\S)"
-        r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\bmysql(?:dump|admin)?\b[^\n|;]{0,400}?\s-p(?=\S)"
+        r"|\bcurl\b[^\n|;]{0,400}?\s(?:-u|--user)\s{0,4}[^\s:]{1,80}:|\b(?:mysql|mariadb)[a-z-]{0,12}\b[^\n|;]{0,400}?\s(?-i:-p)(?=\S)"
         r"|\bldap(?:search|add|modify|delete|whoami)\b[^\n|;]{0,200}?\s(?-i:-w)\s{1,4}|\bopenssl\b[^\n|;]{0,200}?\s(?-i:-k)\s{1,4}"
         r"|\bsmbclient\b[^\n|;]{0,200}?\s(?-i:-U)\s{0,4}[^\s%]{1,80}%|\bhtpasswd\b[^\n|;]{0,80}?\s-[A-Za-z]{0,4}b[A-Za-z]{0,4}\s{1,4}\S{1,200}\s{1,4}\S{1,80}\s{1,4}"
-        r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})[\"']?(?P<it>[^\s\"'$<>{}|;]{3,})"
+        r"|\bredis-cli\b[^\n|;]{0,400}?\s-a\s{1,4})(?P<quote>[\"'])?"
+        r"(?P<it>(?(quote)(?![\s$<{}\],:])[^\"'\n]{3,200}(?=[\"'])|(?!))|[^\s\"'$<>{}|;]{3,})"
+    ),
+    re.compile(  # in a list of arguments, as JSON has it
+        rf"(?i)[\"']--(?:[\w.-]{{0,40}}(?:{PASSWORD_WORDS}|secret|credentials?|(?:api|access|private|auth)[_-]?key"
+        rf"|(?:auth|access|hub|hf|api|bearer|refresh|session)[_-]?token)|token)[\"']{_COMMA}"
+        r"(?P<quote>[\"'])(?P<it>(?:(?!(?P=quote))[^\\\n]|\\.){1,400})(?P=quote)"
+    ),
+    re.compile(
+        rf"[\"'](?:[^\"'\s]{{0,80}}/)?(?:sshpass[\"']{_NEXT}[\"']-p[\"']{_COMMA}[\"']|redis-cli[\"']{_NEXT}[\"']-a[\"']{_COMMA}[\"']"
+        rf"|(?:mysql|mariadb)[a-z-]{{0,12}}[\"']{_NEXT}[\"']-p)(?P<it>[^\"'\n]{{3,200}})"
+    ),
+    re.compile(  # of ~/.pgpass: host, port, database, user
+        r"(?m)^[\w.*-]{1,80}:(?:\d{4,5}|\*):(?!\d{1,9}:)[^:\s]{1,80}:(?!(?:\d{1,9}|DEBUG|INFO|WARNING|ERROR|CRITICAL):)[^:\s]{1,80}:"
+        r"(?P<it>[^\s:]{3,200})$"
+    ),
+    re.compile(  # of ~/.netrc, with the password before the name
+        r"(?i)\bmachine\s{1,8}[\w-]{1,60}\.[\w.-]{1,60}\s{1,8}password\s{1,8}(?P<it>\S{3,})"
     ),
     re.compile(  # -p beside a user's name, or of a program whose -p it is
         r"(?i)(?:\s(?:-u|--user(?:-?name)?|--login)[= ]\s{0,4}\S{1,80}(?!\S)|\b(?:twine|az|svn|helm|skopeo|oc|mongo\w{0,8}|jf)\s{1,4}\w)"

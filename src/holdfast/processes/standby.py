@@ -141,5 +141,5 @@ def let_end(shim: subprocess.Popen[bytes]) -> None:
 
 
 def is_stopped(shim: subprocess.Popen[bytes]) -> bool:
-    """True if a signal has stopped it: it would not notice what it is given."""
-    return waits_in(shim.pid).get("state") in _STOPPED
+    """True if a signal has stopped it, or what waits below it: what it is given would not be taken up."""
+    return any(waits_in(pid).get("state") in _STOPPED for pid in (shim.pid, *below(shim.pid)))

@@ -47,6 +47,9 @@ _WORDS = {
 }
 
 
+TOLD = ("notify_failed", "tracking_failed")  # which the supervisor has told where they happened, in more words
+
+
 def notice(event: Json) -> tuple[str, str] | None:
     """Return (what happened, its facts) of an event worth telling, else None."""
     words = _WORDS.get(event["event"])

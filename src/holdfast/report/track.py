@@ -54,7 +54,7 @@ def numbers(row: Json) -> dict[str, float]:
     return found | {"train/tokens_per_second": row["tokens"] / row["seconds"]} if row["seconds"] else found
 
 
-def _memory_of(tracker: str) -> str:
+def memory_of(tracker: str) -> str:
     """Return the name of the file in which a tracker's process remembers how far it came."""
     return f"tracked-{tracker}.json"
 
@@ -139,7 +139,7 @@ def mlflow(run: RunFolder, config: Json) -> Tracker:
 def trackio(run: RunFolder, config: Json) -> Tracker:
     """Log to trackio, on this machine; a run that was begun there is gone on with. It knows runs by name alone: another's may be alike."""
     package = importlib.import_module("trackio")
-    begun = any((run.path / memory).exists() for memory in (_OF_ALL, _memory_of("trackio")))
+    begun = any((run.path / memory).exists() for memory in (_OF_ALL, memory_of("trackio")))
     package.init(project=named("TRACKIO_PROJECT"), name=run.path.name, config=config, resume="allow" if begun else "never")
     return Tracker(
         lambda values, step: package.log(values, step=step),
@@ -162,6 +162,7 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
     trackers = [TRACKERS[name](run, config.model_dump(mode="json")) for name in names]
     memory = run.path / memory_name
     known = read_json(memory) or read_json(run.path / _OF_ALL) or {}
+    write_json(memory, known, durable=False)  # which tells that they are open
     steps, journal = Tail(run.steps_file, key="step"), Tail(run.events_file, key="event")
     while True:
         over = run.summary_file.exists() or not alive()
@@ -234,7 +235,7 @@ def _final_losses(run: RunFolder, trackers: list[Tracker], known: Json) -> Json:
 def main(argv: list[str]) -> int:
     run = RunFolder(Path(argv[0]))
     parent = os.getppid()
-    follow(run, [argv[1]], lambda: os.getppid() == parent, _memory_of(argv[1]))
+    follow(run, [argv[1]], lambda: os.getppid() == parent, memory_of(argv[1]))
     return 0
 
 

@@ -26,7 +26,7 @@ from holdfast.base.units import counted, span
 from holdfast.config.config import Config
 from holdfast.planning.time_left import HeldOutWork, judged, time_left
 from holdfast.processes.attempt import Attempt
-from holdfast.report.notices import notice, turn
+from holdfast.report.notices import TOLD, notice, turn
 from holdfast.report.summary_lines import next_command, summary_lines
 from holdfast.report.words import evaluated, words_of
 from holdfast.run.folder import RunFolder
@@ -238,7 +238,7 @@ class Terminal:
                 (self.say if event["sign"] == "first" else self.tell)(event["says"])
             elif event["event"] == "evaluated":
                 self.say(evaluated(event))
-            elif found:
+            elif found and (self._looking_on or event["event"] not in TOLD):
                 self.tell(brief(f"{found[0]} ({found[1]})"))
             elif self._looking_on and (words := turn(event)):
                 self.tell(brief(words))

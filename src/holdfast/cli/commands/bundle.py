@@ -16,6 +16,7 @@ from holdfast.base.files import Json, read_json
 from holdfast.base.inert import say
 from holdfast.base.safe_open import open_regular
 from holdfast.base.versions import __version__
+from holdfast.base_model.folder import name_for_others
 from holdfast.book import cards_of
 from holdfast.diagnosis.explain import answer
 from holdfast.diagnosis.logs.file import read_log
@@ -118,7 +119,8 @@ def _diagnosis(folder: RunFolder) -> Json:
 def _person(folder: RunFolder, parts: list[BundlePart], environment: Mapping[str, str]) -> Person:
     """Collect whose traces are to go: this user, this machine, and those the run's own files name, be they of another place."""
     holder = read_json(folder.supervisor_lock) or {}
-    paths = {}
+    base = (read_json(folder.adapter / "adapter_config.json") or {}).get("base_model_name_or_path")
+    paths = {base: name_for_others(base)} if isinstance(base, str) and name_for_others(base) != base else {}
     for number in folder.attempts():
         orders = read_launch_spec(folder.attempt(number))
         lock = orders.trainer_lock if orders else None
@@ -134,7 +136,7 @@ def _contents(name: str, parts: list[BundlePart], taken: dict[str, int]) -> str:
     for part in parts:
         lines.append(f"| {part.name} | {len(part.text.encode()):,} | {part.what}{f' ({part.note})' if part.note else ''} |")
     words = ", ".join(f"{count} x {kind}" for kind, count in taken.items()) or "nothing"
-    lines += ["", f"Taken out and replaced by a word in brackets, `RUN`, `FOLDER` or `~`: {words}.", ""]
+    lines += ["", f"Taken out and replaced by a word in brackets, `RUN`, `FOLDER`, `~` or the base model's name: {words}.", ""]
     lines += ["Left out on purpose: weights, rows, rejected rows, and what models wrote in the proof.", ""]
     return "\n".join(lines)
 

@@ -68,4 +68,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         tell(f"pushing it to {arguments.push}")
         answer["pushed"] = push(hub, arguments.push, answer)
         tell(f"pushed: {answer['pushed']['url']}, commit {answer['pushed']['commit']}")
+        if base := answer["pushed"].get("base"):
+            tell(f"its adapter_config.json names the base model {base} there: the path of this machine is in {arguments.out} alone")
     return BLOCKED if answer.get("refused") else DONE, answer

@@ -19,7 +19,7 @@ _NOBODY = re.compile(
 )
 _HOMES = {"user", "username", "ubuntu", "ec2-user", "runner", "app", "me", "you", "shared", "linuxbrew"}
 _PLACEHOLDER = re.compile(
-    r"(?i)^(?:\W*|x+|\*+|\.+|\[\w+\]|your[-_]?.*|my[-_]?.*|changeme|example.*|placeholder|none|null|true|false|string|str)$"
+    r"(?i)^(?:\W*|x+|\*+|\.+|\[\w+\]|your[-_]?.*|my[-_]?.*|changeme|example.*|placeholder|none|null|true|false|string|str|(?-i:\$\{?[A-Z][A-Z0-9_]{2,}\}?))$"
 )
 
 
@@ -60,7 +60,7 @@ _KINDS = (
         "SECRET", re.compile(r"(?P<it>\b(?:sk-(?:proj-|ant-|or-)?|gh[pousr]_|hf_|xox[abeprs]-|dop_v1_)(?=[A-Za-z_-]{0,200}\d)[\w-]{16,})")
     ),
     _Kind("SECRET", re.compile(r"(?i)\b(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})")),
-    _Kind("SECRET", re.compile(r"://[^\s/:@]*:(?P<it>[^\s/@]+)@"), lambda text: not _PLACEHOLDER.match(text)),
+    _Kind("SECRET", re.compile(r"://[^\s/:@]*:(?P<it>[^\s/\"'<>]+)@"), lambda text: not _PLACEHOLDER.match(text)),
     *(_Kind("SECRET", form, lambda text: not _PLACEHOLDER.match(text)) for form in (*BLOCK_FORMS, *PLACED_FORMS)),
     _Kind(
         "SECRET",

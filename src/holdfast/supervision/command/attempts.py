@@ -44,6 +44,7 @@ from holdfast.processes.tree import bearing, below, waits_in
 from holdfast.run.command import Command
 from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending
+from holdfast.supervision.command.outlived import KeptAttempts
 from holdfast.supervision.command.signs import ProgressSigns, Signs
 from holdfast.supervision.command.standby import CommandStandby
 
@@ -52,8 +53,16 @@ _PY_SPY_S = 10.0
 _SITE = Path(__file__).parents[2] / "callback" / "site"
 
 
-def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str | None], orders: Json, standby: CommandStandby) -> Attempt:
-    """Write a new attempt down, then give it to the standby, or start its shim."""
+def start(
+    run: RunFolder,
+    argv: tuple[str, ...],
+    folder: str,
+    env: dict[str, str | None],
+    orders: Json,
+    standby: CommandStandby,
+    kept: KeptAttempts,
+) -> Attempt:
+    """Write a new attempt down, then give it to the standby, or start its shim; what the command may remove is kept before."""
     number = max(run.attempts(), default=0) + 1
     attempt = run.made(run.attempt(number))
     env = env | {ATTEMPT: str(attempt)}
@@ -62,6 +71,7 @@ def start(run: RunFolder, argv: tuple[str, ...], folder: str, env: dict[str, str
         attempt / "launch.json",
         facts | {"started": clock.now(), "clock": os.environ.get(clock.CLOCK)} | marks(Place()) | orders,
     )
+    kept.read()
     waiting = standby.hand_over(attempt)
     return Attempt(number, attempt, waiting or start_shim(attempt, "--command"), stood_by=waiting is not None)
 

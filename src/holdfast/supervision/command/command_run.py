@@ -27,7 +27,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.types import Ending, FailureReport, Verdict
 from holdfast.supervision.command import attempts
 from holdfast.supervision.command.good_end import cut_short, of_what_fell
-from holdfast.supervision.command.outlived import FolderGone, is_gone, outlive
+from holdfast.supervision.command.outlived import FolderGone, KeptAttempts, is_gone, outlive
 from holdfast.supervision.command.read_of_end import ReadOfEnd
 from holdfast.supervision.command.remedies import Remedies
 from holdfast.supervision.command.saved import nothing_saved, rerun
@@ -60,6 +60,7 @@ class CommandRun:
         self.told = ToldOfRunning(run, command, self.states, view.tell)
         self.remedies = Remedies(run, command, self.card)
         self.standby = CommandStandby(run)
+        self.kept = KeptAttempts(run)
         self.session = uuid.uuid4().hex
         self.attempt: Attempt | None = None  # the newest that was started or watched here
         self.seen: ProgressSigns | None = None
@@ -140,7 +141,7 @@ class CommandRun:
             "terminal": _terminal_size(),
             "stdin": [str(self.run.path / self.command.stdin), self.command.stdin_at] if self.command.stdin else None,
         }
-        self.attempt = attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby)
+        self.attempt = attempt = attempts.start(self.run, words, self.command.folder, environment | env, orders, self.standby, self.kept)
         self.run.event("attempt_started", attempt=attempt.number, command=list(words), remedy=told.name, stood_by=attempt.stood_by)
         if attempt.number > 1:
             name = state.name if state else "the state in memory" if self.states.snapshot.exists() else "the beginning"
@@ -179,6 +180,7 @@ class CommandRun:
         timeout = HangTimeout(self.command.hang_s, first_s, _LONGEST_TIMES, longer=2.0**self._hangs)
         self.seen = None
         self.told.begin()
+        self.kept.read()
 
         def tick(seen: ProgressSigns) -> int:
             self.seen = seen
@@ -198,6 +200,7 @@ class CommandRun:
             if not is_gone(attempt.folder):
                 raise
             ending = self._outlive(attempt, living)
+        self.kept.put_back()
         self.seen = signs.last(ending.kind == "finished")
         ending = of_what_fell(ending, self.seen)
         self.told.note(attempt, self.seen, signs, at_once=True)

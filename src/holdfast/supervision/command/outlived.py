@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.wait import wait_for_end
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import LOOK_EVERY_S
 from holdfast.processes.tree import below
+from holdfast.run.folder import RunFolder
 
+_FILES = ("launch.json", "ending.json", "wreck.json")
 _BACK_S, _LOOK_S = 1.0, 0.05  # for a folder that is being moved to be found again
 
 
@@ -23,6 +26,28 @@ class FolderGone(Exception):
     def __init__(self, code: int | None) -> None:
         super().__init__("the run folder was removed")
         self.code = code
+
+
+class KeptAttempts:
+    """Keeps in memory what is written of a run's attempts: the command may remove it, and its deaths in a row are counted by it."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+        self._files: dict[tuple[int, str], Json] = {}  # by number and name: a run folder may be moved
+
+    def read(self) -> None:
+        """Read what is written of the attempts so far."""
+        names = [(number, name) for number in self._run.attempts() for name in _FILES]
+        self._files |= {at: facts for at in names if (facts := read_json(self._run.attempt(at[0]) / at[1])) is not None}
+
+    def put_back(self) -> None:
+        """Write again what was removed. Raises OSError, also where the run folder itself is gone."""
+        for (number, name), facts in self._files.items():
+            folder = self._run.attempt(number)
+            if not folder.is_dir():
+                self._run.made(folder)
+            if not (folder / name).exists():
+                write_json(folder / name, facts)
 
 
 def is_gone(folder: Path) -> bool:

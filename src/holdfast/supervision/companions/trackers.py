@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import USAGE, Stop
@@ -13,10 +14,12 @@ from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.units import span
 from holdfast.config.config import Config
 from holdfast.report.run.report import write_report
+from holdfast.report.track import memory_of
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.companions.watched import Helper, looking
 
 _PATIENCE_S = 60
+_OPENS_S = 10.0  # that one may take to open before that is said
 _MOMENT_S = 3.0  # that the last steps may take before it is said who is waited for
 
 
@@ -32,13 +35,18 @@ class TrackerProcess:
 
     def __init__(self, run: RunFolder, name: str, hang_s: float, tell: Callable[[str], None]) -> None:
         self._run, self.name, self._log, self.failed, self._ending = run, name, run.path / "track.log", False, False
-        self._say = tell
+        self._say, self._memory = tell, run.path / memory_of(name)
+        self._before, self._until = _stamp(self._memory), time.monotonic() + _OPENS_S
         self._helper = Helper(module_command("holdfast.report.track", run.path, name), self._log, hang_s, self._hung)
 
     def look(self) -> None:
-        """Tell a failure once, soon after it came."""
+        """Tell a failure once, soon after it came, and once that it is long in opening."""
         if code := self._helper.look():
             self._tell(code)
+        elif time.monotonic() > self._until:
+            self._until = float("inf")
+            if code is None and _stamp(self._memory) == self._before:
+                self._say(f"waiting for {self.name} to open: the run goes on, and its steps are passed on then; see {self._log}")
 
     def end(self, until: float) -> None:
         """Wait for the rest to be passed on, until that time at most."""
@@ -64,6 +72,14 @@ class TrackerProcess:
             self._run.event("tracking_failed", tracker=self.name, code=code, log=str(self._log))
             ended = "did not end in time" if code is None else f"failed (exit code {code})"
             self._say(f"{self.name} {ended}: it gets no more steps of this start; the run itself is whole; {self._log} says why")
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is written anew; None where there is none."""
+    try:
+        return (facts := file.stat()).st_ino, facts.st_mtime_ns
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager

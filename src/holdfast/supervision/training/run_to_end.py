@@ -58,6 +58,7 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, audience
         audience.say(f"environment of the trainer: {advice.name}={advice.value} ({advice.reason})")
     audience.begin(run, config)
     stop.running = True
+    late: Json = {}
     removed = Stop(BLOCKED, f"{run.path} was removed while the run was going", "rerun the same command to start over")
     try:
         with (
@@ -84,7 +85,9 @@ def run_to_end(run: RunFolder, config: Config, faults_file: str | None, audience
                 audience.end()
                 code, summary = anchor.going_on(lambda: _conclude(folder, config, places, outcome, audience, stop.asked_for))
             return code, summary | late
-    except Stop:
+    except Stop as given_up:
+        if given_up.answer is not None:
+            given_up.answer |= late
         raise
     except Exception:
         with contextlib.suppress(OSError):
