@@ -24,6 +24,7 @@ from holdfast.report.svg import Marker, line_chart
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.standing import trials_of_now
 from holdfast.watch.curve import Curves
 
 _MOST_WORDS = 30  # events that are told of a run
@@ -127,13 +128,11 @@ def what_comes_next(run: RunFolder, row: Json) -> str:
     return f"if step {incident['step']:,} keeps failing, {tried}"
 
 
-def trials(run: RunFolder, since: float) -> list[Json]:
-    """Return [{number, tries, came}] of the experiments with a failing step that began after `since`, oldest first; came: None as yet."""
+def trials(run: RunFolder) -> list[Json]:
+    """Return [{number, tries, came}] of the experiments since the newest attempt failed, oldest first; came: None as yet."""
     found = []
-    for folder in sorted(run.trials.glob("[0-9]*"))[-_TRIALS:]:
-        request, result = read_json(folder / "request.json"), read_json(folder / "trial.json")
-        if request is None or (folder / "request.json").stat().st_mtime < since:
-            continue
+    for folder in trials_of_now(run)[-_TRIALS:]:
+        request, result = read_json(folder / "request.json") or {}, read_json(folder / "trial.json")
         changed = [f"{name} = {value}" for name, value in ((request.get("settings") or {}) | (request.get("env") or {})).items()]
         rows = [counted(len(request["samples"]), "row")] if request.get("samples") else []
         came = None if result is None else "goes through" if result.get("finite") else f"fails: {result.get('ending')}"
