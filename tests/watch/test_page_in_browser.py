@@ -75,6 +75,7 @@ def test_a_run_that_went_while_nobody_listened_leaves_the_page(site: SimpleNames
         tab.value("stream.dispatchEvent(new Event('open'))")  # as at the end of a laptop's sleep
         tab.wait("document.querySelectorAll('#runs li').length === 2 && document.getElementById('detail').hidden")
         assert tab.value("document.title") == "runs · holdfast"
+        assert tab.value("document.getElementById('said').textContent") == "other is gone: its folder is not where it was"
     finally:
         tab.close()
 
