@@ -209,6 +209,25 @@ def test_losses_that_a_command_printed_are_drawn(site: SimpleNamespace) -> None:
     assert chart["over"] == "printed loss" and chart["lines"][0]["points"][-1] == [9, 0.1111]
 
 
+def test_what_was_printed_last_is_shown_without_secrets_and_with_a_line_for_a_bar(site: SimpleNamespace) -> None:
+    log, token = site.runs / "made/attempts/002/output.log", f"hf_{'aB3' * 12}"
+
+    def shown() -> list[str]:
+        return list(json.loads(site.ask("/api/runs/made")[1])["output"])
+
+    log.write_text("".join(f"line {k}\n" for k in range(30)) + "".join(f"\r{k}%|###" for k in range(1000)))
+    assert shown() == [*(f"line {k}" for k in range(11, 30)), "999%|###"]
+    log.write_bytes(b"one\r\ntwo\r\n")
+    assert shown() == ["one", "two"]
+    log.write_text(1_000_000 * "x")
+    assert set("".join(shown())) == {"x"} and len(shown()[0]) == 8192
+    for after in range(8192 - len(token), 8192, 6):  # what is shown begins in the middle of it
+        log.write_text(f"{9000 * '-'} {token} " + after * "y")
+        assert "3aB3" not in shown()[0], after
+    log.write_text("")
+    assert shown() == []
+
+
 def test_what_is_long_is_sent_packed(site: SimpleNamespace) -> None:
     make_run(site.runs, steps=500)
     with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=300)) as line:

@@ -28,8 +28,8 @@ from holdfast.supervision.standing import trials_of_now
 from holdfast.watch.curve import Curves
 
 _MOST_WORDS = 30  # events that are told of a run
-_OUTPUT_BYTES, _OUTPUT_LINES = 8192, 20
-_LOGGED_BYTES = 1 << 16  # of a command's log, in which its losses are looked for
+_OUTPUT_CHARS, _OUTPUT_LINES = 8192, 20
+_LOGGED_BYTES = 1 << 16  # of the end of a log: in them losses of a command are looked for
 _TRIALS = 8  # that are told
 _DRAWN = 500  # points of a line
 _READINGS = 8  # charts of the machine
@@ -179,7 +179,8 @@ def newest_log(run: RunFolder) -> Path:
 
 
 def output(run: RunFolder, scrubber: Scrubber) -> list[str]:
-    """Return the last lines that the newest attempt printed, without secrets."""
-    text = read_end(newest_log(run), _OUTPUT_BYTES)
-    lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").splitlines()]
-    return [inert(line) for line in scrubber.secrets("\n".join(lines[-_OUTPUT_LINES:])).split("\n")] if lines else []
+    """Return the last lines that the newest attempt printed, without secrets; of a bar that is drawn anew, how it stands."""
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in read_end(newest_log(run), _LOGGED_BYTES).removesuffix("\n").split("\n")]
+    text = "\n".join(lines)[-2 * _OUTPUT_CHARS :]  # a secret that is cut is not known for one: the cut is where nothing is shown
+    shown = scrubber.secrets(text)[-_OUTPUT_CHARS:]
+    return [inert(line) for line in shown.split("\n")[-_OUTPUT_LINES:]] if shown else []
