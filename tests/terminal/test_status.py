@@ -262,6 +262,7 @@ def test_a_run_from_its_preparation_through_every_loss_to_its_end(config_of: Wri
     [now] = status(run)
     assert (now["state"], now["doing"], now["supervised"]) == ("running", "training", False)
     assert set(now["pids"]) == {"shim", "trainer", "writer"}
+    assert [sign["sign"] for sign in now["signs"]] == ["not_supervised"]
     text = say(run)
     assert "no supervisor watches it" in text
     assert "resume with: holdfast train" in text
@@ -369,3 +370,4 @@ def test_time_left_follows_from_the_journal_that_the_run_has(tmp_path: Path, jou
     (tmp_path / journal).write_text("".join(json.dumps(row) + "\n" for row in rows))
     living = dataclasses.replace(look(run), state="running", steps=50)
     assert entry(living)["seconds_left"] == {"low": 80.0, "likely": 80.0, "high": 80.0}
+    assert entry(dataclasses.replace(living, steps=10))["seconds_left"] is None, "the last evaluation takes as long as it takes"

@@ -30,8 +30,8 @@ from holdfast.run.folder import RunFolder
 
 @pytest.fixture
 def hook() -> Iterator[SimpleNamespace]:
-    """An endpoint that takes words: `.url`, `.bodies`; `.code`: how it answers, 0: never."""
-    state = SimpleNamespace(bodies=[], code=200, gone=threading.Event())
+    """An endpoint that takes words: `.url`, `.bodies`; `.code`: how it answers, 0: never, `.codes`: how at first; `.asked`: GETs."""
+    state = SimpleNamespace(bodies=[], code=200, codes=[], asked=0, gone=threading.Event())
 
     class Handler(BaseHTTPRequestHandler):
         def handle(self) -> None:
@@ -40,11 +40,19 @@ def hook() -> Iterator[SimpleNamespace]:
 
         def do_POST(self) -> None:
             state.bodies.append(self.rfile.read(int(self.headers["content-length"])).decode())
-            if not state.code:
+            code = state.codes.pop(0) if state.codes else state.code
+            if not code:
                 state.gone.wait(60)
                 self.close_connection = True
                 return
-            self.send_response(state.code)
+            self.send_response(code)
+            self.send_header("location", "/elsewhere")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            state.asked += 1
+            self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
 
@@ -85,6 +93,40 @@ def test_receivers_that_fail_are_told_without_their_address(hook: SimpleNamespac
     told = send(Notify(url=hook.url, command=["sleep", "60"]), WORD) + send(Notify(url="http://127.0.0.1:9/hook-secret"), WORD)
     told += send(Notify(url="$NO_SUCH_VARIABLE"), WORD)
     assert not any(one["sent"] for one in told) and all(one["why"] for one in told) and "hook-secret" not in str(told)
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_word_is_not_taken_for_sent_where_it_is_sent_on(code: int, hook: SimpleNamespace) -> None:
+    hook.code = code
+    (told,) = send(Notify(url=hook.url), WORD)
+    assert not told["sent"] and told["why"] == f"HTTP {code}: it is at another address, give that one"
+    assert (len(hook.bodies), hook.asked) == (1, 0), "nothing is asked for at the other address"
+
+
+@pytest.mark.parametrize(("codes", "sent", "tries"), [([503], True, 2), ([429], True, 2), ([500, 502], False, 2), ([404], False, 1)])
+def test_an_endpoint_that_is_busy_is_tried_a_second_time(
+    codes: list[int], sent: bool, tries: int, hook: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=pauses.append))
+    monkeypatch.setattr(sending, "PATIENCE_S", 60.0)
+    hook.codes = list(codes)
+    assert send(Notify(url=hook.url), WORD) == [{"receiver": "url", "sent": sent, "why": None if sent else f"HTTP {codes[-1]}"}]
+    assert len(hook.bodies) == tries and pauses == [2.0] * (tries - 1)
+
+
+def test_an_address_of_a_variable_that_is_not_set_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sendmail"
+    program.write_text(f"#!/bin/sh\ncat > {tmp_path}/letter\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    notify = Notify(sendmail="$NO_SUCH_VARIABLE", url="http://127.0.0.1:9/${NO_SUCH_VARIABLE}")
+    assert [one["why"] for one in send(notify, WORD)] == 2 * ["the variable NO_SUCH_VARIABLE is not set"]
+    assert not (tmp_path / "letter").exists()
+    monkeypatch.setenv("NO_SUCH_VARIABLE", "me@example.org")
+    assert send(Notify(sendmail="$NO_SUCH_VARIABLE"), WORD)[0]["sent"]
+    assert "To: me@example.org" in (tmp_path / "letter").read_text()
 
 
 def _drips(line: socket.socket, over: threading.Event) -> None:
@@ -195,6 +237,38 @@ def test_so_many_words_an_hour_and_one_kept_for_the_end(tmp_path: Path) -> None:
     for event in die(1010.0):
         again.see(event)
     assert told[-1].event == "recovered" and len(told) == 4
+
+
+@pytest.mark.parametrize("per_hour", [1, 2])
+def test_the_end_is_told_however_few_words_an_hour(per_hour: int, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def deliver(word: Word) -> list[dict[str, Any]]:
+        told.append(word.event)
+        return []
+
+    teller = Teller(RunFolder(tmp_path), Notify(command="true", per_hour=per_hour), deliver, lambda: 1000.0)
+    for step in (1, 2):
+        teller.see({"event": "checkpoint_failed", "time": 1000.0 + step, "step": step})
+    teller.end({"status": "finished", "steps": 9, "loss": {}})
+    assert told == ["needs_person", "finished"]
+
+
+def test_a_word_that_nobody_got_takes_no_others_place(tmp_path: Path) -> None:
+    texts: list[str] = []
+    answers = iter(["HTTP 500", "HTTP 500", sending.NO_ANSWER, None])  # who did not answer in time may have got it
+
+    def deliver(word: Word) -> list[dict[str, Any]]:
+        texts.append(word.text)
+        why = next(answers)
+        return [{"receiver": "url", "sent": why is None, "why": why}]
+
+    teller = Teller(RunFolder(tmp_path), Notify(command="true", per_hour=2), deliver, lambda: 1000.0)
+    for step in (1, 2, 3, 4):
+        teller.see({"event": "checkpoint_failed", "time": 1000.0 + step, "step": step})
+    assert len(texts) == 3 and "[2 more were not sent" in texts[2]
+    teller.end({"status": "finished", "steps": 9, "loss": {}})
+    assert len(texts) == 4 and "[1 more were not sent" in texts[3]
 
 
 def _teller(place: Path, told: list[str]) -> Teller:

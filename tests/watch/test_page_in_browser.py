@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -53,6 +57,118 @@ def test_the_page_shows_runs_and_lets_nothing_in(site: SimpleNamespace, size: st
         assert tab.errors == []
     finally:
         tab.close()
+
+
+def test_a_run_that_went_while_nobody_listened_leaves_the_page(site: SimpleNamespace, tmp_path: Path) -> None:
+    """The one that is open, with its stop button; and a name that is no UTF-8 hides no run."""
+    make_run(site.runs, name=os.fsdecode(b"L\xe4ufe"))
+    make_run(site.runs, name="other")
+    tab = Tab(tmp_path)
+    try:
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=_KEPT_STREAM)
+        tab.call("Page.navigate", url=f"{site.url}#other")
+        tab.wait("document.querySelectorAll('#runs li').length === 3 && !document.getElementById('detail').hidden && !!window.stream")
+        tab.value("stream.close()")
+        shutil.rmtree(site.runs / "other")
+        tab.wait("fetch('/api/runs?token=secret').then(answer => answer.json()).then(found => found.runs.length === 2)")
+        assert tab.value("document.querySelectorAll('#runs li').length") == 3
+        tab.value("stream.dispatchEvent(new Event('open'))")  # as at the end of a laptop's sleep
+        tab.wait("document.querySelectorAll('#runs li').length === 2 && document.getElementById('detail').hidden")
+        assert tab.value("document.title") == "runs · holdfast"
+        assert tab.value("document.getElementById('said').textContent") == "other is gone: its folder is not where it was"
+    finally:
+        tab.close()
+
+
+def test_a_stream_that_is_refused_says_why_and_is_tried_again(site: SimpleNamespace, tmp_path: Path) -> None:
+    tab = Tab(tmp_path)
+    try:
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=_KEPT_STREAM)
+        tab.call("Page.navigate", url=site.url)
+        tab.wait("document.getElementById('said').textContent === '1 run, 0 running' && !!window.stream")
+        site.watched.token = "another"
+        tab.value("window.first = stream; stream.close(); stream.dispatchEvent(new Event('error'))")
+        tab.wait("document.getElementById('said').textContent.startsWith('the token is missing or wrong')")
+        tab.wait("stream !== first && stream.readyState === EventSource.CLOSED")
+        site.watched.token = "secret"
+        make_run(site.runs, name="other")
+        tab.wait("stream.readyState === EventSource.OPEN && document.getElementById('said').textContent === '2 runs, 0 running'")
+    finally:
+        tab.close()
+
+
+_KEPT_STREAM = "window.EventSource = class extends EventSource { constructor(url) { super(url); window.stream = this; } };"
+
+
+def test_what_a_living_run_does_without_a_step_is_seen(site: SimpleNamespace, tmp_path: Path) -> None:
+    """Nothing of the run's entry changes; how long ago its last step was, and what it prints, does."""
+    site.watched.board = Living([site.runs], must_be_runs=True)
+    tab = Tab(tmp_path, "320,640")
+    try:
+        tab.call("Page.navigate", url=f"{site.url}#made")
+        tab.wait("document.querySelector('#runs a')?.textContent.includes('last step 30.0\u00a0d ago')")
+        tab.wait("document.getElementById('tiles').textContent.includes('30.0\u00a0dsince the last step')")
+        assert tab.value("document.querySelector('#runs a').textContent").endswith("step 3: native crash; it went on")
+        assert not tab.value("document.querySelectorAll('#runs .bad').length"), "what is over is no alarm"
+        with (site.runs / "made/attempts/002/output.log").open("a") as log:
+            log.write("a new line\n")
+        tab.wait("document.getElementById('output').textContent.includes('a new line')")
+    finally:
+        tab.close()
+
+
+def test_who_has_scrolled_down_sees_that_nobody_answers(site: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.watch.site.ask_to_stop", lambda folder: "it cannot be stopped now")
+    site.watched.board = Living([site.runs], must_be_runs=True)
+    tab = Tab(tmp_path, "320,640")
+    try:
+        tab.call("Page.navigate", url=f"{site.url}#made")
+        tab.wait("document.querySelectorAll('#charts svg').length === 3")
+        tab.value("scrollTo(0, document.documentElement.scrollHeight)")
+        site.watched.token = "another"
+        tab.wait("document.getElementById('said').textContent.startsWith('the token is missing or wrong')")
+        assert tab.value("scrollY > 600 && document.getElementById('said').getBoundingClientRect().top >= 0")
+        assert not tab.value("document.getElementById('detail').hidden"), "what was known stays"
+        site.watched.token = "secret"
+        tab.wait("document.getElementById('said').textContent === '1 run, 1 running'")
+        tab.value("document.getElementById('stop').click(); document.getElementById('stop').click()")
+        tab.wait("document.getElementById('said').textContent === 'it cannot be stopped now'")
+        tab.value("count()")  # as with the next step
+        assert tab.value("document.getElementById('said').textContent") == "it cannot be stopped now", "long enough to be read"
+    finally:
+        tab.close()
+
+
+@pytest.mark.parametrize("last", [5, 84, 100_000])
+def test_a_chart_can_be_read_on_a_phone(last: int, site: SimpleNamespace, tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"step": step, "loss": 12345.0 - step % 7}) + "\n" for step in (4, 5, last))
+    (site.runs / "made/steps.jsonl").write_text(rows)
+    tab = Tab(tmp_path)
+    try:
+        tab.call("Emulation.setDeviceMetricsOverride", width=320, height=900, deviceScaleFactor=1, mobile=False)
+        tab.call("Page.navigate", url=f"{site.url}#made")
+        tab.wait("document.querySelectorAll('#charts svg').length === 1")
+        labels = json.loads(tab.value(f"JSON.stringify({_LABELS})"))
+        under = [one for one in labels if one["under"]]
+        assert len(under) >= 2 and all(one["text"].replace(",", "").isdigit() for one in under), under
+        assert all(before["right"] < after["left"] for before, after in itertools.pairwise(under)), under
+        assert all(one["left"] >= 0 and one["right"] <= 320 for one in labels), labels
+    finally:
+        tab.close()
+
+
+_LABELS = """[...document.querySelectorAll('#charts svg > text')].map(one => { const {left, right, top} = one.getBoundingClientRect();
+    return {text: one.textContent, left, right, under: one.getAttribute('text-anchor') !== 'end' || +one.getAttribute('y') > 200}; })"""
+
+
+class Living(Board):
+    """Takes each run for one that trains, though its last step is a month old."""
+
+    then = time.time() - 30 * 86400
+
+    def rows(self) -> dict[str, Any]:
+        living = {"state": "running", "doing": "training", "last_step_time": self.then}
+        return {name: row | living for name, row in super().rows().items()}
 
 
 def test_an_engine_of_accessibility_finds_nothing_serious(site: SimpleNamespace, tmp_path: Path) -> None:

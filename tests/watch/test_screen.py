@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ def test_it_shows_what_the_page_shows_and_stops_a_run_at_the_second_press(tmp_pa
         def rows(self) -> dict[str, Any]:
             return {name: row | {"state": "running", "doing": "training"} for name, row in super().rows().items()}
 
+        def detail(self, name: str) -> dict[str, Any]:
+            return (super().detail(name) or {}) | {"notices": [{"time": 3.9, "says": "healthy"}]}
+
     def stop(folder: RunFolder) -> str:
         asked.append(folder.path.name)
         return ""
@@ -51,6 +55,7 @@ def test_it_shows_what_the_page_shows_and_stops_a_run_at_the_second_press(tmp_pa
 
             await until(lambda: screen.query_one(DataTable).row_count == 2 and "native crash" in text("#about"))
             assert text("#said") == "2 runs, 2 running"
+            assert time.strftime("%F %T  healthy", time.localtime(3.9)) in text("#about"), "a day that is not today's"
             assert "holdfast explain crash-signal" in text("#about") and "done: killed" in text("#about")
             assert HOSTILE.partition("\x1b")[0] in text("#about") and "\x1b" not in text("#about")
             await pilot.press("down")
@@ -62,6 +67,27 @@ def test_it_shows_what_the_page_shows_and_stops_a_run_at_the_second_press(tmp_pa
             make_run(tmp_path, name="third")
             await until(lambda: screen.query_one(DataTable).row_count == 3)
             await pilot.press("q")
+
+    asyncio.run(asyncio.wait_for(drive(), 120))
+
+
+def test_a_name_is_shown_as_it_is(tmp_path: Path) -> None:
+    name = "run[bold]x"
+    make_run(tmp_path, name=name)
+    make_run(tmp_path, name="two\x1b[2J")
+
+    async def drive() -> None:
+        screen = RunsScreen(Board([tmp_path], must_be_runs=True), lambda folder: "")
+        async with screen.run_test(size=(120, 40)) as pilot:
+            table = screen.query_one(DataTable)
+            while table.row_count < 2:
+                await pilot.pause(0.05)
+            assert [str(table.get_cell_at((row, 0))) for row in range(2)] == [name, "two\\x1b[2J"]
+            make_run(tmp_path, name=name, steps=9)
+            while "9" not in str(table.get_cell_at((0, 2))):
+                await pilot.pause(0.05)
+            shown = ["".join(part.text for part in table.render_line(line)) for line in range(3)]
+            assert name in shown[1] and "two\\x1b[2J" in shown[2]
 
     asyncio.run(asyncio.wait_for(drive(), 120))
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -21,6 +22,7 @@ from conftest import holdfast, start, wait_until
 from holdfast.base.identity import myself
 from holdfast.machine import clock
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.preparation.lock import held
 from holdfast.watch import detail
 from holdfast.watch.board import Board
 from holdfast.watch.curve import Curves
@@ -50,6 +52,15 @@ def test_runs_are_told_as_status_tells_them_and_more(site: SimpleNamespace) -> N
     assert 'holdfast_run_step{run="made"} 7' in site.ask("/metrics")[1]
 
 
+def test_a_finished_run_tells_what_was_learned(site: SimpleNamespace) -> None:
+    told = {"status": "finished", "loss": {"eval_base": 4.0, "eval_tuned": 3.0}}
+    for summary, change in ((told, "lower by 25.0%"), (told | {"loss": 7}, ""), (told | {"loss": None}, "")):
+        (site.runs / "made/summary.json").write_text(json.dumps(summary))
+        assert RunFolder(site.runs / "made").summary_file.exists()
+        row = Board([site.runs], must_be_runs=True).rows()["made"]
+        assert (row["state"], row["held_out_change"]) == ("finished", change)
+
+
 def test_only_who_has_the_token_is_answered(site: SimpleNamespace) -> None:
     for path in ("/", "/api/runs", "/api/runs/made", "/metrics", "/api/events"):
         assert site.ask(path, token="")[0] == site.ask(path, token="wrong")[0] == 401, path
@@ -65,6 +76,26 @@ def test_only_who_has_the_token_is_answered(site: SimpleNamespace) -> None:
     assert site.ask(stop)[0] == 404, "looking stops nothing"
     status, told = site.ask(stop, method="POST")
     assert status == 409 and "not running: dead" in told
+
+
+def test_a_host_without_a_port_is_that_of_port_80(site: SimpleNamespace) -> None:
+    for host, status in (("127.0.0.1", 200), ("localhost", 200), ("localhost:80", 200), ("evil.example", 403), ("[::1]", 403), ("", 403)):
+        assert site.ask("/api/runs", Host=host)[0] == status, host
+    site.watched.lan = True
+    for host in ("[::1]", "[::1]:80", "192.0.2.1", "192.0.2.1:8470"):
+        assert site.ask("/api/runs", Host=host)[0] == 200, host
+    assert site.ask("/api/runs", Host="evil.example")[0] == 403
+
+
+def test_runs_whose_names_are_no_utf8_have_valid_names_of_their_own(site: SimpleNamespace) -> None:
+    for name in (b"L\xe4ufe", b"L\xf6ufe"):
+        make_run(site.runs, name=os.fsdecode(name))
+    names = [run["name"] for run in json.loads(site.ask("/api/runs")[1])["runs"]]
+    assert sorted(names) == ["L\\xe4ufe", "L\\xf6ufe", "made"]
+    for name in names:
+        assert json.loads(site.ask(f"/api/runs/{quote(name)}")[1])["step"] == 7
+    series = [line.rpartition(" ")[0] for line in site.ask("/metrics")[1].splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series)) and sum(line.startswith("holdfast_run_step{") for line in series) == 3
 
 
 @pytest.fixture
@@ -115,12 +146,13 @@ def test_what_is_tried_is_told_where_the_calendar_was_put_back_since_the_run_beg
     (attempt / "launch.json").write_text(json.dumps(json.loads((attempt / "launch.json").read_text()) | told))
     (run.trials / "001").mkdir(parents=True)
     (run.trials / "001/request.json").write_text(json.dumps({"step": 8}))
-    board = Board([run.path], must_be_runs=True)
-    board.rows()
-    since = board._known[run.path.name].newest_start
-    assert since == pytest.approx(time.time(), abs=30) and detail.trials(run, since - 60)[0]["tries"] == "step 8"
-    (attempt / "launch.json").write_text(json.dumps({"started": 5.0}))
-    assert board._known[run.path.name].newest_start == 5.0, "a folder without a clock of its own"
+    started = time.time()
+    os.utime(run.trials / "001/request.json", (started + 60, started + 60))
+    assert detail.trials(run)[0]["tries"] == "step 8"
+    os.utime(run.trials / "001/request.json", (started - 3000, started - 3000))
+    assert detail.trials(run) == [], "it is of an attempt before"
+    (attempt / "launch.json").write_text(json.dumps({"started": started - 3600}))
+    assert len(detail.trials(run)) == 1, "a folder without a clock of its own"
 
 
 def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:
@@ -135,9 +167,14 @@ def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:
         (folder / "request.json").write_text(json.dumps(request))
         if trial:
             (folder / "trial.json").write_text(json.dumps(trial))
-    told = [(one["tries"], one["came"]) for one in detail.trials(run, since=0.0)]
+    told = [(one["tries"], one["came"]) for one in detail.trials(run)]
     assert told == [("step 8, 2 rows", "fails: killed by SIGSEGV"), ("step 8, fused = False, A = 1", "goes through"), ("step 8", None)]
-    assert detail.trials(run, since=time.time() + 60) == []
+    with held(run.path):
+        [row] = Board([run.path], must_be_runs=True).rows().values()
+        assert (row["doing"], row["seconds_left"]) == ("trying the failed step with one change at a time", None)
+    (run.attempt(3)).mkdir()
+    (run.attempt(3) / "launch.json").write_text(json.dumps({"started": time.time() + 60}))
+    assert detail.trials(run) == []
     row = {"state": "running", "step": 7, "last_incident": {"step": 8}, "command": "holdfast train a.yaml", "folder": "/home/me"}
     assert "if step 8 keeps failing, it is tried by itself" in detail.what_comes_next(run, row)
     assert detail.what_comes_next(run, row | {"step": 8}) == detail.what_comes_next(run, row | {"state": "finished"}) == "", "it was passed"
@@ -170,6 +207,25 @@ def test_losses_that_a_command_printed_are_drawn(site: SimpleNamespace) -> None:
     (run / "attempts/002/output.log").write_text("".join(f"step {k}/9 loss {1 / k:.4f}\n" for k in range(1, 10)))
     (chart,) = json.loads(site.ask("/api/runs/command")[1])["charts"]
     assert chart["over"] == "printed loss" and chart["lines"][0]["points"][-1] == [9, 0.1111]
+
+
+def test_what_was_printed_last_is_shown_without_secrets_and_with_a_line_for_a_bar(site: SimpleNamespace) -> None:
+    log, token = site.runs / "made/attempts/002/output.log", f"hf_{'aB3' * 12}"
+
+    def shown() -> list[str]:
+        return list(json.loads(site.ask("/api/runs/made")[1])["output"])
+
+    log.write_text("".join(f"line {k}\n" for k in range(30)) + "".join(f"\r{k}%|###" for k in range(1000)))
+    assert shown() == [*(f"line {k}" for k in range(11, 30)), "999%|###"]
+    log.write_bytes(b"one\r\ntwo\r\n")
+    assert shown() == ["one", "two"]
+    log.write_text(1_000_000 * "x")
+    assert set("".join(shown())) == {"x"} and len(shown()[0]) == 8192
+    for after in range(8192 - len(token), 8192, 6):  # what is shown begins in the middle of it
+        log.write_text(f"{9000 * '-'} {token} " + after * "y")
+        assert "3aB3" not in shown()[0], after
+    log.write_text("")
+    assert shown() == []
 
 
 def test_what_is_long_is_sent_packed(site: SimpleNamespace) -> None:

@@ -28,7 +28,9 @@ class Notify(Section):
         default_factory=lambda: list(_DEFAULT),
         description="what is told: needs_person (a GPU or the disk is gone, an alarming sign), recovered (died and goes on), and each end",
     )
-    per_hour: int = Field(6, ge=1, le=10_000, description="most words an hour; of the others the next one tells how many they were")
+    per_hour: int = Field(
+        6, ge=1, le=10_000, description="most words an hour, with 1 that of the end besides; the next one tells how many were left out"
+    )
 
     @field_validator("url")
     @classmethod

@@ -245,7 +245,7 @@ class GuardedHandler(BaseHTTPRequestHandler):
 
     def _refuse_strangers(self, path: str) -> None:
         """Refuse strangers: a page of somebody else's in a browser has no token, and cannot take our name."""
-        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        host = re.sub(":[0-9]*$", "", self.headers.get("Host") or "")  # that of port 80 stands without it
         if not self.is_ours(host):
             raise RequestRefused(403, "this endpoint is for this machine alone")
         if not self.is_open(path) and not hmac.compare_digest(self.given_token().encode(), self.secret().encode()):

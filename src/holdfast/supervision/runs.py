@@ -17,7 +17,7 @@ from holdfast.report.summarise import incidents, second_place
 from holdfast.run.attempt import closed_attempts, read_launch_spec
 from holdfast.run.folder import RunFolder, is_run, which_runs
 from holdfast.run.plan import Seconds
-from holdfast.supervision.standing import RunStanding
+from holdfast.supervision.standing import TRYING, RunStanding
 
 RUNS = Path("runs")
 T = TypeVar("T")
@@ -69,7 +69,7 @@ def entry(standing: RunStanding, find_incident: Callable[[RunFolder], Json | Non
         "reason": standing.summary.get("reason"),
         "seconds_left": left.model_dump() if left else None,
         "readings": readings[-1] if readings else None,
-        "signs": _judged(readings),
+        "signs": [*_judged(readings), *_alone(standing)],
         "problems": problems,
         **({"second_place": place} if place else {}),
     }
@@ -108,6 +108,13 @@ def _judged(readings: list[Json]) -> list[Json]:
         return []
 
 
+def _alone(standing: RunStanding) -> list[Json]:
+    if standing.state != "running" or standing.supervised:
+        return []
+    says = "no supervisor watches it: it trains on, but nothing would restart it; rerun the same command to adopt it"
+    return [{"sign": "not_supervised", "gpu": None, "says": says}]
+
+
 def _second_place(run: RunFolder) -> Json | None:
     try:
         return second_place(run.events())
@@ -128,8 +135,8 @@ def _damaged_lines(run: RunFolder) -> list[str]:
 
 
 def _left(standing: RunStanding) -> Seconds | None:
-    """Estimate how long a live run still takes; None where it is not live, or nobody can tell."""
-    if standing.state != "running" or standing.steps is None:
+    """Estimate how long a live run's steps still take; None where it is not live, its steps are done, or nobody can tell."""
+    if standing.state != "running" or standing.steps is None or standing.step >= standing.steps or standing.doing == TRYING:
         return None
     return time_left(standing.run, standing.step, standing.steps, judged(standing.run))
 

@@ -6,6 +6,7 @@ disk; pids are only what can be seen of them from here.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shlex
 from collections.abc import Callable
@@ -17,19 +18,22 @@ from holdfast.base.errors import WRONG_VALUES, wrong_value
 from holdfast.base.files import Json, last_line, read_json
 from holdfast.base.identity import alive
 from holdfast.base.locks import taken
+from holdfast.machine import clock
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.process import living_pids
+from holdfast.run.attempt import read_launch_spec
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import checkpoint_steps
 from holdfast.run.timeline import read_timeline
 
+TRYING = "trying the failed step with one change at a time"
 State = Literal["running", "finished", "gave_up", "interrupted", "dead"]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RunStanding:
-    """`doing`: preparing, starting, training or evaluating while the run lives. `supervised`: a `holdfast train` watches it.
+    """`doing`: preparing, starting, training, evaluating or TRYING while the run lives. `supervised`: a `holdfast train` watches it.
 
     `last_step`: the newest row; `unwritten`: how many committed steps came after it, while the disk is full.
     `holder`: who supervises or did so last. `problems`: what of the folder is damaged, or cannot be read now.
@@ -153,7 +157,21 @@ def _doing(run: RunFolder, attempt: Attempt | None, training: bool, result: Json
     if training and attempt is not None:
         phase = (attempt.pulse() or {}).get("phase", "rehearsal")
         return {"rehearsal": "starting", "evaluate": "evaluating"}.get(phase, "training")
-    return "evaluating" if result.get("kind") == "finished" else "starting"
+    if result.get("kind") == "finished":
+        return "evaluating"
+    return TRYING if trials_of_now(run) else "starting"
+
+
+def trials_of_now(run: RunFolder) -> list[Path]:
+    """Return the folders of the trials that began since the newest attempt did, oldest first."""
+    newest = run.newest_attempt()
+    spec = read_launch_spec(newest) if newest else None
+    since = clock.in_calendar(spec.started, spec.facts.get("clock") or "") if spec and spec.started else 0.0  # as times of files are
+    found = []
+    for folder in sorted(run.trials.glob("[0-9]*")):
+        with contextlib.suppress(FileNotFoundError):
+            found += [folder] if (folder / "request.json").stat().st_mtime >= since else []
+    return found
 
 
 def _pids(run: RunFolder, holder: Json, attempt: Attempt | None) -> dict[str, int]:

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.base.errors import WRONG_VALUES, Stop, error_message, wrong_value
 from holdfast.base.files import Json, last_line
 from holdfast.base.locks import taken
 from holdfast.experiments.compare import compared
-from holdfast.machine import clock
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.summarise import incidents
-from holdfast.report.words import unhealthy
-from holdfast.run.attempt import closed_attempts, read_launch_spec
+from holdfast.report.words import change_of_loss, unhealthy
+from holdfast.run.attempt import closed_attempts
 from holdfast.run.folder import RunFolder, is_run, runs_in
 from holdfast.supervision.runs import entry, no_run
 from holdfast.supervision.standing import RunStanding, look
@@ -25,6 +25,7 @@ from holdfast.watch import detail
 from holdfast.watch.curve import Curves, Point, speed
 from holdfast.watch.detail import logged_losses
 
+T = TypeVar("T")
 _FRESH_S = 1.0  # how old an answer may be
 _LISTS = ("charts", "loss_curve", "held_out", "notices", "output", "ranks", "trials")
 
@@ -43,13 +44,6 @@ class _Known:
     def losses(self) -> list[Point]:
         self.curves.read()
         return self.curves.points()
-
-    @property
-    def newest_start(self) -> float:
-        """When the newest attempt was started, by the calendar as times of files are; 0 where nobody knows."""
-        newest = self.folder.newest_attempt()
-        spec = read_launch_spec(newest) if newest else None
-        return clock.in_calendar(spec.started, spec.facts.get("clock") or "") if spec and spec.started else 0.0
 
 
 class Board:
@@ -98,7 +92,7 @@ class Board:
                 "notices": lambda: detail.happened(run, self._scrubber),
                 "output": lambda: detail.output(run, self._scrubber),
                 "ranks": lambda: detail.ranks(run, row["attempts"]) if row["state"] == "running" and row["attempts"] else [],
-                "trials": lambda: detail.trials(run, known.newest_start) if row["state"] == "running" else [],
+                "trials": lambda: detail.trials(run) if row["state"] == "running" else [],
                 "next": lambda: detail.what_comes_next(run, row),
             }
             for key, read in reads.items():
@@ -130,9 +124,10 @@ class Board:
         known = {one.folder.path: one for one in self._known.values()}
         self._known = {}
         for folder in dict.fromkeys(folders):
-            name, number = folder.path.name, 2
+            own = os.fsencode(folder.path.name).decode(errors="backslashreplace")  # links and labels are UTF-8
+            name, number = own, 2
             while name in self._known:
-                name, number = f"{folder.path.name}~{number}", number + 1
+                name, number = f"{own}~{number}", number + 1
             self._known[name] = known.get(folder.path) or _Known(folder, Curves(_journal(folder)))
 
     def _row(self, name: str, known: _Known) -> Json:
@@ -195,7 +190,8 @@ def _numbers(standing: RunStanding) -> Json:
         "peak_bytes": row.get("peak_bytes"),
         "tokens_per_second": None if rate is None else round(rate, 1),
         "held_out_loss": _held_out_loss(standing.run),
-        "ills": _ills(standing.summary),
+        "held_out_change": _judged(lambda: change_of_loss(standing.summary.get("loss") or {}), ""),
+        "ills": _judged(lambda: unhealthy(standing.summary), list[str]()),
     }
 
 
@@ -207,8 +203,9 @@ def _held_out_loss(run: RunFolder) -> float | None:
     return found if isinstance(found, int | float) else None
 
 
-def _ills(summary: Json) -> list[str]:
+def _judged(judge: Callable[[], T], instead: T) -> T:
+    """Judge a summary; one of another version, or damaged, says nothing."""
     try:
-        return unhealthy(summary)
+        return judge()
     except WRONG_VALUES:
-        return []
+        return instead

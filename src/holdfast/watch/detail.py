@@ -24,11 +24,12 @@ from holdfast.report.svg import Marker, line_chart
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.evaluations import read_evaluations
 from holdfast.run.folder import RunFolder
+from holdfast.supervision.standing import trials_of_now
 from holdfast.watch.curve import Curves
 
 _MOST_WORDS = 30  # events that are told of a run
-_OUTPUT_BYTES, _OUTPUT_LINES = 8192, 20
-_LOGGED_BYTES = 1 << 16  # of a command's log, in which its losses are looked for
+_OUTPUT_CHARS, _OUTPUT_LINES = 8192, 20
+_LOGGED_BYTES = 1 << 16  # of the end of a log: in them losses of a command are looked for
 _TRIALS = 8  # that are told
 _DRAWN = 500  # points of a line
 _READINGS = 8  # charts of the machine
@@ -127,13 +128,11 @@ def what_comes_next(run: RunFolder, row: Json) -> str:
     return f"if step {incident['step']:,} keeps failing, {tried}"
 
 
-def trials(run: RunFolder, since: float) -> list[Json]:
-    """Return [{number, tries, came}] of the experiments with a failing step that began after `since`, oldest first; came: None as yet."""
+def trials(run: RunFolder) -> list[Json]:
+    """Return [{number, tries, came}] of the experiments since the newest attempt failed, oldest first; came: None as yet."""
     found = []
-    for folder in sorted(run.trials.glob("[0-9]*"))[-_TRIALS:]:
-        request, result = read_json(folder / "request.json"), read_json(folder / "trial.json")
-        if request is None or (folder / "request.json").stat().st_mtime < since:
-            continue
+    for folder in trials_of_now(run)[-_TRIALS:]:
+        request, result = read_json(folder / "request.json") or {}, read_json(folder / "trial.json")
         changed = [f"{name} = {value}" for name, value in ((request.get("settings") or {}) | (request.get("env") or {})).items()]
         rows = [counted(len(request["samples"]), "row")] if request.get("samples") else []
         came = None if result is None else "goes through" if result.get("finite") else f"fails: {result.get('ending')}"
@@ -180,7 +179,8 @@ def newest_log(run: RunFolder) -> Path:
 
 
 def output(run: RunFolder, scrubber: Scrubber) -> list[str]:
-    """Return the last lines that the newest attempt printed, without secrets."""
-    text = read_end(newest_log(run), _OUTPUT_BYTES)
-    lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").splitlines()]
-    return [inert(line) for line in scrubber.secrets("\n".join(lines[-_OUTPUT_LINES:])).split("\n")] if lines else []
+    """Return the last lines that the newest attempt printed, without secrets; of a bar that is drawn anew, how it stands."""
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in read_end(newest_log(run), _LOGGED_BYTES).removesuffix("\n").split("\n")]
+    text = "\n".join(lines)[-2 * _OUTPUT_CHARS :]  # a secret that is cut is not known for one: the cut is where nothing is shown
+    shown = scrubber.secrets(text)[-_OUTPUT_CHARS:]
+    return [inert(line) for line in shown.split("\n")[-_OUTPUT_LINES:]] if shown else []

@@ -17,7 +17,10 @@ _GAUGES: dict[str, tuple[str, Callable[[Json], Any]]] = {
     "loss": ("loss of the last committed step", lambda row: row["loss"]),
     "held_out_loss": ("loss of the last evaluation on held-out rows", lambda row: row["held_out_loss"]),
     "incidents": ("attempts that ended early against the user's will", lambda row: row["incidents_seen"]),
-    "signs": ("signs of the machine that hold now, such as a card that is slowed down", lambda row: len(row["signs"])),
+    "signs": (
+        "signs that hold now: a card that is slowed down, a run that nothing would restart",
+        lambda row: len(row["signs"]),
+    ),
     "ills": ("how much is wrong with a finished run", lambda row: len(row["ills"])),
     "grad_norm": ("norm of its gradient", lambda row: row["grad_norm"]),
     "learning_rate": ("its learning rate", lambda row: row["lr"]),

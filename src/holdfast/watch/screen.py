@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
 from holdfast.base.files import Json
-from holdfast.base.inert import brief
+from holdfast.base.inert import brief, inert
 from holdfast.machine.readings.words import told
 from holdfast.report.words import between
 from holdfast.run.folder import RunFolder
@@ -72,14 +73,14 @@ class RunsScreen(App[None]):
         for name, row in rows.items():
             cells = _cells(row)
             if name not in self._rows:
-                table.add_row(*cells, key=name)
+                table.add_row(*map(Text, cells), key=name)  # a bare text is taken for markup
             elif cells != _cells(self._rows[name]):
                 for column, cell in zip(_COLUMNS, cells, strict=True):
-                    table.update_cell(name, column, cell, update_width=True)
+                    table.update_cell(name, column, Text(cell), update_width=True)
         self._rows, self._chosen = rows, self._chosen if self._chosen in rows else chosen
         living = sum(row["state"] == "running" for row in rows.values())
-        self.query_one("#said", Static).update(self._answer or f"{len(rows)} runs, {living} running")
-        self.query_one("#about", Static).update("\n".join(_lines(detail)) if detail else "no runs yet: they appear as they begin")
+        self.query_one("#said", Static).update(inert(self._answer) or f"{len(rows)} runs, {living} running")
+        self.query_one("#about", Static).update(inert("\n".join(_lines(detail))) if detail else "no runs yet: they appear as they begin")
         self.query_one(Sparkline).data = [point[1] for point in detail["loss_curve"] if point[1] == point[1]] if detail else []
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
@@ -98,7 +99,7 @@ class RunsScreen(App[None]):
         else:
             self._sure_until, self._answer = 0.0, f"{self._chosen} is asked to stop"
             self.run_worker(lambda: self._ask(folder), thread=True)
-        self.query_one("#said", Static).update(self._answer)
+        self.query_one("#said", Static).update(inert(self._answer))
 
     def _ask(self, folder: RunFolder) -> None:
         self._answer = self._stop(folder) or self._answer
@@ -115,7 +116,7 @@ def _cells(row: Json) -> tuple[str, ...]:
     left = between(Seconds(**row["seconds_left"])) if row["seconds_left"] else ""
     incident = row["last_incident"]
     of = "?" if row["steps"] is None else f"{row['steps']:,}"
-    return row["name"], _state(row), f"{row['step']:,} of {of}", loss, left, f"step {incident['step']}" if incident else ""
+    return inert(row["name"]), _state(row), f"{row['step']:,} of {of}", loss, left, f"step {incident['step']}" if incident else ""
 
 
 def _lines(run: Json) -> list[str]:
@@ -136,6 +137,12 @@ def _lines(run: Json) -> list[str]:
         lines += ["", f"step {one['step']}: {one['title']}", f"  {brief(one['evidence'])}"]
         lines += [f"  {one['book']['says']} holdfast explain {one['book']['card']}"] if one["book"] else []
         lines += [f"  done: {one['done']}"] if one["done"] else []
-    notices = [f"{time.strftime('%T', time.localtime(one['time']))}  {one['says']}" for one in reversed(run["notices"])]
+    notices = [f"{_when(one['time'])}  {one['says']}" for one in reversed(run["notices"])]
     lines += ["", "what happened", *notices] if notices else []
     return [*lines, "", "last lines of output", *(f"| {line}" for line in run["output"])]
+
+
+def _when(at: float) -> str:
+    """Return the local time, with its date where that is not today's."""
+    then = time.localtime(at)
+    return time.strftime("%T" if then[:3] == time.localtime()[:3] else "%F %T", then)

@@ -94,8 +94,6 @@ def _living(one: Json) -> list[str]:
     if one["doing"] == "evaluating" and one["step"] == one["steps"]:
         left = "; all steps are done, and what was made is evaluated: how long that takes is not known"
     lines = [f"{one['doing'] or 'running'} on {one['host'] or 'an unknown host'}: {where}{ago}{left}"]
-    if not one["supervised"]:
-        lines.append("! no supervisor watches it: it trains on, but nothing would restart it; rerun the same command to adopt it")
     lines += told(one["readings"]) if one["readings"] else []
     return lines + [f"! {sign['says']}" for sign in one["signs"]]
 

@@ -32,7 +32,7 @@ _ENDS = {"finished": "finished", "gave_up": "gave_up", "interrupted": "interrupt
 
 
 class Teller:
-    """Sends what is worth it, and no more than so many words an hour; one of them is kept for the end."""
+    """Sends what is worth it, and no more than so many words an hour; one is kept for the end, beside the only one too."""
 
     def __init__(self, run: RunFolder, notify: Notify, deliver: Callable[[Word], list[Json]], now: Callable[[], float]) -> None:
         self._run, self._notify, self._deliver, self._now = run, notify, deliver, now
@@ -95,13 +95,17 @@ class Teller:
         if event not in self._notify.events:
             return
         self._sent = [at for at in self._sent if self._now() - at < _HOUR_S]
-        if len(self._sent) >= self._notify.per_hour - (0 if last or self._notify.per_hour == 1 else 1):
+        if len(self._sent) >= max(2, self._notify.per_hour) - (0 if last else 1):
             self._left_out += 1
             return
-        more = f" [{self._left_out} more were not sent: run.notify.per_hour]" if self._left_out else ""
-        self._left_out = 0
-        self._sent.append(self._now())
-        for one in self._deliver(word_of(event, self._run.path.name, text + more)):
+        more = f" [{self._left_out} more were not sent: run.notify.per_hour, notify.log]" if self._left_out else ""
+        found = self._deliver(word_of(event, self._run.path.name, text + more))
+        if found and not any(one["sent"] or one["why"] == NO_ANSWER for one in found):  # nobody was told: it takes no other's place
+            self._left_out += 1
+        else:
+            self._left_out = 0
+            self._sent.append(self._now())
+        for one in found:
             if not one["sent"]:
                 print(f"{time.strftime('%F %T')} {event}: {one['receiver']}: {one['why']}", flush=True)
 

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 
 PATIENCE_S, AGAIN_S = 8.0, 3.0  # with one receiver; with one that did not answer before
 NO_ANSWER = "no answer in time"
+_PAUSE_S = 2.0  # before the second try with an endpoint that is down or busy
 _LONGEST = 600  # characters of a word
 
 _AT_WORK: set[subprocess.Popen[str]] = set()
@@ -82,7 +84,7 @@ def _tried(name: str, way: Callable[[Notify, Word], None], notify: Notify, word:
     except subprocess.CalledProcessError as error:
         why: str | None = f"exit code {error.returncode}"
     except urllib.error.HTTPError as error:
-        why = f"HTTP {error.code}"
+        why = f"HTTP {error.code}" + (": it is at another address, give that one" if error.code < 400 else "")
     except (OSError, ValueError, http.client.HTTPException) as error:  # an address is a secret: it is not repeated
         reason = getattr(error, "reason", None)
         why = getattr(reason, "strerror", None) or getattr(error, "strerror", None) or type(reason or error).__name__
@@ -102,7 +104,7 @@ def _mail(notify: Notify, word: Word) -> None:
     if program is None:
         raise OSError(2, "there is no sendmail on this machine")
     letter = EmailMessage()
-    letter["To"], letter["Subject"] = os.path.expandvars(notify.sendmail or ""), word.text.splitlines()[0][:120]
+    letter["To"], letter["Subject"] = _address(notify.sendmail), word.text.splitlines()[0][:120]
     letter.set_content(word.text)
     _run([program, "-t", "-oi"], letter.as_string(), dict(os.environ))
 
@@ -128,7 +130,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _post(notify: Notify, word: Word) -> None:
-    url = os.path.expandvars(notify.url or "")
+    url = _address(notify.url)
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError("no http or https address")
     body = notify.body if notify.body is not None else {"text": "{text}", "content": "{text}", "event": "{event}", "run": "{run}"}
@@ -137,8 +139,35 @@ def _post(notify: Notify, word: Word) -> None:
     else:
         data, kind = json.dumps({name: _filled(value, word) for name, value in body.items()}), "application/json"
     asked = urllib.request.Request(url, data.encode("utf-8", "replace"), {"Content-Type": kind, "User-Agent": "holdfast"})
-    with urllib.request.urlopen(asked, timeout=PATIENCE_S):
+    began = time.monotonic()
+    try:
+        _ask(asked)
+    except urllib.error.URLError as error:
+        refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+        if refused or time.monotonic() - began > _PAUSE_S:
+            raise
+        time.sleep(_PAUSE_S)
+        _ask(asked)
+
+
+class _StayingHere(urllib.request.HTTPRedirectHandler):
+    """Follows to no other address: what is posted would be asked for there, without its word."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _ask(asked: urllib.request.Request) -> None:
+    with urllib.request.build_opener(_StayingHere).open(asked, timeout=PATIENCE_S):
         pass
+
+
+def _address(text: str | None) -> str:
+    """Return an address with the variables it names put in. Raises OSError where one is not set."""
+    for name in re.findall(r"\$\{?([A-Za-z_]\w*)", text or ""):
+        if not os.environ.get(name):
+            raise OSError(2, f"the variable {name} is not set")
+    return os.path.expandvars(text or "")
 
 
 def _filled(text: str, word: Word) -> str:
