@@ -179,7 +179,8 @@ def test_without_shim_and_writer_the_trainer_keeps_its_best_itself(undisturbed: 
     assert kill(processes_of(run)["writer"])
     output, _ = supervisor.communicate()
     assert supervisor.returncode == 0, output
-    assert events(run, "checkpoint_saved")[0]["by"] == "the trainer, because no writer lives"
+    ways = [event.get("by") for event in events(run, "checkpoint_saved")]
+    assert "the trainer, because no writer lives" in ways, "the writer may have made the first before it was killed"
     check(run, undisturbed)
 
 

@@ -128,7 +128,8 @@ def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "adapter"), [("jamba", "lora"), ("laguna", "lora"), ("lfm2_moe", "lora"), ("deepseek_v3", "lora"), ("deepseek_v3", "adalora")]
+    ("kind", "adapter"),
+    [*((kind, "lora") for kind in ("jamba", "laguna", "lfm2_moe", "deepseek_v3", "qwen2_moe")), ("deepseek_v3", "adalora")],
 )
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")
 def test_what_is_said_to_learn_of_experts_is_what_carries_an_adapter_in_the_built_model(kind: str, adapter: str, tmp_path: Path) -> None:

@@ -466,7 +466,7 @@ def test_an_answer_that_is_marked_bad_is_not_shown_as_the_one_to_be_given(config
     config = config_of(
         data={"files": [str(write_rows(tmp_path / "rows.jsonl", rows))], "held_out": 0.4},
         train={"objective": "kto", "steps": 1},
-        evaluate={"generate": 3, "max_new_tokens": 2},
+        evaluate={"generate": 3, "max_new_tokens": 16},
     )
     done = holdfast("train", config, "--run", tmp_path / "run")
     assert done.returncode == 0, done.stderr

@@ -95,8 +95,8 @@ def for_auto_peft(about: Json, config: Json) -> Json:
 
 def adapts_stacks(model_type: object) -> bool:
     """True if PEFT puts LoRA on stacks of experts where layers of their older names are asked for, and on no other layer of these names."""
-    listed = _listed("_MODEL_TO_CONVERSION_PATTERN", "conversion_mapping.py") or {}
-    return listed.get(str(model_type), model_type) in ("mixtral", "qwen2_moe")
+    listed = {"mixtral": "mixtral"} | (_listed("_MODEL_TO_CONVERSION_PATTERN", "conversion_mapping.py") or {})  # PEFT adds that one
+    return listed.get(str(model_type)) in ("mixtral", "qwen2_moe")
 
 
 @cache

@@ -44,7 +44,7 @@ def start_exactly(model: nn.Module, init: str, seed: int) -> None:
     PEFT takes the weight's own type for both: an error with 4 bits, and with 16 each row is scaled by its rounding from the first step on.
     """
     torch.manual_seed(seed)
-    for layer in (one for one in model.modules() if isinstance(one, LoraLayer)):
+    for layer in (one for one in model.modules() if isinstance(one, LoraLayer) and isinstance(one.lora_A, nn.ModuleDict)):  # not AdaLoRA's
         pairs = {name: (a.weight, layer.lora_B[name].weight) for name, a in layer.lora_A.items()}
         pairs |= {name: (a, layer.lora_embedding_B[name]) for name, a in layer.lora_embedding_A.items()}
         for name, (a, b) in pairs.items():
