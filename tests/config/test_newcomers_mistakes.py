@@ -74,7 +74,7 @@ MISTAKES = [
     ({"train": {"warmup": "10 steps"}}, "train.warmup", "write 10 (line 5)"),
     ({"data": {"files": "rows.jsonl", "format": "sharegpt"}}, "data.format", "write chat (line 3)"),
     ({"train": {"memory_limit": 0}}, "train.memory_limit", "write for example 8GiB"),
-    ({"train": {"warmup": "500%"}}, "train.warmup", "unable to parse string as a number; a share is below 1, as 0.05 for 5% (line 5)"),
+    ({"train": {"warmup": "500%"}}, "train.warmup", "; a share is below 1, as 0.05 for 5% (line 5)"),
     ({"train": {"warmup": "5%"}}, "train.warmup", "write 0.05 (line 5)"),
     ({"evaluate": {"every": "10%"}}, "evaluate.every", "; it is a count, and no share (line"),
     ({"train": {"max_tokens": "1,024"}}, "train.max_tokens", "write 1024 (line 5)"),

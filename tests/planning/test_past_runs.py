@@ -401,7 +401,7 @@ def test_a_step_is_traced_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_child_that_crashed_is_told_by_how_and_not_by_its_modules() -> None:
-    said = "Fatal Python error: Segmentation fault\n\n  File \"a.py\", line 1 in f\n\nExtension modules: numpy, yaml (total: 2)\n"
+    said = 'Fatal Python error: Segmentation fault\n\n  File "a.py", line 1 in f\n\nExtension modules: numpy, yaml (total: 2)\n'
     for text, told in ((said, "Fatal Python error: Segmentation fault"), ("a\nMemoryError\n", "MemoryError"), ("", "")):
         child = subprocess.Popen([sys.executable, "-c", f"import sys; sys.stderr.write({text!r})"], stdin=-1, stdout=-1, stderr=-1)
         child.wait()

@@ -108,6 +108,8 @@ def test_a_line_is_broken_under_where_its_words_begin_and_what_is_typed_stays_wh
         "next: cd /a/folder && holdfast train my-run.yaml": None,
         "  next             holdfast export runs/first --to merged": None,
         "  resume with: cd /a/folder && holdfast train my-run.yaml": None,
+        "  -> holdfast data check rows.jsonl --field question=user": None,
+        "  -> give the base model it was trained on with --base": ["  -> give the base model it was", "     trained on with --base"],
         "     -> export NCCL_DEBUG=INFO NCCL_P2P_DISABLE=1": None,
         "     sudo sysctl -w vm.overcommit_memory=1": None,
         "as wide as the terminal allows": None,

@@ -15,9 +15,11 @@ from holdfast.base.errors import USAGE, Stop
 
 # control characters but for line ends and tabs, and those that change the direction of what follows
 _ACTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_COMMAND = re.compile(r"`[^`\n]+`|(?<=: )holdfast [^;()\n]+")  # in back-quotes, or at the end of a sentence
-_TYPED = re.compile(r" *(->|next\b|resume with:)| {5}\S")  # how a line begins that is to be typed
-_BEGINS = re.compile(r"^ *(?:[!-] |\d+\. )|(?<=\S) {2,}(?=\S)")  # what stands before the words of a line
+_COMMAND = re.compile(  # in back-quotes, at the end of a sentence, or how a remedy begins
+    r"`[^`\n]+`|(?:(?<=: )holdfast|-> (?:holdfast|pip|git|export|unset|cd|sudo|ulimit)) [^;()\n]+"
+)
+_TYPED = re.compile(r" *(?:next\b|resume with:)| {5}\S")  # how a line begins that is to be typed
+_BEGINS = re.compile(r"^ *(?:[!-] |-> |\d+\. )|(?<=\S) {2,}(?=\S)")  # what stands before the words of a line
 MOST_CHARS = 180  # of a line about an incident; what it leaves out is in events.jsonl and the report
 _HELD = "\0"  # a space that no line is broken at
 
@@ -67,7 +69,7 @@ def fitted(text: str, width: int) -> str:
 
 def _words_at(line: str, width: int) -> int:
     """Return the column at which the words of a line begin, behind its mark, number or name."""
-    before = [found.end() for found in _BEGINS.finditer(line, 0, width // 2)]
+    before = [found.end() for found in _BEGINS.finditer(line, 0, width * 2 // 3)]
     return before[-1] if before else len(line) - len(line.lstrip(" ")) + 2
 
 

@@ -124,7 +124,7 @@ def _next(arguments: argparse.Namespace, judged: str) -> str:
     given = [str(arguments.config), *arguments.overrides] if arguments.config else []
     if judged == "blocked":
         return shlex.join(["holdfast", "doctor", *given])
-    return shlex.join(["holdfast", "train", *given]) if given else "holdfast init"
+    return shlex.join(["holdfast", "train", *given]) if given else "holdfast init --model M --data rows.jsonl --out my-run.yaml"
 
 
 def _milder(found: Finding) -> Finding:

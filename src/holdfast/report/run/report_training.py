@@ -109,7 +109,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     text += f". Held-out loss {loss['eval_base']:.3f} ({before}) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
     exact = evaluation.get("exact_match")
     if exact and "pair_accuracy" not in evaluation:
-        text += f"; answers that are their row's, word for word: {_matches(exact, '{:.0%} (base), {:.0%} (tuned)')}"
+        text += f"; held-out answers matched word for word: {_matches(exact, '{:.0%} (base), {:.0%} (tuned)')}"
     return text + "."
 
 
