@@ -412,7 +412,7 @@ def test_the_doctor_speaks_plainly_without_a_terminal() -> None:
     assert "warn   rocm-allow-hidden-kernel-flags: " in done.stdout
     assert "       -> unset ROCM_ALLOW_HIDDEN_KERNEL_FLAGS" in done.stdout
     assert "\x1b" not in done.stdout
-    assert done.stdout.rstrip().endswith("risky: a run can start; look at the warnings first")
+    assert done.stdout.endswith("look at the warnings first\nnext: holdfast init --model M --data rows.jsonl --out my-run.yaml\n")
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,12 @@ MISTAKES = [
     ({"train": {"warmup": "10 steps"}}, "train.warmup", "write 10 (line 5)"),
     ({"data": {"files": "rows.jsonl", "format": "sharegpt"}}, "data.format", "write chat (line 3)"),
     ({"train": {"memory_limit": 0}}, "train.memory_limit", "write for example 8GiB"),
+    ({"train": {"warmup": "500%"}}, "train.warmup", "; a share is below 1, as 0.05 for 5% (line 5)"),
+    ({"train": {"warmup": "5%"}}, "train.warmup", "write 0.05 (line 5)"),
+    ({"evaluate": {"every": "10%"}}, "evaluate.every", "; it is a count, and no share (line"),
+    ({"train": {"max_tokens": "1,024"}}, "train.max_tokens", "write 1024 (line 5)"),
+    ({"run": {"name": date(2026, 11, 29)}}, "run.name: 2026-11-29", "; write it in quotes (line 5)"),
+    ({"run": {"name": 7}}, "run.name: 7", "; write it in quotes (line 5)"),
 ]
 
 

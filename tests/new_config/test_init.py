@@ -494,6 +494,11 @@ def test_the_split_that_is_saved_is_the_one_that_is_trained(text: str, train: st
             "d",
             [".shuffle(seed=1)", ".select(range(9))", ".map(f)"],
         ),
+        (
+            "d = load_dataset('o/n', split='train')\nd = standardize_sharegpt(d)\nd = d.map(f)",
+            "d",
+            ["line 4 of the script", "standardize_sharegpt(d)", "line 5 of the script", ".map(f)"],
+        ),
         ("d = load_dataset('o/n', split='train')", "d.take(5)", ["line 4 of the script", ".take(5)"]),
         (
             "d = load_dataset('o/n', split='train')\nfor p in m.parameters():\n    p.requires_grad = False",
@@ -521,6 +526,7 @@ CUT = "d = load_dataset('json', data_files='a.jsonl', split='train')\n"
     [
         ("d = d.train_test_split(test_size=0.2, seed=1)", "d['train']", 0.2, "test_size"),
         ("d = d.shuffle(seed=1).train_test_split(0.1)\nt, e = d['train'], d['test']", "t", 0.1, "test_size"),
+        ("d = standardize_sharegpt(d)\nd = d.train_test_split(0.05)", "d['train']", 0.05, "test_size"),
         ("d = d.train_test_split()['train'].map(f)", "d", 0.25, "test_size"),
         ("d = d.train_test_split(test_size=100)", "d['train']", 0.0, "100 rows there"),
         ("d = d.train_test_split(test_size=0.9)", "d['test']", 0.0, "the script trains on every row"),
@@ -541,6 +547,19 @@ def test_an_order_of_rows_is_to_be_seen_to_only_where_some_of_them_are_taken(tex
     draft = rows_of_script(tmp_path, f"{CUT}{text}\n", "d")
     assert any("shuffle" in one for one in draft.todo) is told
     assert any(".shuffle(seed=1)" in str(row.value) for row in draft.rows)
+
+
+def test_evaluations_that_nothing_is_held_out_for_are_left_to_do_and_prompts_have_a_reason_of_their_own(tmp_path: Path) -> None:
+    asks = f"{TORCHTUNE}\nrun_val_every_n_steps: 25\ndataset_val: {{_component_: torchtune.datasets.alpaca_cleaned_dataset}}\n"
+    for text, told in ((TORCHTUNE, False), (asks, True)):
+        draft = made_of(tmp_path, "torchtune.yaml", text)
+        assert any("what evaluate.every asks" in one for one in draft.todo) is told
+    assert {row.why for row in draft.rows if row.theirs == "dataset_val._component_"} == {
+        "rows for evaluation stand in files of their own here: data.held_out_files"
+    }
+    text = TRAINS.replace("SFT", "DPO") + "DPOTrainer(args=DPOConfig(max_prompt_length=512, output_dir='o'))\n"
+    [why] = [row.why for row in made_of(tmp_path, "s.py", text).rows if row.theirs == "max_prompt_length"]
+    assert why == "prompt and answer have train.max_tokens together"
 
 
 def test_keys_of_device_and_task_have_reasons_of_their_own(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -397,6 +398,14 @@ def test_a_step_is_traced_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
         child.shapes(CONFIG, MODEL)
         child.shapes(Config.model_validate({"model": "m", "data": {"files": "f"}, "adapter": {"r": 9}}), MODEL)
     assert len(asked) == 3, "what was kept and is damaged is asked again"
+
+
+def test_a_child_that_crashed_is_told_by_how_and_not_by_its_modules() -> None:
+    said = 'Fatal Python error: Segmentation fault\n\n  File "a.py", line 1 in f\n\nExtension modules: numpy, yaml (total: 2)\n'
+    for text, told in ((said, "Fatal Python error: Segmentation fault"), ("a\nMemoryError\n", "MemoryError"), ("", "")):
+        child = subprocess.Popen([sys.executable, "-c", f"import sys; sys.stderr.write({text!r})"], stdin=-1, stdout=-1, stderr=-1)
+        child.wait()
+        assert tracing._last(child, b"") == told
 
 
 # -- rows that are not checked yet

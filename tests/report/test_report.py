@@ -287,6 +287,19 @@ def test_what_was_held_out_is_told_in_one_unit_on_so_many_rows() -> None:
     assert "held-out loss, base and tuned on 59 rows" in _tiles({"rows": 59}, model="tiny")
 
 
+def test_the_held_out_losses_begin_with_the_bases_where_it_was_asked_the_same_rows(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.evaluations_file.write_text("".join(json.dumps({"step": at, "loss": loss}) + "\n" for at, loss in ((2, 2.5), (4, 2.25))))
+    tree: Json = {"model": "tiny", "data": {"files": ["f"]}}
+    whole, some = (Config.model_validate(tree | {"evaluate": {"every": 2} | more}) for more in ({}, {"rows": 4}))
+    measured: Json = {"rows": 9, "eval_base": 3.125, "eval_tuned": 2.25}
+    chart = report_training._held_out_chart(report_training._judged(run, whole, measured), words_of(whole))
+    assert "before the first step: held-out loss 3.1250 (base)" in chart and "step 4: held-out loss 2.2500" in chart
+    others = (some, measured), (whole, measured | {"eval_base": None}), (whole, measured | {"pair_accuracy": 1.0}), (whole, {})
+    assert all([row["step"] for row in report_training._judged(run, config, found)] == [2, 4] for config, found in others)
+    assert report_training._judged(run, some, measured | {"rows": 4})[0]["loss"] == 3.125
+
+
 @pytest.mark.parametrize(
     ("objective", "unit", "label"),
     [

@@ -441,7 +441,7 @@ def test_a_living_attempt_is_adopted(tmp_path: Path) -> None:
     world.alive = {1}
     seen = play(run, world)
     assert (seen.end, run.attempts(), world.launches) == ("finished", [1], [])
-    assert "adopted the living attempt 1 (trainer 4711)" in seen.said
+    assert "adopted the living attempt 1 (trainer in process 4711)" in seen.said
     assert [event["attempt"] for event in seen.events("attempt_adopted")] == [1]
 
 

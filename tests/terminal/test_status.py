@@ -342,6 +342,7 @@ def test_the_last_evaluation_is_said_and_no_time_is_made_up() -> None:
     }
     none_left = {"low": 0.0, "likely": 0.0, "high": 0.0}
     [line] = _living(one | {"doing": "evaluating", "step": 10, "steps": 10, "seconds_left": none_left})
+    assert line.startswith("evaluating on vm: supervisor in process 1; ")
     assert line.endswith("; all steps are done, and what was made is evaluated: how long that takes is not known")
     [line] = _living(
         one | {"doing": "evaluating", "step": 5, "steps": 10, "seconds_left": none_left | {"likely": 9.0, "high": 9.0, "low": 9.0}}

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.base.files import append_line
-from holdfast.base.inert import MOST_CHARS, brief, hanging
+from holdfast.base.inert import MOST_CHARS, brief, fitted, hanging
+from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.terminal.progress_line import ProgressWords, progress_line
@@ -97,6 +98,47 @@ def test_a_sentence_is_broken_at_words_and_a_command_never(width: int) -> None:
     assert " ".join([first, *(line.strip() for line in others)]) == text
     assert sum(command in line for line in (first, *others)) == 2
     assert all(len(line) < width or command in line or "/a/path" in line for line in (" " * 6 + first, *others))
+
+
+def test_a_line_is_broken_under_where_its_words_begin_and_what_is_typed_stays_whole() -> None:
+    lines = {
+        "  why              it lost on general rows": ["  why              it lost on", " " * 19 + "general rows"],
+        "  1. take a smaller batch, or fewer tokens": ["  1. take a smaller batch, or", "     fewer tokens"],
+        "! no supervisor watches it: nothing restarts": ["! no supervisor watches it:", "  nothing restarts"],
+        "next: cd /a/folder && holdfast train my-run.yaml": None,
+        "  next             holdfast export runs/first --to merged": None,
+        "  resume with: cd /a/folder && holdfast train my-run.yaml": None,
+        "  -> holdfast data check rows.jsonl --field question=user": None,
+        "  -> give the base model it was trained on with --base": ["  -> give the base model it was", "     trained on with --base"],
+        "     -> export NCCL_DEBUG=INFO NCCL_P2P_DISABLE=1": None,
+        "     sudo sysctl -w vm.overcommit_memory=1": None,
+        "as wide as the terminal allows": None,
+    }
+    whole = [line for line, broken in lines.items() if broken is None]
+    assert fitted("\n".join(whole), 32).split("\n") == whole
+    for line, broken in lines.items():
+        assert broken is None or fitted(line, 32).split("\n") == broken
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("words", [["explain", "gpu-oom-allocator"], ["explain"], ["explain", "no-such-card-anywhere"]])
+def test_a_command_breaks_no_word_on_a_terminal_and_nothing_in_a_file(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    said = []
+    for kind in (_Screen, io.StringIO):
+        outputs = kind(), kind()
+        monkeypatch.setattr("sys.stdout", outputs[0])
+        monkeypatch.setattr("sys.stderr", outputs[1])
+        main(words)
+        said.append("".join(one.getvalue() for one in outputs))
+    screen, file = said
+    assert "".join(screen.split()) == "".join(file.split())
+    assert [line for line in file.splitlines() if len(line) >= 72]
+    assert all(len(line) < 72 or line.lstrip().startswith(("->", "https://", "sources:")) for line in screen.splitlines()), screen
 
 
 def test_a_line_about_an_incident_is_cut_between_clauses() -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import sys
 import textwrap
 from pathlib import Path
+from typing import TextIO
 
 from holdfast.base.errors import USAGE, Stop
 
 # control characters but for line ends and tabs, and those that change the direction of what follows
 _ACTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_COMMAND = re.compile(r"`[^`\n]+`|(?<=: )holdfast [^;()\n]+")  # in back-quotes, or at the end of a sentence
+_COMMAND = re.compile(  # in back-quotes, at the end of a sentence, or how a remedy begins
+    r"`[^`\n]+`|(?:(?<=: )holdfast|-> (?:holdfast|pip|git|export|unset|cd|sudo|ulimit)) [^;()\n]+"
+)
+_TYPED = re.compile(r" *(?:next\b|resume with:)| {5}\S")  # how a line begins that is to be typed
+_BEGINS = re.compile(r"^ *(?:[!-] |-> |\d+\. )|(?<=\S) {2,}(?=\S)")  # what stands before the words of a line
 MOST_CHARS = 180  # of a line about an incident; what it leaves out is in events.jsonl and the report
 _HELD = "\0"  # a space that no line is broken at
 
@@ -53,9 +60,29 @@ def brief(text: str) -> str:
     return (cut[:clause] if clause > 0 else cut.rstrip()) + end
 
 
-def say(text: str) -> None:
-    """Print a text of unknown origin."""
-    print(inert(text))
+def fitted(text: str, width: int) -> str:
+    """Wrap the lines that a terminal would break inside a word, under where their words begin; one that is to be typed stays whole."""
+    return "\n".join(
+        line if len(line) < width or _TYPED.match(line) else hanging(line, width, _words_at(line, width)) for line in text.split("\n")
+    )
+
+
+def _words_at(line: str, width: int) -> int:
+    """Return the column at which the words of a line begin, behind its mark, number or name."""
+    before = [found.end() for found in _BEGINS.finditer(line, 0, width * 2 // 3)]
+    return before[-1] if before else len(line) - len(line.lstrip(" ")) + 2
+
+
+def columns(stream: TextIO | None) -> int:
+    """Return the width of the terminal that a stream writes to; 0 where it is none."""
+    return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else 0
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a text of unknown origin, on standard output where no stream is given; wrapped on a terminal, as it is elsewhere."""
+    stream = stream or sys.stdout
+    width = columns(stream)
+    print(fitted(inert(text), width) if width else inert(text), file=stream, flush=True)
 
 
 def refuse_unwritable_name(path: Path) -> None:

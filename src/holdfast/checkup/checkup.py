@@ -56,8 +56,11 @@ class DoctorView:
         if advised:
             self.console.print()
 
-    def verdict(self, verdict: str) -> None:
+    def verdict(self, verdict: str, then: str = "") -> None:
+        """Print the verdict. then: the command that follows it."""
         self._line("", VERDICTS[verdict], _COLOURS[verdict])
+        if then:
+            self.console.print(Text(f"next: {inert(then)}"))
 
     def saved(self, path: object) -> None:
         self.console.print(f"the profile is in {path}; use it with: set -a; source {path}; set +a", markup=False)

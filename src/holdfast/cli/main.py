@@ -8,14 +8,13 @@ import json
 import sys
 import traceback
 import warnings
-from typing import TextIO
 
 import orjson
 
 from holdfast.base.errors import BLOCKED, INTERRUPTED, NO_THREADS, OUR_BUG, Stop, error_message, is_no_memory
 from holdfast.base.file_errors import file_error, loop_of_links
 from holdfast.base.files import Json
-from holdfast.base.inert import inert
+from holdfast.base.inert import say
 from holdfast.base.tasks import own_verbs
 from holdfast.base.versions import __version__
 from holdfast.cli.outputs import code_of_output, guard_outputs
@@ -79,11 +78,11 @@ def main(argv: list[str] | None = None) -> int:
         with as_ctrl_c(INTERRUPTED), working(work, as_json) if work else contextlib.nullcontext():
             code, answer = arguments.verb_module.run(arguments)
     except Stop as stop:
-        _tell(inert(f"holdfast: {stop}"), sys.stderr)
+        _tell(f"holdfast: {stop}")
         told, own = _untold(stop.code, stop.message, stop.hint), stop.answer or {}
         code, answer = stop.code, own if "status" in own else told | own
     except KeyboardInterrupt as interrupt:
-        _tell(inert(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}"), sys.stderr)
+        _tell(f"holdfast: interrupted{f'; {interrupt}' if str(interrupt) else ''}")
         code, answer = INTERRUPTED, _untold(INTERRUPTED, str(interrupt) or "interrupted", "")
     except (BrokenPipeError, SystemExit) as end:
         if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):  # what rich makes of one
@@ -96,10 +95,11 @@ def main(argv: list[str] | None = None) -> int:
             edge = in_words
         else:
             traceback.print_exc()
-        _tell(f"holdfast: {edge}", sys.stderr)
+        _tell(f"holdfast: {edge}")
         code, answer = edge.code, _untold(edge.code, edge.message, edge.hint)
     if as_json:
-        _tell(_json(answer), sys.stdout)
+        with contextlib.suppress(BrokenPipeError):
+            print(_json(answer))
     return int(code)
 
 
@@ -115,11 +115,11 @@ def _of_the_system(error: Exception) -> Stop | None:
     return loop_of_links(error)
 
 
-def _tell(text: str, stream: TextIO | None) -> None:
-    """Print a line. Whoever reads it may have had enough; None is a stream that is closed."""
+def _tell(text: str) -> None:
+    """Print what went wrong. Whoever reads it may have had enough; None is a stream that is closed."""
     with contextlib.suppress(BrokenPipeError):
-        if stream is not None:
-            print(text, file=stream)
+        if sys.stderr is not None:
+            say(text, sys.stderr)
 
 
 def _json(answer: Json) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -104,6 +105,10 @@ def read_yaml(file: Path, allow_list: bool = False, keys: str = EVERY_KEY) -> di
         raise Stop(USAGE, f"{file}: {told}", "keep one of them")
     if allow_list and isinstance(tree, list):
         return {"faults": tree}
+    if joined := re.match(r"([\w.]+):(?!//)(\S+)", tree if isinstance(tree, str) else ""):
+        assert root is not None
+        where = f"line {root.start_mark.line + 1}: a space is missing behind `{joined[1]}:`"
+        raise Stop(USAGE, f"{file}: {where}", f"write `{joined[1]}: {joined[2]}`")
     if not isinstance(tree, dict):
         raise Stop(USAGE, f"{file}: holds {_kind(tree)}, a mapping of keys is needed", keys)
     return tree

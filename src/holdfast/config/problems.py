@@ -6,6 +6,7 @@ import difflib
 import re
 import reprlib
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import yaml
@@ -58,6 +59,7 @@ _PATTERNS = {  # what a text may be that has a form
     "run.name": ": letters, digits, - _ and . only, as it becomes a folder under runs/ (another place is --run DIR); write {0}",
     "notify.sendmail": ": one address, such as me@example.org, without spaces",
 }
+_NO_SHARE = {"int_parsing": "; it is a count, and no share", "float_parsing": "; a share is below 1, as 0.05 for 5%"}
 _PLAINLY = {
     "model_type": "a section of keys is needed",
     "dict_type": "keys with values are needed",
@@ -134,11 +136,16 @@ def _meant(problem: ErrorDetails) -> str:
         return f"; did you mean {near[0]}?" if near else ""
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(".".join(map(str, problem["loc"][-2:])), "").format(re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._"))
+    if kind == "string_type" and isinstance(value, bool | int | float | date):
+        return f"{_WRITE}it in quotes"
     if kind == "int_from_float":
         return f"{_WRITE}{round(value)}"
     if kind not in ("float_parsing", "int_parsing") or not (found := _NUMBER.fullmatch(str(value).strip())):
         return ""
-    number = float(found[1].replace(",", ".").replace(" ", "")) * {"%": 0.01, "k": 1000, "m": 1e6}.get(found[2].lower(), 1)
+    thousands = kind == "int_parsing" and re.fullmatch(r"[1-9]\d{0,2},\d{3}", found[1])
+    number = float(found[1].replace(",", "" if thousands else ".")) * {"%": 0.01, "k": 1000, "m": 1e6}.get(found[2].lower(), 1)
+    if found[2] == "%" and (kind == "int_parsing" or number >= 1):
+        return _NO_SHARE[kind]
     return f"{_WRITE}{round(number) if kind == 'int_parsing' else f'{number:.10g}'}"
 
 
@@ -230,6 +237,6 @@ def _describe(place: list[Any], model: type[BaseModel]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = _SHORT.repr(value)
+    text = str(value) if isinstance(value, date) else _SHORT.repr(value)
     text = {"None": "null", "True": "true", "False": "false"}.get(text, text)  # as YAML writes them
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

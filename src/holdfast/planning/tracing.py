@@ -154,10 +154,11 @@ def _line(answers: Any, deadline: float) -> bytes:
 
 
 def _last(child: subprocess.Popen[bytes], answered: bytes) -> str:
-    """End the child and return the last line it printed, or its answer that is none; empty where it said nothing."""
+    """End the child and return how it crashed, else the last line it printed, or its answer that is none; empty where it said nothing."""
     child.kill()
     _, said = child.communicate()
-    return (said + b"\n" + answered).decode(errors="replace").strip().rpartition("\n")[2][:300]
+    lines = (said + b"\n" + answered).decode(errors="replace").strip().split("\n")
+    return next((line for line in lines if line.startswith("Fatal Python error: ")), lines[-1])[:300]
 
 
 def _plain(config: Config) -> Json:

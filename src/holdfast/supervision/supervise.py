@@ -115,7 +115,7 @@ def _begin(user: SupervisedRun) -> tuple[Attempt | None, bool]:
         return started, False
     living = user.living(attempt)
     if living:
-        pids = ", ".join(f"{role} {pid}" for role, pid in living.items())
+        pids = ", ".join(f"{role} in process {pid}" for role, pid in living.items())
         user.view.tell(f"adopted the living attempt {attempt.number} ({pids})")
         user.run.event("attempt_adopted", attempt=attempt.number)
     user.view.follow(attempt, bool(living))

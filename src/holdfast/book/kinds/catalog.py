@@ -62,10 +62,10 @@ class Card(BaseModel, frozen=True, extra="forbid"):
         """Return lines that a log holds where this card speaks; none where the kind reads no log."""
         return []
 
-    def told(self) -> str:
-        """Return the card in words for a terminal: what happens, what helps, where it is from, without what only the matching needs."""
+    def told(self, filled: bool = True) -> str:
+        """Return the card in words: what happens, what helps, where it is from, without what only the matching needs."""
         cause = f"; cause: {self.chapter()}" if self.chapter() not in ("all", self.id) else ""
-        lines = [self.title, f"({self.id}{cause})", "", textwrap.fill(self.why, _WIDTH), ""]
+        lines = [self.title, f"({self.id}{cause})", "", textwrap.fill(self.why, _WIDTH) if filled else self.why, ""]
         lines += ["what helps, in this order:"] * bool(self.remedies)
         for at, remedy in enumerate(self.remedies, 1):
             ways = [f"{key}={value}" for key, value in remedy.patch.items()] + [remedy.command] * bool(remedy.command)

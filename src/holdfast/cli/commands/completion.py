@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from holdfast.base.errors import DONE
 from holdfast.base.files import Json
-from holdfast.base.inert import say
 from holdfast.config.config import Config
 from holdfast.config.problems import paths_of
 
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     words = {" ".join(path): given for path, given in _words(arguments.root)}
     if not arguments.json:
-        say(_fish(words) if arguments.shell == "fish" else _bash(words, zsh=arguments.shell == "zsh"))
+        print(_fish(words) if arguments.shell == "fish" else _bash(words, zsh=arguments.shell == "zsh"))
     return DONE, {"words": words}
 
 

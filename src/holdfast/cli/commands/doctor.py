@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         checkup.machine(facts)
         checkup.findings(findings)
         checkup.environment(advised, read(facts).env)
-        checkup.verdict(judged)
+        checkup.verdict(judged, _next(arguments, judged))
     if arguments.save_env:
         text = as_file(advised, f"environment for {_named(facts)}, by holdfast doctor")
         write_in_folder(arguments.save_env, text, "choose another place with --save-env FILE")
@@ -114,6 +115,16 @@ def judge(facts: Json, config: Config | None, elsewhere: bool) -> list[Finding]:
     seen = preparation_of(config).foresee(config, facts)
     of_files = [_milder(found) if elsewhere else found for found in seen.findings]
     return sorted([*examine(facts, seen.config, seen.plan), *of_files], key=lambda found: ORDER[found.severity])
+
+
+def _next(arguments: argparse.Namespace, judged: str) -> str:
+    """Return the command after this verdict: the same again once what blocks is mended, else the run; empty for a machine elsewhere."""
+    if arguments.machine:
+        return ""
+    given = [str(arguments.config), *arguments.overrides] if arguments.config else []
+    if judged == "blocked":
+        return shlex.join(["holdfast", "doctor", *given])
+    return shlex.join(["holdfast", "train", *given]) if given else "holdfast init --model M --data rows.jsonl --out my-run.yaml"
 
 
 def _milder(found: Finding) -> Finding:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from pathlib import Path
 
 from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base.inert import say
+from holdfast.base.inert import columns, say
 from holdfast.book import cards_of, shelves
 from holdfast.book.kinds.catalog import Card
 from holdfast.book.kinds.failure import Failure
@@ -67,7 +68,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     else:
         chosen, meant = find_cards(asked, cards)
         rest = [f"  {card.id:30} {card.title}" for card in chosen[meant:]]
-        before = [chosen[0].told(), "", "or one of these (holdfast explain NAME):"] if meant else [_NONE.format(asked)]
+        card = chosen[0].told(filled=not columns(sys.stdout))
+        before = [card, "", "or one of these (holdfast explain NAME):"] if meant else [_NONE.format(asked)]
         text = "\n".join([*(before if rest else before[:1]), *rest])
     if not arguments.json:
         say(text)

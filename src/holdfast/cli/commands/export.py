@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.inert import say
 from holdfast.export.card import vllm_takes
 from holdfast.export.export import ExportRequest, export
 from holdfast.export.gguf.export import export_gguf
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     subject = read_subject(arguments.subject, arguments.base)
 
     def tell(text: str) -> None:
-        print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+        say(text, sys.stderr if arguments.json else sys.stdout)
 
     order = ExportRequest(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
     try:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     refuse_unusable(policy)
 
     def tell(text: str) -> None:
-        print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+        say(text, sys.stderr if arguments.json else sys.stdout)
 
     learner = Learner(policy, tell)
     learner.folder.mkdir(parents=True, exist_ok=True)

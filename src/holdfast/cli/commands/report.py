@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.base.errors import DONE, reading
 from holdfast.base.files import Json
-from holdfast.base.inert import say
+from holdfast.base.inert import inert
 from holdfast.report.pages import writing
 from holdfast.report.run.report import write_report
 from holdfast.run.folder import RunFolder
@@ -29,5 +29,5 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     with writing(out, "choose another place with --out FILE"), reading(folder.path):
         write_report(folder, out)
     if not arguments.json:
-        say(str(out))
+        print(inert(str(out)))
     return DONE, {"report": str(out)}

@@ -8,7 +8,6 @@ import orjson
 
 from holdfast.base.errors import DONE
 from holdfast.base.files import Json
-from holdfast.base.inert import say
 from holdfast.config.config import Config
 
 EXAMPLE = "holdfast schema > holdfast.schema.json"
@@ -21,5 +20,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     schema = Config.model_json_schema()
     if not arguments.json:
-        say(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode())
     return DONE, schema

@@ -86,7 +86,7 @@ def _lines(one: Json, width: int) -> list[str]:
 def _living(one: Json) -> list[str]:
     if one["state"] != "running":
         return []
-    where = ", ".join(f"{role} {pid}" for role, pid in one["pids"].items())
+    where = ", ".join(f"{role} in process {pid}" for role, pid in one["pids"].items())
     if not where:
         where = "its processes cannot be seen from here" + ("" if one["host"] != platform.node() else ": another container, perhaps")
     ago = f"; last step {_ago(time.time() - one['last_step_time'])} ago" if one["last_step_time"] else ""

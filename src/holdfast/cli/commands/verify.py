@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base.inert import say
 from holdfast.export.registry import name_of, record_verdict, registry_file, remember
 from holdfast.export.subject import Subject, read_subject
 from holdfast.report.pages import write_page
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     against = None if arguments.against == "base" else _other(Path(arguments.against), subject, arguments.base)
 
     def tell(text: str) -> None:
-        print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+        say(text, sys.stderr if arguments.json else sys.stdout)
 
     environment = measuring_environment(subject.run)
     answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell, suite))

@@ -199,6 +199,8 @@ def _fill(draft: Draft, source: ForeignConfig, given: dict[str, Any], data: list
     if "model" not in tree:
         tree["model"], draft.reasons["model"] = "tiny", "the file names no model: write its folder or hub name here"
         draft.todo.append("write the model's folder or hub name at `model`: the file names none")
+    if tree.get("evaluate.every") and tree.get("data.held_out") == 0 and "data.held_out_files" not in tree:
+        draft.todo.append("write what evaluate.every asks: files at data.held_out_files, or a share at data.held_out; else leave it out")
     _rows(draft, given, data)
 
 

@@ -57,7 +57,7 @@ _WHY = {
         "temperature top_k top_p min_p diffusion diffusion.* process_reward_model loss.kl_coeff loss.epsilon loss.value_* "
         "epsilon num_iterations scale_rewards mask_truncated_completions importance_sampling_level rollout_* "
         "num_completions_to_print steps_per_generation generation_batch_size max_tool_calling_iterations "
-        "max_prompt_length epsilon_high delta advantage_* *_completions"
+        "epsilon_high delta advantage_* *_completions"
     ),
     "the loss is cross-entropy, a chunk of logits at a time, in fp32": "loss loss.* cross_entropy* center_rewards_coefficient",
     "quantisation while training is not here: `holdfast export --to gguf --quantise` quantises the result": (
@@ -105,8 +105,10 @@ _WHY = {
     "a loss that climbs and stays is rolled back by run.rollback": "loss_watchdog_*",
     "evaluation on the way counts steps: evaluate.every": (
         "evals_per_epoch per_device_eval_batch_size eval_batch_size eval_accumulation_steps eval_on_start batch_size_val "
-        "do_eval eval_delay dataset_val* eval_do_concat_batches"
+        "do_eval eval_delay eval_do_concat_batches"
     ),
+    "rows for evaluation stand in files of their own here: data.held_out_files": "dataset_val*",
+    "prompt and answer have train.max_tokens together": "max_prompt_length",
     "it belongs to the machine or service that the training was sent to": (
         "provider gpu gpu_count node_count volumes branch dockerfile_commands memory timeout secrets project_name "
         "memory_preprocess timeout_preprocess device backend api_key token hf_use_auth_token hf_token"

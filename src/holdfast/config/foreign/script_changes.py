@@ -54,6 +54,8 @@ def _is(node: ast.expr | None, value: str) -> bool:
 
 
 def _arguments(method: str, call: ast.Call) -> str:
+    if isinstance(call.func, ast.Name):
+        return ast.unparse(call)
     return f".{method}({', '.join(ast.unparse(one) for one in [*call.args, *call.keywords])})"
 
 

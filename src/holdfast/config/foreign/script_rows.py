@@ -14,6 +14,7 @@ _SAME_ROWS = {  # methods of a data set that give the same rows, some of them or
     *("with_format", "with_transform", "to_iterable_dataset", "repeat"),
 }
 _ROWS_KEPT = {"flatten", "flatten_indices", "with_format", "to_iterable_dataset", "class_encode_column", "batch"}  # of them; the same rows
+_STANDARDISED = ("standardize_sharegpt", "standardize_data_formats", "to_sharegpt")  # functions of Unsloth's: rows written in another way
 _JOINED = ("concatenate_datasets", "interleave_datasets")
 _POSITIONS = {"DPOTrainer": 4}  # of train_dataset among the arguments of a trainer; of eval_dataset one more
 _POSITION, _DEEPEST = 3, 50
@@ -90,11 +91,12 @@ def rows_given(tree: ast.AST, trainers: list[ast.Call]) -> ScriptRows:
 def changes_of_rows(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     """Return the calls that make other rows of a data set the script loads, with the method's name."""
     bound = _bound_in(tree)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    methods = _SAME_ROWS - _ROWS_KEPT
+    calls = [(_called(node), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [
-        (call.func.attr, call)
-        for call in calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _SAME_ROWS - _ROWS_KEPT and _origins(call, call.lineno, bound)
+        (name, call)
+        for name, call in calls
+        if (name in _STANDARDISED or (name in methods and isinstance(call.func, ast.Attribute))) and _origins(call, call.lineno, bound)
     ]
 
 
@@ -151,6 +153,8 @@ def _origins(node: ast.expr, line: int, bound: Assignments, depth: int = 0) -> l
             return inside and [_picked(one, node.slice) for one in inside]
         case ast.Call() if _called(node) in LOADERS:
             return [DatasetOrigin(node, argument(node, "split", len(node.args)))]
+        case ast.Call() if _called(node) in _STANDARDISED and (of_rows := argument(node, "dataset", 0)):
+            return _origins(of_rows, line, bound, depth + 1)
         case ast.Call() if _called(node) in _JOINED and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             parts = [_origins(one, line, bound, depth + 1) for one in node.args[0].elts]
             return None if None in parts else [one for part in parts for one in part or ()]

@@ -56,7 +56,7 @@ def of_training(run: RunFolder, summary: Json, status: str) -> Json:
         "subtitle": _subtitle(config, read_plan(run.plan_file)),
         "verdict": _verdict(summary, status, run, evaluation),
         "tiles": _tiles(summary, steps, words_of(config), evaluation),
-        "charts": _charts(steps, summary, read_evaluations(run), words_of(config)),
+        "charts": _charts(steps, summary, _judged(run, config, evaluation), words_of(config)),
         "incidents": [shown_incident(one, "The next step was committed {seconds} later.") for one in summary.get("incidents", [])],
         "samples": evaluation.get("samples") or [],
         "proof": _proof(evaluation),
@@ -109,7 +109,7 @@ def _verdict(summary: Json, status: str, run: RunFolder, evaluation: Json) -> st
     text += f". Held-out loss {loss['eval_base']:.3f} ({before}) to {loss['eval_tuned']:.3f} (tuned): {change}{held_out_on(evaluation)}"
     exact = evaluation.get("exact_match")
     if exact and "pair_accuracy" not in evaluation:
-        text += f"; exact matches among held-out answers: {_matches(exact, '{:.0%} (base), {:.0%} (tuned)')}"
+        text += f"; held-out answers matched word for word: {_matches(exact, '{:.0%} (base), {:.0%} (tuned)')}"
     return text + "."
 
 
@@ -169,10 +169,21 @@ def _charts(steps: list[Json], summary: Json, evaluations: list[Json], words: Ta
     return charts[:1] + ([("Held-out loss", _held_out_chart(evaluations, words))] if evaluations else []) + charts[1:]
 
 
+def _judged(run: RunFolder, config: Config, evaluation: Json) -> list[Json]:
+    """Return the evaluations on the way, before them that of the base where it was asked the same rows for the same loss."""
+    found = read_evaluations(run)
+    base, whole = evaluation.get("eval_base"), (config.evaluate.rows or 0) in (0, evaluation.get("rows"))
+    if not found or base is None or not whole or "pair_accuracy" in evaluation or "loss" in evaluation:
+        return found
+    return [{"step": 0, "loss": base, "of": evaluation.get("reference") or "base"}, *found]
+
+
 def _held_out_chart(evaluations: list[Json], words: TaskWords) -> Markup:
-    """Draw the held-out loss over the evaluations on the way, its best marked."""
-    best = best_of(evaluations)
+    """Draw the held-out loss over the evaluations on the way, from the base's where that is known; its best marked."""
+    began = [row for row in evaluations if row["step"] == 0]
+    best = best_of(evaluations[len(began) :])
     markers = [Marker(best["step"], "best", f"step {best['step']}: held-out loss {best['loss']:.4f}, the lowest")] if best else []
+    markers += [Marker(0, row["of"], f"before the first step: held-out loss {row['loss']:.4f} ({row['of']})") for row in began]
     steps, losses = [row["step"] for row in evaluations], [drawable(row["loss"]) for row in evaluations]
     return Markup(line_chart(steps, losses, words.unit, markers))
 
