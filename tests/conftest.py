@@ -230,6 +230,12 @@ def kill(pid: int | None) -> bool:
 
 
 @pytest.fixture
+def no_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans made in this process list no other ways to run: most of the steps that one traces, where a test is not about them."""
+    monkeypatch.setattr("holdfast.planning.planning.alternatives", lambda *_: [])
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of 3 MiB."""
     folder = tmp_path / "disk"

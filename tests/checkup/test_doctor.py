@@ -626,6 +626,7 @@ def test_a_model_that_comes_in_four_bits_asks_for_bitsandbytes(config_file: Path
     assert verdict(judge(missing, load_config(config_file, []), True)) == "blocked"
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_doctor_and_plan_agree_on_what_fits(config_file: Path) -> None:
     config = load_config(config_file, [])
     sizes = [256 << 20, 512 << 20, 8 << 30]
@@ -653,6 +654,7 @@ def test_a_card_is_judged_by_the_share_that_a_plan_leaves_to_others(config_file:
 
 
 @pytest.mark.parametrize(("reserve", "fits"), [(None, True), ("0", True), ("1GiB", True), ("8000MiB", False), ("9GiB", False)])
+@pytest.mark.usefixtures("no_alternatives")
 def test_what_is_left_to_others_is_as_the_config_says_in_doctor_plan_and_train(config_file: Path, reserve: str | None, fits: bool) -> None:
     config = load_config(config_file, [f"train.memory_reserve={reserve}"] if reserve else [])
     machine = SOUND | {"gpus": [], "torch": {"version": "2.9.1+cpu", "hip": None, "cuda": None}, "memory_bytes": 8 << 30}

@@ -278,6 +278,7 @@ def test_a_linked_model_keeps_its_name(tmp_path: Path) -> None:
     assert load_config(tmp_path / "a.yaml").model == str(tmp_path.resolve() / "My-Model")
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_a_plan_without_its_rows_names_the_near_file_and_leads_to_no_command_that_needs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

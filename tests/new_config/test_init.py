@@ -299,6 +299,7 @@ def _main(words: list[str]) -> int:
     return main(words)
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_init_writes_a_config_that_loads_with_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
     write_rows(rows, make_rows(60))
@@ -314,6 +315,7 @@ def test_init_writes_a_config_that_loads_with_its_plan(tmp_path: Path, capsys: p
     assert _main(["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]) == 2  # nothing is overwritten
 
 
+@pytest.mark.usefixtures("no_alternatives")
 def test_a_plan_that_the_disk_does_not_give_is_told_as_unknown_and_the_config_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,26 @@ def test_where_nothing_fits_the_smallest_changes_that_would_are_told() -> None:
     )
 
 
+@pytest.mark.parametrize("worse", [False, True])
+def test_two_changes_are_not_asked_about_where_all_together_need_less_and_do_not_fit(worse: bool) -> None:
+    """Each is some traces of a second. worse: all together need more than one alone does, so two may fit nevertheless."""
+    asked: set[tuple[int, int, str]] = set()
+    wanted, all_changes = Shape(64, 8, "fp32", again=10), (32, 1, "bf16")
+
+    def ask(shape: Shape) -> Demand:
+        asked.add(changed := (shape.row, shape.rows, shape.dtype))
+        return _asked(replace(shape, row=64, rows=9, dtype="fp32") if worse and changed == all_changes else shape)
+
+    sweep = Sweep(ask, 10)
+    room = Room(_asked(replace(wanted, rows=1, dtype="bf16")).peak if worse else 1, 0, 0, heap=False)
+    told = alternatives(sweep, room, Choice(wanted, _asked(wanted)), None)
+    if worse:
+        assert told[-1].fits and told[-1].change == "train.micro_batch_tokens=64 train.precision=bf16"
+    else:
+        assert told[-1].change == "train.micro_batch_tokens=64 train.precision=bf16 train.max_tokens=32" and not told[-1].fits
+        assert asked == {(64, 8, "fp32"), (64, 1, "fp32"), (64, 8, "bf16"), (32, 8, "fp32"), (32, 1, "bf16")}
+
+
 @pytest.mark.parametrize(("spare", "faster", "offered"), [(1.2, None, False), (9, None, True), (9, 2.0, False), (9, 0.5, True)])
 def test_what_needs_more_is_offered_where_it_fits_and_may_be_faster(spare: float, faster: float | None, offered: bool) -> None:
     """A card was offered fp32, which did not fit, beside bf16, which did. faster: how many times 16 bits are."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from conftest import holdfast, settings_with
 from holdfast.base.files import write_json
@@ -22,7 +24,7 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Params
 from holdfast.run.timeline import Entry, add_entry
 from holdfast.supervision.launch import trainer_launch
-from holdfast.trainer.traced.ledger import Log
+from holdfast.trainer.traced.ledger import Ledger, Log
 from holdfast.trainer.traced.replay import MappedHeap, held
 
 GIB = 1 << 30
@@ -118,3 +120,18 @@ def test_tight_memory_changes_no_bit(config_of: Callable[..., Path], tmp_path: P
         assert (launch["env"]["MALLOC_MMAP_THRESHOLD_"] == str(MAPPED_FROM)) == (name == "tight")
         ends.append(json.loads((run / "summary.json").read_text())["artifact_sha256"])
     assert ends[0] == ends[1]
+
+
+def test_what_is_written_where_it_lies_takes_nothing_and_what_gets_another_shape_is_followed() -> None:
+    """The first is answered without asking fakes, which know the second; a small number keeps its value."""
+    with FakeTensorMode(), Ledger() as ledger:
+        matrix, number = torch.empty(4, 6), torch.tensor(3.0)
+        before = list(ledger.log.moves)
+        for same in (matrix.mul_(2), matrix.add_(matrix), matrix.normal_(), matrix.copy_(matrix)):
+            assert same is matrix
+        assert ledger.log.moves == before and matrix.t_().shape == (6, 4) and torch.add(matrix, 1).shape == (6, 4)
+        multiplied = ledger.log.multiplications
+        matrix.addmm_(torch.empty(6, 5), torch.empty(5, 4))
+        assert ledger.log.multiplications - multiplied == 6 * 5 * 4
+        number.add_(1)
+    assert number.constant == 4.0  # type: ignore[attr-defined]

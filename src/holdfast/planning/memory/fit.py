@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -211,12 +212,15 @@ def alternatives(sweep: Sweep, room: Room, chosen: Choice, halves_speed: float |
     if room.fits(chosen.demand) or any(one.fits for one in told):
         return told
     single = [change for change in single if not change[0].endswith(("layers=0", "=fp32", "=off"))]  # those that save
-    pairs = [(a, b) for at, a in enumerate(single) for b in single[at + 1 :]]
-    for pair in [*pairs, tuple(single)]:
-        both = _told(sweep, room, chosen.shape, chosen.demand, list(pair), halves_speed)
-        if both.fits:
-            return [*told, both]
-    return [*told, _told(sweep, room, chosen.shape, chosen.demand, single, halves_speed)] if len(single) > 1 else told
+    if len(single) < 2:
+        return told
+    together = _told(sweep, room, chosen.shape, chosen.demand, single, halves_speed)
+    if together.fits or together.peak_bytes > min(one.peak_bytes for one in asked):  # else no two of them can
+        for pair in itertools.combinations(single, 2):
+            both = _told(sweep, room, chosen.shape, chosen.demand, list(pair), halves_speed)
+            if both.fits:
+                return [*told, both]
+    return [*told, together]
 
 
 _Change = tuple[str, Callable[[Shape], Shape]]

@@ -79,7 +79,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name.startswith("aten._pin_memory"):  # what fakes do not know
             return args[0].clone()
         kwargs = kwargs or {}
-        out = function(*args, **kwargs)
+        known = _writes_first(function) and isinstance(args[0], FakeTensor) and args[0].constant is None
+        out = args[0] if known else function(*args, **kwargs)
         for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self._keep(tensor, name)
@@ -111,6 +112,15 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @functools.cache
 def _name(function: Any) -> str:
     return str(function)
+
+
+@functools.cache
+def _writes_first(function: Any) -> bool:
+    """Return whether an operation gives back its first argument, written where it lies: its answer is known without asking fakes."""
+    schema = function._schema
+    aliases = [value.alias_info for value in (*schema.arguments[:1], *schema.returns)]
+    written = len(aliases) == 2 and all(alias is not None and alias.is_write for alias in aliases)
+    return written and torch.Tag.inplace_view not in function.tags
 
 
 def _ones(tensor: Any) -> Any:

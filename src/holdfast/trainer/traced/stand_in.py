@@ -196,7 +196,10 @@ def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool 
         for name, parameter in part._parameters.items():
             if parameter is not None:
                 if id(parameter) not in made:
-                    made[id(parameter)] = (parameter, nn.Parameter(change(parameter.detach()), requires_grad=parameter.requires_grad))
+                    with torch.no_grad():
+                        moved = change(parameter)
+                    same = moved is parameter
+                    made[id(parameter)] = (parameter, parameter if same else nn.Parameter(moved, requires_grad=parameter.requires_grad))
                 part._parameters[name] = made[id(parameter)][1]
         for name, buffer in part._buffers.items():
             if buffer is not None:
