@@ -54,6 +54,8 @@ def test_the_first_word_gives_the_numbers() -> None:
     )
     worse = rows({"loss": [3.0, 9.0, *[6.0] * 8], "grad_norm": [1.0] * 10})
     assert first_word(worse, {}).startswith("the loss is higher than it began after 10 steps: loss 3.000 -> 6.000")
+    risen = [row | {"loss": 3.0 if row["step"] == steps[0]["step"] else 3.4} for row in steps]
+    assert first_word(risen, {}).startswith("nothing is odd, but the loss has not fallen yet, after 10 steps: loss 3.000 -> 3.400")
     ill = rows({"loss": [0.0] * 10})
     assert "exactly 0" in first_word(ill, odd(ill, SIGNS))
 

@@ -49,7 +49,9 @@ def first_word(steps: Sequence[Json], oddities: dict[str, str]) -> str:
     if oddities:
         return f"after {len(steps)} steps: {'; '.join(oddities.values())}"
     losses, norms = column(steps, "loss"), column(steps, "grad_norm")
-    standing = "the loss is higher than it began" if above_start(losses) else swelling(losses, norms) or "healthy"
-    newest = f"{median(losses[-_NEWEST:]):.3f} (median of the last {_NEWEST})"  # by which it is judged; one step's says little
+    level = median(losses[-_NEWEST:])  # by which it is judged; one step's says little
+    calm = "healthy" if level <= losses[0] else "nothing is odd, but the loss has not fallen yet,"
+    standing = "the loss is higher than it began" if above_start(losses) else swelling(losses, norms) or calm
+    newest = f"{level:.3f} (median of the last {_NEWEST})"
     course = f"loss {losses[0]:.3f} -> {newest}, gradient norm {min(norms):.2f} to {max(norms):.2f}"
     return f"{standing} after {len(steps)} steps: {course}"
