@@ -102,7 +102,8 @@ def test_a_call_without_a_place_is_not_learned_as_an_empty_answer(tmp_path: Path
 )
 def test_a_call_is_learned_in_whatever_form_it_comes(calls: Any, tmp_path: Path) -> None:
     codec = codec_with(tmp_path, SHAPES["calls"])
-    assert learned({"messages": [ASK, {"role": "assistant", "tool_calls": calls}]}, codec) == ['CALL stock {"part": "M3"}<|im_end|>\n']
+    of_columns = [ASK | {"tool_calls": None}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    assert learned({"messages": of_columns}, codec) == ['CALL stock {"part": "M3"}<|im_end|>\n']
 
 
 def test_arguments_are_text_where_a_template_adds_them_to_one(tmp_path: Path) -> None:

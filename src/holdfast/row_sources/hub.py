@@ -32,7 +32,7 @@ def fetch(rows: HubRows, use: Use, tell: Callable[[str], None]) -> list[str]:
         commit, names, away = _listing(hub, rows, tell)
         card = _get(hub, rows.name, commit, _CARD, away).read_text(encoding="utf-8", errors="replace") if _CARD in names else ""
         split, files, others, forms = files_of(rows, names, card, use == "judging")
-        files = _of_pattern(rows, files, use, tell) if rows.path else files
+        files = _of_pattern(rows, files, use, tell) if rows.path and not rows.split else files
         found = [_get(hub, rows.name, commit, file, away) for file in files]
     except Exception as error:  # each way in which it can fail is an error of its own, of two libraries
         if isinstance(error, Stop):

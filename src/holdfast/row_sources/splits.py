@@ -39,10 +39,12 @@ def files_of(rows: HubRows, files: list[str], card: str, held_out: bool) -> tupl
         found = matching(files, rows.path)
         if not found:
             raise Stop(USAGE, f"{rows.name} has no file {rows.path}", f"it has {shown_some(files)}")
-        read, others = _one_format(found)
-        return "", read, [], others
-    usable = [file for file in files if _holds_rows(file)]
-    subset, splits = _subset(rows, usable, _configs(card))
+        if not rows.split or len(found) == 1:
+            read, others = _one_format(found)
+            return "", read, [], others
+        subset, splits = "", _by_names([file for file in found if _holds_rows(file)])
+    else:
+        subset, splits = _subset(rows, [file for file in files if _holds_rows(file)], _configs(card))
     if not splits:
         raise Stop(USAGE, *_without_rows(rows, files))
     wanted = (rows.split,) if rows.split else _TO_JUDGE if held_out else _TO_LEARN
