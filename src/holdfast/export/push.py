@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.base.errors import BLOCKED, USAGE, Stop, error_message
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.base_model.folder import name_for_others
-from holdfast.export.subject import ADAPTER_CONFIG
+from holdfast.run.artifact import ADAPTER_CONFIG
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _FAILURES = (OSError, ValueError, RuntimeError)  # its own errors are kinds of these
