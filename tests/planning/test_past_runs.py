@@ -408,6 +408,19 @@ def test_a_child_that_crashed_is_told_by_how_and_not_by_its_modules() -> None:
         assert tracing._last(child, b"") == told
 
 
+def test_a_child_that_crashes_after_other_steps_is_asked_again_anew_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = "for at, line in enumerate(sys.stdin):\n    os.abort() if at >= {} else print(line.strip(), flush=True)"
+    for most in (1, 0):
+        code = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n" + answers.format(most)
+        monkeypatch.setattr(tracing, "trainer_command", lambda *_, code=code: [sys.executable, "-c", code])
+        with tracing.tracer() as child:
+            if most:
+                assert [child._ask({"at": at})["at"] for at in range(3)] == [0, 1, 2]
+            else:
+                with pytest.raises(Stop, match="it said nothing"):
+                    child._ask({"at": 0})
+
+
 # -- rows that are not checked yet
 
 

@@ -62,9 +62,12 @@ def brief(text: str) -> str:
 
 def fitted(text: str, width: int) -> str:
     """Wrap the lines that a terminal would break inside a word, under where their words begin; one that is to be typed stays whole."""
-    return "\n".join(
-        line if len(line) < width or _TYPED.match(line) else hanging(line, width, _words_at(line, width)) for line in text.split("\n")
-    )
+    return "\n".join(line if len(line) < width or _TYPED.match(line) else _wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    begins_at = len(line) - len(line.lstrip(" "))
+    return line[:begins_at] + hanging(line[begins_at:], width, _words_at(line, width), begins_at)
 
 
 def _words_at(line: str, width: int) -> int:

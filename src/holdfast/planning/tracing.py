@@ -31,6 +31,7 @@ from holdfast.config.settings import Settings
 from holdfast.planning.memory.demand import Demand
 
 _DEADLINE_S = 300  # of one trace
+_END_S = 5  # between a child's last word and its end
 _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "liger-kernel", "flash-attn")
 # Of train: what of them matters to a step is in the settings or the lengths.
 _NOT_OF_A_STEP = {
@@ -81,6 +82,7 @@ class Tracer:
         return answer
 
     def _ask(self, case: Json) -> Json:
+        fresh = self._child is None
         if self._child is None:
             self._child = _started()
         told, answers = self._child.stdin, self._child.stdout
@@ -89,6 +91,12 @@ class Tracer:
             told.write(orjson.dumps(case) + b"\n")
             told.flush()
         line = _line(answers, deadline := time.monotonic() + _DEADLINE_S)
+        if (
+            not fresh and not line and _crashed(self._child)
+        ):  # the heap of a process that traced many steps can be damaged: seen in torch 2.13
+            self.end()
+            self._child = None
+            return self._ask(case)
         try:
             answer = orjson.loads(line)
         except orjson.JSONDecodeError:
@@ -151,6 +159,13 @@ def _line(answers: Any, deadline: float) -> bytes:
         if not waiting.select(max(0.0, deadline - time.monotonic())):
             return b""
     return bytes(answers.readline())
+
+
+def _crashed(child: subprocess.Popen[bytes]) -> bool:
+    """Return whether a signal has ended a child that answers nothing."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(_END_S) < 0
+    return False
 
 
 def _last(child: subprocess.Popen[bytes], answered: bytes) -> str:
