@@ -23,6 +23,7 @@ from holdfast.supervision.records import journals_of
 from holdfast.supervision.supervise import RunResult
 
 _LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
+_NONE_SEEN = "no step of its newest start was seen"
 UNSEEN = "no progress was seen, so whether it did its work is not known"
 
 
@@ -89,7 +90,7 @@ def write_summary(
     if status == "finished":
         short = _short(known) if known["incomplete"] else ""
         epochs = "" if over or after else _epochs_missing(user, known)
-        known["incomplete"] = True if epochs else known["incomplete"]
+        known["incomplete"] = True if epochs else None if short == _NONE_SEEN else known["incomplete"]  # it may have had none left to do
         log = newest / "output.log" if newest else None
         printed, trained_on = of_tracebacks(log) if log and not after else ("", False)
         known |= {"lived_through": printed} if trained_on else {}
@@ -112,9 +113,7 @@ def _short(known: Json) -> str:
     if known["steps"] < total:
         return f"it ended after {known['steps']:,} of the {total:,} steps it spoke of"
     stands = max(known["reached"].get(newest, 0), known["began"].get(newest) or 0)
-    return (
-        f"its newest start ended after {stands:,} of the {total:,} steps it spoke of" if stands else "no step of its newest start was seen"
-    )
+    return f"its newest start ended after {stands:,} of the {total:,} steps it spoke of" if stands else _NONE_SEEN
 
 
 def _rival(user: CommandRun) -> str:

@@ -117,12 +117,9 @@ def rows_twice(entry: Path) -> str:
     as many batches as it had, which is more than a later pass begins behind, and begins that pass anew.
     """
     state = read_python_json(entry / "trainer_state.json") or {}
-    step, most, epoch, epochs = (state.get(name) for name in ("global_step", "max_steps", "epoch", "num_train_epochs"))
-    if (
-        not all(isinstance(one, int | float) for one in (step, most, epoch, epochs))
-        or epochs < MOST_STEPS
-        or not (0 < step < most and epoch > 1)
-    ):
+    told = [state.get(name) for name in ("global_step", "max_steps", "epoch", "num_train_epochs")]
+    step, most, epoch, epochs = (one if isinstance(one, int | float) else 0 for one in told)
+    if epochs < MOST_STEPS or not (0 < step < most and epoch > 1):
         return ""
     return (
         f"{entry.name} lies in pass {int(epoch) + 1} over a data set without a length, which a Trainer begins anew: rows of it come twice"
