@@ -17,6 +17,7 @@ TEXTS = {
     "a bomb of mappings": ("a: &a {b: 1}\nc: {<<: *a, d: [*a, *a]}\n", "repeats a list or mapping"),
     "itself": ("a: &a [*a]\n", "repeats a list or mapping"),
     "depth in brackets": ("a: " + "[" * 50_000, "levels inside each other"),
+    "depth before many values": ("a: " + "[" * 65 + "x, " * 20_001, "levels inside each other"),  # what lies deeper is not read
     "depth in braces": ("a: " + "{a: " * 5_000, "levels inside each other"),
     "depth in lines": ("".join(" " * at + "a:\n" for at in range(200)), "levels inside each other"),
     "a number of many digits": ("train: {steps: " + "9" * 5_000 + "}", "a number of 5,000 characters"),

@@ -106,9 +106,12 @@ def _values(reader: Any, root: yaml.Node) -> Any:
 
 def _refuse_many(text: str) -> None:
     """Raise TooManyValues, before the slow parser goes through them; what else is wrong is its to say."""
-    count = 0
+    count = depth = 0
     for event in yaml.parse(text, LOADER):
         count += isinstance(event, yaml.ScalarEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:  # it takes seconds for thousands of brackets; what comes next stops at these, too
+            return
         if count > _MOST_VALUES:
             raise TooManyValues(None, None, f"more than {_MOST_VALUES:,} keys and values; many files are named by a folder or a pattern")
 
