@@ -91,9 +91,7 @@ class Tracer:
             told.write(orjson.dumps(case) + b"\n")
             told.flush()
         line = _line(answers, deadline := time.monotonic() + _DEADLINE_S)
-        if (
-            not fresh and not line and _crashed(self._child)
-        ):  # the heap of a process that traced many steps can be damaged: seen in torch 2.13
+        if not fresh and not line and _crashed(self._child):  # its heap was damaged after many traces: seen with torch 2.13
             self.end()
             self._child = None
             return self._ask(case)
