@@ -72,7 +72,7 @@ def _for_others(out: Path) -> Iterator[tuple[Path, Json]]:
     if not isinstance(given, str) or (name := name_for_others(given)) == given:
         yield out, {}
         return
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = Path(place) / "export"
         shutil.copytree(out.absolute(), folder, copy_function=os.symlink)
         (folder / ADAPTER_CONFIG).unlink()
