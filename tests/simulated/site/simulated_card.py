@@ -120,11 +120,17 @@ class Stream:
 
 
 class Event:
+    """What was under way when it was recorded has arrived with the next synchronisation."""
+
+    recorded: int | None = None  # synchronisations until then
+
     def __init__(self, *_: object, **__: object) -> None: ...
-    def record(self, _stream: Stream | None = None) -> None: ...
+    def record(self, _stream: Stream | None = None) -> None:
+        self.recorded = syncs()
+
     def wait(self, _stream: Stream | None = None) -> None: ...
     def query(self) -> bool:
-        return True
+        return self.recorded is None or syncs() > self.recorded
 
     def synchronize(self) -> None:
         synchronize()
