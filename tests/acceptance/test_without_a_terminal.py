@@ -257,7 +257,7 @@ def test_leaving_a_run_one_looks_on_at_leaves_it_running(config_of: Write, tmp_p
     wait_until(lambda: terminal.shows("attempt 1: killed by SIGKILL"))
     terminal.type(b"\x03")
     assert terminal.ended() == 130
-    assert terminal.shows("the run continues; to end it: holdfast stop")
+    assert terminal.shows("the run continues; to end it:", f"holdfast stop {run}"), "a command to copy stays whole"
     unnamed = Terminal("attach", cwd=tmp_path)  # the only living run need not be named
     wait_until(lambda: unnamed.shows(str(run)))
     unnamed.type(b"\x03")
