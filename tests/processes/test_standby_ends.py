@@ -38,8 +38,9 @@ def test_nothing_of_a_standby_is_left(
     shim = subprocess.Popen([sys.executable, "-c", SHIM, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert shim.stdout is not None and shim.stdout.readline() == b"up\n"
     (process,) = below(shim.pid)
-    for name in stopped:
-        os.kill({"shim": shim.pid, "process": process}[name], signal.SIGSTOP)
+    for pid in [{"shim": shim.pid, "process": process}[name] for name in stopped]:
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda pid=pid: waits_in(pid).get("state") == "T")  # the signal is on its way when kill returns
     waiting = WaitingShim()
     waiting.shim = shim
     try:
