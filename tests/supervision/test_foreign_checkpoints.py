@@ -480,10 +480,13 @@ def test_a_longer_count_that_was_not_believed_is_named() -> None:
     counter.feed("".join(f"step {n}/9 loss 2\n[job 7] step {4000 + n}/9000 loss 1\n" for n in range(1, 10)))
     assert counter.rival == "'[job 7]' up to 9,000"
     counter = Counter()
-    counter.feed("\r 50%|# | 1/2 [00:00<00:00, 99.10it/s]\r100%|##| 2/2 [00:00<00:00, 99.10it/s]\nIteration 2 of 5\n")
-    assert not counter.rival, "one number is none"
-    counter.feed("Iteration 4 of 5\n")
+    counter.feed("\r 50%|# | 1/2 [00:00<00:00, 99.10it/s]\r100%|##| 2/2 [00:00<00:00, 99.10it/s]\n[job 7] Iteration 2 of 9\n")
+    assert not counter.rival, "one number of another's is none"
+    counter.feed("Iteration 2 of 5\n")
     assert (counter.step, counter.total, counter.rival) == (2, 2, "up to 5"), "a bar without a name may be an evaluation's"
+    counter = Counter()
+    counter.feed("\rTraining:  50%|# | 1/2 [00:00<00:00, 99.10it/s]\nIteration 2 of 5\n")
+    assert not counter.rival, "the bar has a name, and one number is none"
 
 
 def test_a_bar_without_a_name_counts_no_steps_behind_a_longer_count_with_losses() -> None:

@@ -94,11 +94,12 @@ def false_words(place: Path, plan: Json, code: int, told: str) -> Iterator[str]:
         yield f"{summary['attempts']} attempts, there were {len(true.began)}"
     if (code == 0) != (summary["status"] == "finished"):
         yield f"exit code {code} and {summary['status']}"
-    if (summary["steps"] or 0) > true.furthest:
+    another = "another count" in doubt  # it says itself that its count may not be the training's
+    if (summary["steps"] or 0) > true.furthest and not another:
         yield f"{summary['steps']} steps, there were {true.furthest}"
     of_stage = next(end for end in accumulate(plan["stages"]) if end >= true.furthest)  # nothing was said of a stage that never began
     totals = {None, true.total, of_stage, *(plan["stages"] if plan["saves"] == "trainer" else ())}  # a Trainer's state tells its stage's
-    if summary["total_steps"] not in totals and "another count" not in doubt:
+    if summary["total_steps"] not in totals and not another:
         yield f"of {summary['total_steps']} steps, there are {true.total}"
     quiet = (
         plan["prints"] in ("no total", "dict", "lightning", "nothing") or len(plan["stages"]) > 1
@@ -130,7 +131,8 @@ def false_words(place: Path, plan: Json, code: int, told: str) -> Iterator[str]:
         yield from _of_incident(incident, true)
     for row in map(json.loads, (place / "run/progress.jsonl").read_text().splitlines()) if (place / "run/progress.jsonl").exists() else ():
         best = max(true.steps[row["attempt"] - 1], default=true.began[row["attempt"] - 1])
-        if row["step"] > best and summary["progress_from"] == row["source"] and row["total"] in (None, summary["total_steps"]):
+        counted = summary["progress_from"] == row["source"] and row["total"] in (None, summary["total_steps"]) and not another
+        if row["step"] > best and counted:
             yield f"progress.jsonl: step {row['step']} of attempt {row['attempt']}, it came to {best}"
     losses = {round(3 / (step + 1) + 0.1, 4) for step in range(true.total + 1)} | {None}
     if {summary["loss"]["first"], summary["loss"]["last"]} - losses:

@@ -163,7 +163,8 @@ class Counter:
     def rival(self) -> str:
         """Name another count that was printed beside the believed one, which it outlasted or was longer than; empty where there is none."""
         believed = (self.total or self.step or 0) if self._bars or self._word is None else (self._word.total or self._word.last)
-        others = [one for one in self._words.values() if one is not self._word and believed and one.rivals(believed)]
+        nameless = ("", self._bars) in self._rounds  # the believed bar does not say what it counts: one number beside a word is enough
+        others = [one for one in self._words.values() if one is not self._word and believed and one.rivals(believed, nameless)]
         return f"{others[0].name!r} up to {others[0].total or others[0].last:,}".removeprefix("'' ") if others else ""
 
     @property

@@ -80,7 +80,10 @@ class WordCount:
         """Return whether a number of another name (the day has changed in it) goes on with this count."""
         return bool(self.gap) and of_round in self._stages[-3:] and 0 < number + self._base - self.last <= _CLOSE * self.gap
 
-    def rivals(self, length: int) -> bool:
-        """Return whether this may as well be the training's own count as one of that length; with a total, once it grew."""
-        seen = self.sure or self.times >= (2 if self.total else _OFTEN)
+    def rivals(self, length: int, nameless: bool) -> bool:
+        """Return whether this may as well be the training's own count as one of that length; with a total, once it grew.
+
+        nameless: the other has no name. Beside it a number with a total, and without another's name, need not have grown.
+        """
+        seen = self.sure or self.times >= ((1 if nameless and not self.name else 2) if self.total else _OFTEN)
         return not self.of_evaluation and (self.total or self.last) > length and seen
