@@ -54,6 +54,7 @@ ROWS: list[Any] = [
     {"messages": [ASKED], "response": "a"},
     {"model": "m", "messages": [ASKED], "message": SAID},
     {"row": {"instruction": "q", "output": "a"}},
+    {"instruction": "", "input": "q", "output": "a"},
 ]
 
 
