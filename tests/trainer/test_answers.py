@@ -98,7 +98,8 @@ def test_an_answer_ends_where_a_table_of_positions_does(virtual: int, tmp_path: 
 
 
 def test_chat_leaves_room_for_the_tokens_that_a_prompt_adapter_puts_before() -> None:
-    of_kind = {kind: Config.model_validate({"model": "tiny", "adapter": {"type": kind}, "data": {"files": "x"}}) for kind in ("prompt", "lora")}
+    rest = {"model": "tiny", "data": {"files": "x"}}
+    of_kind = {kind: Config.model_validate(rest | {"adapter": {"type": kind}}) for kind in ("prompt", "lora")}
     assert (room_of(of_kind["prompt"], 512), room_of(of_kind["lora"], 512)) == (492, 512)
     assert room_of(of_kind["prompt"], None) == room_of(of_kind["lora"], None) - 20
 
