@@ -54,6 +54,7 @@ ROWS: list[Any] = [
     {"messages": [ASKED], "response": "a"},
     {"model": "m", "messages": [ASKED], "message": SAID},
     {"row": {"instruction": "q", "output": "a"}},
+    {"instruction": "", "input": "q", "output": "a"},
 ]
 
 
@@ -103,6 +104,15 @@ def test_numbers_are_answers_where_that_is_asked_for() -> None:
         assert parse_example(row, "auto", fields).messages[-1].content == answer
     with pytest.raises(BadRow, match="--field question=sentence --field answer=label"):
         parse_example({"sentence": "x", "label": 1, "idx": 0}, "auto")
+
+
+def test_a_whole_number_of_more_than_64_bits_is_learned_with_all_its_digits() -> None:
+    wei, called = "-10000000000000000000001", {"role": "assistant", "content": "", "tool_calls": [{"name": "pay", "arguments": {"wei": 7}}]}
+    for row in ({"messages": [ASKED, called]}, {"messages": [ASKED, called | {"content": "a\0"}]}, [ASKED, called]):
+        (found,), _ = judge([UnparsedRow(1, json.dumps(row).replace(": 7", f": {wei}").encode())], 1, Rules(), ())
+        assert found.example.messages[-1].calls[0]["function"]["arguments"] == {"wei": int(wei)}
+    (found,), _ = judge([UnparsedRow(1, f'{{"question": "q", "answer": {wei}}}'.encode())], 1, Rules(fields=(("answer", "answer"),)), ())
+    assert found.answer == wei
 
 
 @pytest.mark.parametrize("system", ["be brief", {"parts": [{"text": "be brief"}]}, [{"text": "be "}, {"text": "brief"}]])

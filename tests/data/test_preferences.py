@@ -101,6 +101,7 @@ UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"messages": [TURNS[0], TURNS[1] | {"weight": 0}], "system": "s", "tools": []}, [], []),
     ({"messages": [TURNS[0] | {"weight": 2}, TURNS[1] | {"rank": 1}]}, ["messages[].rank", "messages[].weight"], []),
     ({"text": "t", "label": "spam", "language": "en"}, ["label"], ["language"]),
+    ({"prompt": "q", "response": "a", "chat_template_kwargs": {"enable_thinking": False}}, ["chat_template_kwargs"], []),
     ({"instruction": "q", "input": "more", "output": "a"}, [], []),
 ]
 

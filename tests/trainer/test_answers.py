@@ -17,7 +17,7 @@ from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.endings import end_tokens
-from holdfast.trainer.jobs.chat import Talk
+from holdfast.trainer.jobs.chat import Talk, room_of
 from holdfast.trainer.model.greedy import greedy
 from holdfast.trainer.tasks.text import evaluation
 from holdfast.trainer.tasks.text.answer import _generate, answers, ignore
@@ -95,6 +95,13 @@ def test_an_answer_ends_where_a_table_of_positions_does(virtual: int, tmp_path: 
     assert answers(model, prompts, words, 0, (), 8) == [" ".join(map(str, answer.ids)) for answer in found]
     monkeypatch.setattr("holdfast.trainer.model.greedy.batches", lambda *_: False)
     assert [answer.ids for answer in greedy(model, prompts, 0, (), 8)] == [answer.ids for answer in found]
+
+
+def test_chat_leaves_room_for_the_tokens_that_a_prompt_adapter_puts_before() -> None:
+    rest = {"model": "tiny", "data": {"files": "x"}}
+    of_kind = {kind: Config.model_validate(rest | {"adapter": {"type": kind}}) for kind in ("prompt", "lora")}
+    assert (room_of(of_kind["prompt"], 512), room_of(of_kind["lora"], 512)) == (492, 512)
+    assert room_of(of_kind["prompt"], None) == room_of(of_kind["lora"], None) - 20
 
 
 def test_chat_and_the_evaluation_of_a_run_end_answers_so(taught: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -78,6 +78,13 @@ def test_a_state_holds_all_that_later_steps_need_and_a_split_step_is_the_same_st
     assert split.loss == but_for_rounding(whole.loss, TERMS) and split.grad_norm == but_for_rounding(whole.grad_norm, TERMS)
 
 
+def test_a_state_of_other_tensors_is_refused_with_one_of_them(model: Path) -> None:
+    kept = Stand(model, adapter=KINDS["full"]).saved()
+    with pytest.raises(Refusal, match=r"step 0 .* other tensors: \['.*embed_tokens\.weight.* \(\d+ differ\)") as refusal:
+        Stand(model, adapter=KINDS["layers"]).restore(kept)
+    assert refusal.value.cause == "checkpoint_model_mismatch" and "--run DIR" in refusal.value.hint
+
+
 def written(stand: Stand, folder: Path) -> Path:
     folder.mkdir()
     (folder / stand.task.form.weights_name).write_bytes(stand.artifact.to_bytes())

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from holdfast.data.judge.rules import Rules, checks
 from holdfast.data.judge.turns import BadRow, Example, Message, talk_field
 
 _DEEPEST = 100
+_MANY_DIGITS = re.compile(rb"\d{19}")
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +91,7 @@ def judge(rows: Iterable[UnparsedRow], first_line: int, rules: Rules, specials: 
         try:
             example, texts = None, prompt_and_answer(value) if by_names else None
             if texts is None:
+                value = _with_all_digits(unparsed, value, fields)
                 example = parse_example(value, rules.layout, fields, rules.wanted)
                 texts = _texts(example)
             weight = weight_of(value, rules.weight, any(why == "nan_literal" for why, _ in mended)) if rules.weight else None
@@ -110,6 +113,13 @@ def _value(row: UnparsedRow, first_line: int) -> tuple[Any, tuple[tuple[str, str
             pass
     parsed = parse("", row, first_line)
     return (parsed, ()) if isinstance(parsed, Reject) else (parsed.value, (parsed.mended,) if parsed.mended else ())
+
+
+def _with_all_digits(row: UnparsedRow, value: Any, fields: Mapping[str, str]) -> Any:
+    """Return the value with whole numbers of any size, where they may be learned: orjson rounds those beyond 64 bits."""
+    text = row.raw if row.json is None else row.json
+    learned = fields or b"tool" in text or b"function" in text
+    return _exact(text, value) if learned and _MANY_DIGITS.search(text) else value
 
 
 def _checked(rows: list[JudgedRow], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[JudgedRow]:
@@ -239,18 +249,18 @@ def _turns(example: Example) -> tuple[Turn, ...]:
 
 
 def _mended(row: JudgedRow, mend: Callable[[str], str], reason: str, detail: str, rules: Rules) -> JudgedRow:
-    value = _in_all_texts(row.value if row.mended else _exact(row), mend)
+    value = _in_all_texts(row.value if row.mended or not isinstance(row.value, dict) else _exact(row.raw, row.value), mend)
     example = parse_example(value, rules.layout, dict(rules.fields), rules.wanted)
     mended = (*row.mended, (reason, detail))
     return JudgedRow(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials, weight=row.weight)
 
 
-def _exact(row: JudgedRow) -> Any:
-    """Return the row's value with whole numbers as they stand in the file, since a mended row is written out anew."""
+def _exact(text: bytes, value: Any) -> Any:
+    """Return the value of a row with whole numbers as they stand in the file, since a mended row is written out anew."""
     try:
-        return exact_value(row.raw.decode()) if isinstance(row.value, dict) and row.raw.lstrip()[:1] == b"{" else row.value
+        return exact_value(text.decode()) if text.lstrip()[:1] in (b"{", b"[") else value
     except (ValueError, RecursionError):
-        return row.value
+        return value
 
 
 def _in_all_texts(value: Any, mend: Callable[[str], str], depth: int = 0) -> Any:

@@ -297,7 +297,7 @@ def _from_pair(value: dict[str, Any], pair: Pair) -> Example:
     if pair.layout == "prompt-completion":
         return Example(given=_filled(question, pair.question), learned=_answer(value, pair.answer), layout=pair.layout)
     extra = _text(value, pair.extra, optional=True) if pair.extra else ""
-    prompt = f"{question}\n{extra}" if extra.strip() else question
+    prompt = "\n".join(filter(str.strip, (question, extra)))
     turns = (Message("user", _filled(prompt, pair.question)), Message("assistant", _answer(value, pair.answer)))
     return Example(messages=turns, layout=pair.layout)
 

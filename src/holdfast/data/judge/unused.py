@@ -21,7 +21,7 @@ _MEANING = re.compile(
     r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
     r"|reject|correct|incorrect|wrong|accept|good|bad|valid|invalid|verif|approv|annotat|split|fold|mask|loss|train|learn|ignore|exclude|skip"
     r"|delete|flag|toxic|unsafe|safe|harm|negative|positive|histor|system|context|document|passage|think|reason|rationale|cot"
-    r"|tool|function|image|video|audio)"
+    r"|tool|function|kwarg|image|video|audio)"
 )
 _COUNTING = re.compile(
     r"(?i)(?<![a-z])(?:id|ids|idx|index|uuid|hash|line|row|number|num|no|nr|time|timestamp|date|created|updated|year|len|length|tokens?|chars?"

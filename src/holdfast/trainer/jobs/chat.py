@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base_model.folder import read_model
+from holdfast.config.config import Config
 from holdfast.data.judge.turns import BadRow, Message
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
@@ -63,7 +64,7 @@ def chat(path: Path) -> int:
     run = RunFolder(path)
     config = run.config()
     model = read_model(config.model)
-    limit = max(model.positions or _POSITIONS, 16)
+    limit = room_of(config, model.positions)
     wishes["longest"] = min(wishes["longest"], limit // 2)
     codec = codec_of(config, model.folder)
     talk = Talk(codec, end_tokens(codec, model), limit, wishes)
@@ -85,6 +86,12 @@ def chat(path: Path) -> int:
             talk.said = {"base": [], "tuned": []}
             continue
         _reply(talk, sides, question)
+
+
+def room_of(config: Config, positions: int | None) -> int:
+    """Return how many tokens of a conversation the model takes, behind those that a prompt adapter has learned."""
+    before = config.adapter.virtual_tokens if config.adapter.kind.prefix else 0
+    return max((positions or _POSITIONS) - before, 16)
 
 
 def _reply(talk: Talk, sides: Sides, question: str) -> None:

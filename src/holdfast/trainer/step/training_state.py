@@ -42,8 +42,14 @@ class TrainingState:
     scale: LossScale | None = None  # of gradients that are computed in fp16
 
     def restore(self, snapshot: Snapshot) -> None:
-        self.artifact.read(snapshot.artifact)
-        self.state.read(snapshot.state)
+        """Put a saved state in. Raises Refusal where it is of other tensors: another version of holdfast trains others of some models."""
+        try:
+            self.artifact.read(snapshot.artifact)
+            self.state.read(snapshot.state)
+        except ValueError as error:
+            text = f"the state of step {snapshot.step} is none of what is trained here: {error}"
+            hint = "go on with the versions that began the run, or start afresh with --run DIR"
+            raise Refusal("checkpoint_model_mismatch", text, hint) from None
         self.optimizer.restored()
 
     def samples(self, step: int) -> list[int]:
