@@ -95,10 +95,11 @@ def test_a_text_begins_as_a_text_of_training_does(tmp_path: Path, source: str | 
 
 @pytest.mark.parametrize("ends", ["eos", "limit"])
 def test_tokens_of_one_character_are_counted_each(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
-    """llama.cpp sends nothing until a character is whole, and counts the token that ends an answer."""
+    """llama.cpp sends nothing until a character is whole, and counts the token that ends an answer, which has a part without text."""
     parts = [{"content": "ls ", "tokens_predicted": 1}, {"content": "🎉", "tokens_predicted": 5}, {"content": "!", "tokens_predicted": 6}]
     last = {"content": "", "stop": True, "stop_type": ends, "tokens_predicted": 7 if ends == "eos" else 8}
-    lines = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in [*parts, last])
+    empty = {"content": "", "tokens_predicted": 7}
+    lines = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in [*parts, empty, last])
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(lines))
     engine = object.__new__(LlamaCpp)
     ready = {"url": "http://127.0.0.1:1", "key": "k"}

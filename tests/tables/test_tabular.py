@@ -35,7 +35,7 @@ from holdfast.tables.table.table_set import HELD_OUT, TRAINING, TableSet, load_t
 from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.model.layers.dropout import StepContext
 from holdfast.trainer.tasks.tabular.artifact import load
-from holdfast.trainer.tasks.tabular.evaluation import gain_of
+from holdfast.trainer.tasks.tabular.evaluation import compare_with_naive, gain_of
 from holdfast.trainer.tasks.tabular.losses import RowLoss, combined
 from holdfast.trainer.tasks.tabular.metrics import middle_of, one_after_another
 from holdfast.trainer.tasks.tabular.network import new_network
@@ -266,6 +266,31 @@ def test_a_split_by_time_leaves_a_gap_and_looks_at_nothing_behind_it(tmp_path: P
     closes = [float(line.split(",")[2]) for line in (tmp_path / "s.csv").read_text().splitlines()[1:]]
     scaled = (np.log(closes[35] / closes[30]) - table.form.target.mean) / table.form.target.scale
     assert table.target[30] == pytest.approx(scaled, rel=1e-5)
+
+
+def test_a_price_that_stands_still_is_no_move_and_no_trade(tmp_path: Path) -> None:
+    closes = 100.0 + np.repeat(np.cumsum(np.random.default_rng(3).integers(-1, 2, 100)), 3)  # in whole ticks, each of which lasts
+    file = tmp_path / "s.csv"
+    file.write_text("t,x,c\n" + "".join(f"2026-01-01T{at // 60:02}:{at % 60:02}:00Z,{at % 7},{one}\n" for at, one in enumerate(closes)))
+    path = write_config(tmp_path, file, table={"target": "c", "time": "t", "horizon": 2, "ignore": ["c"], "cost": 0.001})
+    table, _, _ = built(tmp_path, path)
+    rows = table.rows_of(HELD_OUT)
+    found = compare_with_naive(load_config(path), table, table.form, rows, np.ones((len(rows), 1)), "mse")["trades"]["rules"]
+    at = rows[::2]
+    moved, before = np.log(closes[at + 2] / closes[at]), np.log(closes[at] / closes[at - 2])
+    assert (moved == 0).sum() > 5 and (before == 0).sum() > 5 and table.form.target.mean != 0
+    assert found["last_move"]["trades"] == (before != 0).sum()
+    assert found["last_move"]["total"] == pytest.approx((np.sign(before) * moved - 0.001 * (before != 0)).sum(), rel=1e-5)
+    assert found["model"]["hits"] == (moved > 0).mean()
+
+
+@pytest.mark.parametrize("beside", [{}, {"ignore": ["close"]}, {"features": ["x"]}, {"kind": "classification", "features": ["x"]}])
+def test_whether_a_price_rises_is_told_of_its_numbers_whether_it_is_a_feature_or_not(tmp_path: Path, beside: Tree) -> None:
+    horizon = {"target": "close", "time": "time", "horizon": 5, "loss": "cross-entropy", "split": "time"}
+    table, rejects, _ = built(tmp_path, write_config(tmp_path, series(tmp_path / "s.csv", 300), table=horizon | beside))
+    closes = np.array([float(line.split(",")[2]) for line in (tmp_path / "s.csv").read_text().splitlines()[1:]])
+    assert table.form.target.classes == ("falls", "rises") and [row["reason"] for row in rejects] == ["no_future"] * 5
+    assert table.target[:295].tolist() == (closes[5:] > closes[:-5]).tolist()
 
 
 def test_the_gap_of_the_one_series_that_goes_on_is_not_filled_by_a_denser_one_that_ended() -> None:

@@ -20,6 +20,7 @@ from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.files import sha256
 from holdfast.base_model.folder import EMBEDDED, read_model
+from holdfast.cli.commands.verify import told_beside
 from holdfast.cli.main import main
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
@@ -278,6 +279,15 @@ def test_rows_that_are_not_measured_are_told(made: SimpleNamespace, tmp_path: Pa
     assert (answer["rows"], answer["left_out"], answer["cut"]) == (7, {"missing_field": 1}, 1)
     told = dict(verdict.lines(answer))
     assert told["left out"] == "1 row (1 missing field)" and told["cut"].startswith("1 row:")
+
+
+def test_two_states_of_one_run_are_told_by_their_steps(made: SimpleNamespace, tmp_path: Path) -> None:
+    """So that no verdict says that a run is better than itself; two runs of one name by their places."""
+    run = RunFolder(tmp_path / "first")
+    end = replace(read_subject(made.good), name="first", run=run, tuned=run.adapter)
+    early = replace(end, tuned=run.checkpoints / "step-00000003")
+    assert (end.state, early.state, read_subject(made.good).state) == ("first", "first at step-00000003", made.good.name)
+    assert [told_beside(one, end) for one in (early, end)] == ["first at step-00000003", str(run.adapter)]
 
 
 @pytest.mark.parametrize(

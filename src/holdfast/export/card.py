@@ -19,7 +19,7 @@ from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
 from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
-from holdfast.export.subject import MODEL, Subject, plain_scale
+from holdfast.export.subject import Subject, on_the_way, plain_scale
 from holdfast.export.tensors import tensors_of_file
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.plan import read_plan
@@ -205,7 +205,7 @@ def _without_places(value: Any) -> Any:
 
 def _results(subject: Subject) -> str:
     """Return what the run measured at its end, of what it left: another of its states was not measured there."""
-    if subject.run and subject.tuned not in (subject.run.adapter, subject.run.path / MODEL):
+    if on_the_way(subject):
         told = f"This is {subject.tuned.name}, a state on the way; the run's own figures are of what it left at its end."
         return f"## Results\n\n{told} `holdfast verify` measures this one.\n"
     summary = (read_json(subject.run.summary_file) if subject.run else None) or {}

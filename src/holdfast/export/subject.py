@@ -67,6 +67,11 @@ class Subject:
         return self.whole or self.facts
 
     @property
+    def state(self) -> str:
+        """Its name, and which state of its run it is where that is not the end."""
+        return f"{self.name} at {self.tuned.name}" if on_the_way(self) else self.name
+
+    @property
     def longest_row(self) -> int | None:
         """The tokens a row may have, behind those that a prompt adapter has learned; None where the model's config does not say."""
         before = self.config.get("num_virtual_tokens")
@@ -116,6 +121,11 @@ class Subject:
             "base_sha256": base,
             "data_sha256": plan.data_sha256 if plan else None,
         }
+
+
+def on_the_way(subject: Subject) -> bool:
+    """Return whether it is a state on the way of its run, and not what that left at its end."""
+    return subject.run is not None and subject.tuned not in (subject.run.adapter, subject.run.path / MODEL)
 
 
 def settings_of(config: Json) -> Json:

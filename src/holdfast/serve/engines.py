@@ -100,13 +100,14 @@ class LlamaCpp:
                         continue
                     part = orjson.loads(line[6:])
                     hear()
-                    ended = part.get("stop_type") == "eos"  # by a token that is no text
-                    made = int(part.get("tokens_predicted", told + (not part.get("stop")))) - ended
-                    new, told = max(0, made - told), max(made, told)
-                    if part.get("stop"):
-                        yield part.get("content", ""), new, "stop" if part.get("stop_type") in ("eos", "word") else "length"
+                    ended, stop, text = part.get("stop_type") == "eos", part.get("stop"), part.get("content", "")
+                    made = int(part.get("tokens_predicted", told + (not stop))) - ended
+                    new = max(0, made - told) if text or stop else 0  # one without text may be the end, which is none of the answer's
+                    told += new
+                    if stop:
+                        yield text, new, "stop" if part.get("stop_type") in ("eos", "word") else "length"
                         return
-                    yield part["content"], new, None
+                    yield text, new, None
             raise RuntimeError("the model's answer broke off")
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
@@ -53,14 +54,14 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 
     environment = measuring_environment(subject.run)
     answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell, suite))
-    answer |= summary(answer, subject.name)
+    answer |= summary(answer, subject.state)
     other = name_of(against.hashes()) if against else None
     said, general = answer["verdict"], answer["forgotten"]["verdict"]
     remember(lambda: record_verdict(registry_file(os.environ), subject.name, subject.hashes(), other, said, general), tell)
     if arguments.html:
-        write_page(arguments.html, page(answer, subject.name), answer)
+        write_page(arguments.html, page(answer, subject.state), answer)
     if not arguments.json:
-        show(answer, subject.name, arguments.subject)
+        show(answer, subject.state, arguments.subject)
     return BLOCKED if answer["verdict"] == "worse" else DONE, answer
 
 
@@ -70,4 +71,9 @@ def _other(path: Path, subject: Subject, base: str | None) -> Subject:
     if other.hashes()["base_sha256"] != subject.hashes()["base_sha256"]:
         text = f"{other.name} is on {other.base_name}, {subject.name} on {subject.base_name}"
         raise Stop(USAGE, f"{text}: their losses are of other tokens", "compare each with its own base")
-    return other
+    return replace(other, name=told_beside(other, subject))
+
+
+def told_beside(other: Subject, subject: Subject) -> str:
+    """Return what the adapter that is compared with is called: a name that is not the subject's."""
+    return other.state if other.state != subject.state else str(other.tuned)

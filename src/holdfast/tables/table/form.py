@@ -59,6 +59,11 @@ class TargetColumn(_Part):
         """Convert what the network gives to the column's own unit."""
         return values * self.scale + self.mean
 
+    def stood(self, scaled: Array) -> Array:
+        """Convert targets as a table keeps them, in float32, to the column's own unit; 0 is 0 again, and no move to either side."""
+        values = self.unscaled(scaled.astype(np.float64))
+        return np.where(np.abs(values) <= np.finfo(np.float32).eps * abs(self.mean), 0.0, values)
+
 
 class Form(_Part):
     """A whole table. The network's inputs are the numbers, then the indicators, and the codes of the categories."""

@@ -178,7 +178,7 @@ class Intake:
         return codes
 
     def _target(self, values: pl.Series, mark: Callable[[str, Array, str], None]) -> Array:
-        if self.schema.kind == "regression" or self.schema.target in self.schema.numbers:
+        if self.schema.kind == "regression" or self.schema.priced:
             found, texts = _numbers(values)
             mark("target_not_a_number", texts | np.isinf(found), values.name)
             mark("target_missing", np.isnan(found), values.name)

@@ -27,7 +27,10 @@ _ODD_NUMBER = re.compile(r"[-+(]?\s*[$€£¥]?\s*[-+]?(\d+|\d{1,3}([.,' \u00a0\
 
 @dataclass(frozen=True)
 class Schema:
-    """Names of the columns by what they are for. odd_numbers: of those of names, that look like numbers, a value."""
+    """Names of the columns by what they are for. odd_numbers: of those of names, that look like numbers, a value.
+
+    priced: the target is a number at each row, whatever is learned of it: how it changes within a horizon.
+    """
 
     numbers: tuple[str, ...]
     categories: tuple[str, ...]
@@ -38,6 +41,7 @@ class Schema:
 
     others: tuple[str, ...] = ()  # further columns of times: no features
     odd_numbers: Mapping[str, str] = field(default_factory=dict)
+    priced: bool = False
 
     @property
     def wanted(self) -> list[str]:
@@ -82,7 +86,7 @@ def schema_of(frames: Frames, table: Table) -> Schema:
     numbers = tuple(name for name in names if name not in named)
     categories = tuple(name for name in names if name in named)
     odd_numbers = {name: odd for name in categories if name not in table.categories and (odd := _odd_number(head[name]))}
-    return Schema(numbers, categories, table.target, kind, table.time, table.group, odd_numbers=odd_numbers)
+    return Schema(numbers, categories, table.target, kind, table.time, table.group, (), odd_numbers, bool(table.horizon))
 
 
 def found_schema(frames: Frames) -> Schema:

@@ -44,7 +44,7 @@ def measured(run: RunFolder, config: Config, settings: Settings, asked: Asked) -
     result: Json = {"loads": True, "rows": len(rows), "eval_base": None, "eval_tuned": None, "exact_match": None, "samples": []}
     if len(rows):
         predicted = _predictions(network, table, rows, loss, device, asked)
-        result |= _compare_with_naive(config, table, form, rows, predicted, loss.name)
+        result |= compare_with_naive(config, table, form, rows, predicted, loss.name)
     some = (rows if len(rows) else table.rows_of(TRAINING))[:_COMPARED]
     result["exports"] = export(run.artifact, config, *_raw_columns(table, form, some))
     kept = ("loss", "class_weights", "metrics", "baselines", "gain", "verdict", "says", "trades", "exports", "rows")
@@ -67,7 +67,7 @@ def _predictions(
     return np.concatenate(found)
 
 
-def _compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
+def compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.ndarray, predicted: Column, loss: str) -> Json:
     """Compare the network with naive forecasts on the same rows: losses, the gain with its interval, and metrics."""
     target = table.target[rows].astype(np.float64)
     weights = class_weights(columns_of(config), form.target)
@@ -92,7 +92,7 @@ def _compare_with_naive(config: Config, table: TableSet, form: Form, rows: np.nd
     if form.target.classes:
         result["metrics"] = of_classes(predicted, target, form.target.classes)
     else:
-        own, wanted = form.target.unscaled(predicted), form.target.unscaled(target)
+        own, wanted = form.target.unscaled(predicted), form.target.stood(table.target[rows])
         middle = middle_of(own, columns_of(config).quantiles) if loss == "quantile" else own[:, 0]
         result["metrics"] = of_numbers(middle, wanted)
         if loss == "quantile":
@@ -163,7 +163,7 @@ def _before(table: TableSet, rows: np.ndarray, about: TargetColumn) -> Column:
         at = place[rows] - (about.horizon or 0)
         source = order[np.maximum(at, 0)]
     known = (at >= 0) & (table.file[source] == table.file[rows])
-    return np.where(known, about.unscaled(table.target[source].astype(np.float64)), np.nan)
+    return np.where(known, about.stood(table.target[source]), np.nan)
 
 
 def _raw_columns(table: TableSet, form: Form, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
