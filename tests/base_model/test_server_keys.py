@@ -20,6 +20,7 @@ QWEN35, QWEN3_VL = wrapped("qwen3_5", "Qwen3_5ForConditionalGeneration"), wrappe
 GEMMA, QWEN25_VL = wrapped("gemma3", "Gemma3ForConditionalGeneration"), wrapped("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration")
 TEXT = {"model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"]}
 IDEFICS, GEMMA4 = wrapped("idefics3", "Idefics3ForConditionalGeneration"), wrapped("gemma4", "Gemma4ForConditionalGeneration")
+MISTRAL3 = wrapped("mistral3", "Mistral3ForConditionalGeneration")
 MOLMO2 = wrapped("molmo2", "Molmo2ForConditionalGeneration")
 QWEN35_MOE = wrapped("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration")
 STACKED = [f"base_model.model.model.language_model.layers.0.mlp.experts.{own}lora_A.weight" for own in ("base_layer.", "")]
@@ -36,6 +37,8 @@ MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
         (GEMMA, [f"base_model.model.model.layers.0.{Q}"], "answers as the base", True),
         (QWEN25_VL, [f"base_model.model.model.layers.0.{Q}"], "", False),  # the older names are mapped there, too
         (GEMMA4, [f"base_model.model.model.layers.0.{Q}"], "", False),  # vLLM 0.33, gemma4.py, mistral3.py
+        (MISTRAL3, [f"base_model.model.model.layers.0.{Q}"], "", False),  # vllm#34186: silent then; mistral3.py of 0.33 maps them
+        (MISTRAL3, [f"base_model.model.model.language_model.layers.0.{Q}"], "", False),
         (IDEFICS, [f"base_model.model.model.text_model.layers.0.{Q}"], "", False),  # vLLM 0.33, idefics3.py: its own modules are named so
         (MOLMO2, [f"base_model.model.model.language_model.layers.0.{Q}"], "answers as the base", True),  # vLLM's molmo2.py: qkv_proj
         (QWEN35_MOE, STACKED, "vLLM 0.33 serves it", True),  # is_3d_moe_weight

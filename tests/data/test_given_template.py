@@ -73,6 +73,7 @@ def test_what_is_trained_is_what_the_artifact_renders(given: str | None, without
         ("{{ raise_exception('no such role') }}", "no such role"),
         (ENDLESS, "never stop"),
         ("{% for m in messages %}{{ m.content }}", "cannot be used"),
+        ("{% for m in messages %}\n{{ m.content }", "line 2: unexpected '}'"),
         ("llama3", "never stop"),
         ("no-such-file.jinja", "no file"),
         ({"of": "/no/such/model"}, "/no/such/model"),
@@ -82,6 +83,13 @@ def test_a_template_that_is_no_use_is_refused(given: object, told: str, without_
     with pytest.raises(Stop) as stop:
         codec_of(config_with(given), without_template)
     assert told in stop.value.message + stop.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "assistant:"])
+def test_a_file_that_is_no_jinja_is_told_by_its_name(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text(text)
+    with pytest.raises(Stop, match=rf"mine.jinja \({len(text)} characters\) has no"):
+        with_template(config_with(str(tmp_path / "mine.jinja")))
 
 
 def test_a_run_keeps_the_text_of_its_template(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from holdfast.export.card import vllm_takes
+from holdfast.base_model.folder import ModelFacts
+from holdfast.export.card import serve_line, served_with, vllm_takes
 from holdfast.report.shipped.exported import next_command, page
 
 CHECKED: dict[str, Any] = {
@@ -48,7 +52,11 @@ def test_words_follow_the_counts() -> None:
 @pytest.mark.parametrize(
     ("kind", "out", "told"),
     [
-        ("adapter", "a dir/out", "vllm serve org/base --enable-lora --lora-modules tuned='a dir/out'"),
+        (
+            "adapter",
+            "a dir/out",
+            "vllm serve org/base --enable-lora --lora-modules tuned='a dir/out' --max-lora-rank 8 --chat-template 'a dir/out'/t.jinja",
+        ),
         ("merged", "out", "vllm serve out"),
         ("gguf", "Out", "ollama create out -f Out/Modelfile"),
         ("gguf", "my model.gguf", "llama-server -m 'my model.gguf'"),
@@ -56,14 +64,57 @@ def test_words_follow_the_counts() -> None:
     ],
 )
 def test_an_export_says_what_to_type_next(kind: str, out: str, told: str) -> None:
-    assert next_command(kind, Path(out), "org/base") == told
+    assert next_command(kind, Path(out), "org/base", "--max-lora-rank 8 --chat-template PATH/t.jinja") == told
 
 
 def test_what_vllm_refuses_is_merged_next() -> None:
-    assert next_command("adapter", Path("out"), "") == "holdfast export out --to merged --out out-merged"
+    assert next_command("adapter", Path("out"), "org/base", None) == "holdfast export out --to merged --out out-merged"
     assert not vllm_takes({"use_dora": True}) and not vllm_takes({"trainable_token_indices": [3]}) and vllm_takes({"r": 8})
 
 
 def test_a_server_gets_name_and_commit_of_the_base_apart() -> None:
-    told = "vllm serve org/base --revision 0a1b --enable-lora --lora-modules tuned=out"
-    assert next_command("adapter", Path("out"), "org/base@0a1b") == told
+    told = "vllm serve org/base --revision 0a1b --enable-lora --lora-modules tuned=out --max-lora-rank 64"
+    assert next_command("adapter", Path("out"), "org/base@0a1b", "--max-lora-rank 64") == told
+
+
+_Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+_STACK = "base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight"
+_WRAPPED = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {}}
+
+
+@pytest.mark.parametrize(
+    ("config", "tensor", "own", "options", "in_card"),
+    [
+        ({"model_type": "qwen3_moe"}, _STACK, {"r": 8}, None, "stacked experts"),
+        (_WRAPPED, _Q, {"r": 8}, None, "answers as the base"),
+        ({"model_type": "llama"}, _Q, {"r": 8, "use_dora": True}, None, "vLLM refuses this kind"),
+        (
+            {"model_type": "llama"},
+            _Q,
+            {"r": 8},
+            "--max-lora-rank 8 --chat-template PATH/chat_template.jinja",
+            "tuned=PATH --max-lora-rank 8",
+        ),
+        (
+            {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "text_config": {}},
+            _Q,  # vllm#34591: with Mistral's own files, Pixtral's class had no such names
+            {"r": 8},
+            "--max-lora-rank 8 --tokenizer-mode hf --config-format hf --load-format hf",
+            "--config-format hf",
+        ),
+        ({"model_type": "llama"}, _Q, {"r": 8, "rank_pattern": {"q_proj": 33}}, "--max-lora-rank 64", "--max-lora-rank 64"),
+    ],
+)
+def test_the_terminal_recommends_no_server_that_the_card_warns_of(
+    config: dict[str, Any], tensor: str, own: dict[str, Any], options: str | None, in_card: str, tmp_path: Path
+) -> None:
+    base, out, weights = tmp_path / "base", tmp_path / "out", tmp_path / "weights.safetensors"
+    base.mkdir(), out.mkdir()
+    save_file({tensor: np.zeros((8, 4), np.float32)}, weights)
+    if options and "template" in options:
+        (out / "chat_template.jinja").write_text("{{ messages }}")
+    facts = ModelFacts(base, config | {"eos_token_id": 2}, {}, 0)
+    (out / "generation_config.json").write_text('{"eos_token_id": [2]}')
+    subject: Any = SimpleNamespace(config={"peft_type": "LORA", **own}, facts=facts, weights=weights, name="tuned")
+    assert served_with(subject, out) == options
+    assert in_card in serve_line(subject, out)

@@ -8,6 +8,9 @@ Read in the packages vLLM 0.33.0 and SGLang 0.5.23; each rule names where:
   `model.text_model.` where its own modules are named so (idefics3.py). A class it has not, it runs by transformers, with the names there.
   Its Molmo 2 has `model.layers.` of layers that a file has as one (molmo2.py, packed_modules_mapping), and no adapter of transformers'
   class has these.
+* Where a base has Mistral's own files beside those of transformers, vLLM takes them, unless told HF_FILES (transformers_utils/config.py):
+  conversations are then written by mistral-common and not by the chat template, and vLLM of before March 2026 found no name of an adapter
+  in a wrapped one (vllm-project/vllm#34591, mended by #36963).
 * vLLM adapts towers only with --enable-tower-connector-lora (vllm-project/vllm#23796, #35147). SGLang goes by `layers.N.` and the module's
   last name alone (srt/lora/lora.py, mem_pool.py), so it finds every language half, and takes a tower's layers for those of the language
   half; what has no such number it leaves out (sgl-project/sglang#28784).
@@ -55,6 +58,7 @@ HALF = (
     "AutoModelForCausalLM loads this model's language half, where its weights have other names: an adapter that PeftModel puts on it"
     f" changes nothing, with a warning of PEFT alone; AutoPeftModelForCausalLM and {WRAPPED} load all of it"
 )
+HF_FILES = "--tokenizer-mode hf --config-format hf --load-format hf"
 LANGUAGE = "vLLM finds no module for an adapter's names of the language half ({name}) in this wrapped model, and answers as the base"
 
 
@@ -79,6 +83,11 @@ def ignored(config: Json, keys: Iterable[str]) -> list[IgnoredKeys]:
         (LANGUAGE.format(name=lost[0].partition(".lora_")[0]) if lost else "", lost),
     ]
     return [IgnoredKeys(why, len(some) == len(names)) for why, some in whole if some]
+
+
+def has_mistrals_files(config: Json) -> bool:
+    """True if models of this type are published with Mistral's own files beside those of transformers."""
+    return str(config.get("model_type")).startswith(("mistral", "ministral", "mixtral"))
 
 
 def of_stacks(config: Json) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from holdfast.base.inert import inert
 from holdfast.base.versions import __version__
 from holdfast.base_model.folder import ModelFacts, hub_name
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, RSLORA, ignored
+from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, has_mistrals_files, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
@@ -66,7 +65,7 @@ def write_card(folder: Path, subject: Subject, kind: str, checked: Json) -> None
         parts.append(f"```python\n{use_line(subject, kind)}\n```\n")
     if kind == "adapter":
         parts.append(f"{HALF}.\n" if has_text_half(subject.facts.config) else "")
-        parts.append(serve_line(subject, tensors_of_file(subject.weights), _own_files(folder, subject.facts)))
+        parts.append(serve_line(subject, folder))
     parts += [
         _template(folder, subject.facts.folder),
         _equal(checked, subject.told),
@@ -138,22 +137,31 @@ def vllm_takes(config: Json) -> bool:
     return config.get("peft_type", "LORA") == "LORA" and not any(config.get(name) for name in beyond)
 
 
-def serve_line(subject: Subject, tensors: Iterable[str], own_files: str = "") -> str:
-    """Return how vLLM serves an adapter with these tensors: it has to be told the largest rank. Where servers ignore some, that alone.
+def served_with(subject: Subject, folder: Path) -> str | None:
+    """Return vLLM's options for the adapter exported to `folder`, as PATH; None where it refuses that, or a server leaves some of it out.
 
-    own_files: further options, for what of the base's files is not the adapter's.
+    It has to be told the largest rank, and what of the base's files is not the adapter's.
     """
+    about = subject.config
+    if not vllm_takes(about) or ignored(subject.facts.config, tensors_of_file(subject.weights)):
+        return None
+    rank = max([int(about.get("r") or 0), *(about.get("rank_pattern") or {}).values()])
+    allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
+    files = f" {HF_FILES}" if has_mistrals_files(subject.facts.config) else ""
+    return f"--max-lora-rank {allowed}{files}{_own_files(folder, subject.facts)}"
+
+
+def serve_line(subject: Subject, folder: Path) -> str:
+    """Return how vLLM serves an adapter. Where servers ignore some of it, that alone."""
     about = subject.config
     if not vllm_takes(about):
         return "vLLM refuses this kind of adapter: serve it merged into its base model (`holdfast export --to merged`).\n"
-    if lost := ignored(subject.facts.config, tensors):
-        lines = "".join(f"* {one.why}.\n" for one in lost)
+    if (options := served_with(subject, folder)) is None:
+        lines = "".join(f"* {one.why}.\n" for one in ignored(subject.facts.config, tensors_of_file(subject.weights)))
         way = "`merge_and_unload` of PEFT" if not of_experts(about.get("target_parameters")) else "`holdfast export --to merged`"
         return f"Serve it merged into its base model ({way}):\n\n{lines}"
-    rank = max([int(subject.config.get("r") or 0), *(subject.config.get("rank_pattern") or {}).values()])
-    allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
     name, told = shlex.quote(f"{subject.name}=PATH"), f"\n{RSLORA}.\n" if plain_scale(about).get("use_rslora") else ""
-    return f"```bash\nvllm serve BASE --enable-lora --max-lora-rank {allowed} --lora-modules {name}{own_files}\n```\n{told}"
+    return f"```bash\nvllm serve BASE --enable-lora --lora-modules {name} {options}\n```\n{told}"
 
 
 def _equal(checked: Json, reference: str) -> str:

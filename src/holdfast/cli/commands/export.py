@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.inert import say
-from holdfast.export.card import vllm_takes
+from holdfast.export.card import served_with
 from holdfast.export.export import ExportRequest, export
 from holdfast.export.gguf.export import export_gguf
 from holdfast.export.gguf.kinds import llama_cpp, quantiser, read_kinds
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.html:
         write_page(arguments.html, page(answer, subject.name, subject.told), answer)
     if not arguments.json:
-        show(answer, arguments.to, arguments.out, subject.base_name if vllm_takes(subject.config) else "")
+        options = served_with(subject, arguments.out) if arguments.to == "adapter" else ""
+        show(answer, arguments.to, arguments.out, subject.base_name, options)
     if arguments.push:
         tell(f"pushing it to {arguments.push}")
         answer["pushed"] = push(hub, arguments.push, answer)

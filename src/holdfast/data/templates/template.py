@@ -157,7 +157,8 @@ def load_template(folder: Path, given: str | None = None) -> ChatTemplate:
         what, hint = f"the chat template in {folder}", "download the model's tokenizer again"
         if given:
             what, hint = "data.chat_template", "mend the template, or give another"
-        raise Stop(BLOCKED, f"{what} cannot be used: {_short(of_the_file(error))}", hint) from None
+        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise Stop(BLOCKED, f"{what} cannot be used: {line}{_short(of_the_file(error))}", hint) from None
     names = tuple((name, text) for name in settings if name.endswith("_token") and (text := _token(settings, name)))
     return ChatTemplate(source, _token(settings, "bos_token"), _token(settings, "eos_token"), compiled, shapes, names=names)
 

@@ -37,7 +37,7 @@ def template_source(given: str | Mapping[str, str] | None) -> str | None:
         return None
     if not isinstance(given, str):
         return _of_model(given["of"])
-    if "{{" in given or "{%" in given:
+    if _is_jinja(given):
         return given
     if given in NAMED:
         return NAMED[given]
@@ -46,9 +46,17 @@ def template_source(given: str | Mapping[str, str] | None) -> str | None:
         text = f"data.chat_template: {given} is no file, and no template of that name ({', '.join(NAMED)})"
         raise Stop(USAGE, text, "give a file of Jinja, one of these names, or of: MODEL")
     try:
-        return read_small(file).decode()
+        source = read_small(file).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise Stop(BLOCKED, f"data.chat_template: {file} cannot be read: {of_the_file(error)}", "give a text file of Jinja") from None
+    if not _is_jinja(source):
+        text = f"data.chat_template: {file} ({len(source):,} characters) has no {{{{ or {{% in it"
+        raise Stop(BLOCKED, text, "give a text file of Jinja")
+    return source
+
+
+def _is_jinja(text: str) -> bool:
+    return "{{" in text or "{%" in text
 
 
 def _of_model(model: str) -> str:

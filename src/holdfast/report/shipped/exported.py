@@ -34,16 +34,18 @@ def lines(checked: Json) -> list[tuple[str, str, str]]:
     ]
 
 
-def next_command(kind: str, out: Path, base: str) -> str:
+def next_command(kind: str, out: Path, base: str, options: str | None) -> str:
     """Return what to do with an export of this kind (adapter, merged, gguf, gguf-adapter) at `out`.
 
-    base: the model below it, "" for an adapter that vLLM refuses.
+    base: the model below it. options: vLLM's for an adapter, its folder as PATH; None where servers refuse it, or leave some of it out.
     """
     place, (name, revision) = shown(out), hub_name(base)
     served = shlex.quote(name) + (f" --revision {shlex.quote(revision)}" if revision else "")
-    adapter = f"vllm serve {served} --enable-lora --lora-modules tuned={place}"
+    adapter = f"holdfast export {place} --to merged --out {shown(out.with_name(f'{out.name}-merged'))}"
+    if options is not None:
+        adapter = f"vllm serve {served} --enable-lora --lora-modules tuned={place} {options.replace('PATH', place)}"
     return {
-        "adapter": adapter if base else f"holdfast export {place} --to merged --out {shown(out.with_name(f'{out.name}-merged'))}",
+        "adapter": adapter,
         "merged": f"vllm serve {place}",
         "gguf": f"llama-server -m {place}"
         if out.suffix == ".gguf"  # one file, without a Modelfile
@@ -52,13 +54,14 @@ def next_command(kind: str, out: Path, base: str) -> str:
     }[kind]
 
 
-def show(answer: Json, kind: str, out: Path, base: str) -> None:
+def show(answer: Json, kind: str, out: Path, base: str, options: str | None) -> None:
+    """Print the comparison, the files, and what to do with them; base, options: as `next_command` has them."""
     for checked in _types(answer):
         for what, found, allowed in lines(checked):
             say(f"{what:17}{found}" + (f" ({allowed} allowed)" if allowed and allowed != "yes" else ""))
     for file in answer["files"]:
         say(f"{file['bytes']:>15,} bytes  {file['sha256'][:16]}  {file['path']}")
-    say(f"next: {next_command(kind, out, base)}")
+    say(f"next: {next_command(kind, out, base, options)}")
 
 
 def page(answer: Json, name: str, reference: str) -> str:
