@@ -47,7 +47,7 @@ _WORDS = {
 }
 
 
-TOLD = ("tracking_failed",)  # which the supervisor has told where it happened, in more words
+TOLD = ("tracking_failed", "notify_failed")  # which the supervisor has told where it happened, in more words
 
 
 def notice(event: Json) -> tuple[str, str] | None:
