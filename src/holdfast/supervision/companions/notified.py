@@ -75,7 +75,7 @@ def notified(run: RunFolder, notify: Notify | None, hang_s: float, tell: Callabl
     descriptor = os.open(run.notify_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as handle:
         handle.write(notify.model_dump_json().encode())
-    log = run.path / "notify.log"
+    log, fails = run.path / "notify.log", False
 
     def hung(silent: float) -> None:
         run.event("notify_failed", code=None, log=str(log), silent_s=round(silent, 1))
@@ -94,7 +94,6 @@ def notified(run: RunFolder, notify: Notify | None, hang_s: float, tell: Callabl
         if code is not None and not run.summary_file.exists():  # it ends with the run, not before
             failed(code)
 
-    fails = False
     helper = Helper(module_command("holdfast.report.notify.follow", run.path), log, max(hang_s, 2 * _PATIENCE_S), hung)
     try:
         with looking(look):
