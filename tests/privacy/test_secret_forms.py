@@ -421,3 +421,52 @@ def test_a_known_secret_goes_in_every_form_of_it() -> None:
 @pytest.mark.parametrize("text", ["fe80::1c2d:3e4f:5a6b:7c8d%eth0", "fd12:3456:789a::1", "gpu-03.cluster.internal", "gpubox9.lab.example"])
 def test_an_inner_name_or_address_goes(text: str) -> None:
     assert text not in Scrubber(Person(hosts=frozenset({"gpubox7.lab.example"}))).text(f"met {text} there")
+
+
+OF_HANDS = [
+    ("- name: DB_PASSWORD\n  value: {}", "correct-horse7"),
+    ('- name: DB_PASSWORD\n  value: "{}"', "correct-horse7"),
+    ("env:\n  - {name: WANDB_API_KEY, value: {}}", drawn(40, HEX)),
+    ('{"name": "DB_PASSWORD", "value": "{}"}', "correct-horse7"),
+    ('secrets:\n  db_password: "{}"\n', "correct-horse7"),
+    ("-----BEGIN RSA PRIVATE KEY-----\\n{}\\n-----END RSA PRIVATE KEY-----\\n", drawn(64)),
+    ("> -----BEGIN PRIVATE KEY-----\n> {}\n> Zm9v\n> -----END PRIVATE KEY-----", drawn(64)),
+    ("---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n{}\n---- END SSH2 ENCRYPTED PRIVATE KEY ----", drawn(64)),
+    ("jdbc:oracle:thin:me/{}@h:1521/x", "correct-horse7"),
+    ("Passwort für den Server: {}", "correct-horse7"),
+    ("Mot de passe : « {} »", "correct-horse7"),
+    ("votre mot de passe est : {}", "correct-horse7"),
+    ("Le mdp du serveur est {}", "correct-horse7"),
+    ("python train.py --wandb_key {} --x 1", drawn(40, HEX)),
+    ("SSHPASS={} sshpass -e ssh x", "correct-horse7"),
+    ("machine x login y account z password {}", "correct-horse7"),
+    ('docker login --password "{}"', "correct horse"),
+]
+LOOK_ALIKES_OF_HANDS = [
+    '{"messages": [{"content": "what is --password "}, {"content": "docker login --password "}]}',
+    'docker login --password "',
+    "- name: NCCL_DEBUG\n  value: INFO",
+    "- name: max_tokens\n  value: 4096",
+    "- name: PAD_TOKEN\n  value: <pad>",
+    '{"name": "token_accuracy", "value": 0.93}',
+    "total tokens = 123456789, tokens: 4096, prompt_tokens=1234567",
+    "nvidia-smi: GPU-5f3b2c1d-1a2b-3c4d-5e6f-7a8b9c0d1e2f",
+    "password reset row",
+    "Passwort für alle Zeilen: nein",
+    "le mot de passe est obligatoire",
+    "--metric_key eval_loss_of_the_2024_validation",
+    "---- BEGIN SSH2 PUBLIC KEY ----",
+    "-----BEGIN CERTIFICATE-----",
+]
+
+
+@pytest.mark.parametrize(("form", "secret"), OF_HANDS, ids=[form[:30] for form, _ in OF_HANDS])
+def test_a_secret_goes_where_people_and_clusters_write_it(form: str, secret: str) -> None:
+    text = form.replace("{}", secret)
+    for taken in (Scrubber(Person()).text(text), redact(text, "secrets", Counter())):
+        assert secret not in taken and secret[-8:] not in taken and "Zm9v" not in taken, taken
+
+
+@pytest.mark.parametrize("text", LOOK_ALIKES_OF_HANDS)
+def test_a_look_alike_of_what_people_write_stays(text: str) -> None:
+    assert Scrubber(Person()).secrets(text) == text == redact(text, "secrets", Counter())

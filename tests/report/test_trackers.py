@@ -17,6 +17,7 @@ import yaml
 from conftest import events, holdfast, kill, lines, processes_of, start, wait_until
 from holdfast.base.files import Json
 from holdfast.config.config import Config
+from holdfast.processes.command_session import MOST_OUTPUT
 from holdfast.report.track import TRACKERS, Tracker, follow, numbers
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.companions import trackers
@@ -47,7 +48,7 @@ def track(run: Path, name: str, env: dict[str, str]) -> None:
     command = [sys.executable, "-m", "holdfast.report.track", str(run), name]
     done = subprocess.run(command, env=os.environ | OFFLINE | env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(told.read_text()) == {"step": 5, "incident": 2.0, "incidents": 1}
+    assert json.loads(told.read_text()) == {"step": 5, "incident": 2.0, "incidents": 1, "closed": True}
 
 
 def test_what_is_tracked_of_a_step(run: Path) -> None:
@@ -314,7 +315,7 @@ def test_a_tracker_that_fails_is_told_at_once_and_the_others_go_on(config_of: Ca
     assert not (run / "tracked-wandb.json").exists()
 
 
-@pytest.mark.parametrize("last", ["raise SystemExit(1)", "time.sleep(600)"])
+@pytest.mark.parametrize("last", ["raise SystemExit(1)", "raise SystemExit(0)", "time.sleep(600)"])
 def test_a_tracker_that_fails_after_the_last_step_is_in_the_summary(last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The summary was written before, and its user left with it: nothing there spoke of the steps that the tracker never took."""
     run, said = RunFolder(tmp_path), list[str]()
@@ -352,10 +353,52 @@ def test_a_tracker_that_is_long_in_opening_is_named(opens: bool, tmp_path: Path,
         wait_until((tmp_path / "up").exists)
         tracker.look()
         assert not said, "not before its time"
-        tracker._until = 0.0
+        tracker._until = 0.0 if tracker._until < float("inf") else tracker._until
         tracker.look()
         tracker.look()
         assert [line.startswith("waiting for wandb to open") for line in said] == ([] if opens else [True]), said
+    finally:
+        tracker.end(0.0)
+
+
+@pytest.mark.parametrize("code", [0, 1, -11])
+def test_a_tracker_whose_process_ends_before_the_run_is_told_whatever_its_exit_code(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = RunFolder(tmp_path), list[str]()
+    program = f"import os\nos.kill(os.getpid(), {-code})" if code < 0 else f"raise SystemExit({code})"
+    monkeypatch.setattr(trackers, "module_command", lambda *_: [sys.executable, "-c", program])
+    tracker = trackers.TrackerProcess(run, "wandb", 60.0, said.append)
+    wait_until(lambda: tracker.look() or bool(said))
+    how = {0: "ended before all was passed on (exit code 0)", 1: "failed (exit code 1)", -11: "failed (killed by SIGSEGV)"}
+    assert said[0].startswith(f"wandb {how[code]}: it gets no more steps"), said
+    tracker.end(0.0)
+    assert len(said) == len(events(tmp_path, "tracking_failed")) == 1
+
+
+def test_a_tracker_that_takes_no_steps_is_named_once_and_what_it_prints_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that tries again and again, or computes for ever, shows signs of life."""
+    run, said = RunFolder(tmp_path), list[str]()
+    memory, flood = tmp_path / "tracked-wandb.json", (MOST_OUTPUT >> 20) + 2
+    program = (
+        f"import sys, time, pathlib\nfor _ in range({flood}): sys.stdout.write('x' * (1 << 20))\n"
+        f"sys.stdout.flush(); pathlib.Path('{memory}').write_text('{{}}')\ntime.sleep(600)"
+    )
+    monkeypatch.setattr(trackers, "module_command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(trackers, "_OPENS_S", 0.0)
+    tracker = trackers.TrackerProcess(run, "wandb", 600.0, said.append)
+    tracker._hang_s, tracker._until = 0.0, float("inf")
+    try:
+        wait_until(memory.exists)
+        tracker.look()
+        tracker.look()
+        assert not said, "it has taken all there is"
+        for step in range(3):
+            run.append(run.steps_file, {"step": step})
+            tracker.look()
+            tracker.look()
+        assert [line.partition(":")[0] for line in said] == ["waiting for wandb to take steps"]
+        assert (tmp_path / "track.log").stat().st_blocks * 512 < MOST_OUTPUT
     finally:
         tracker.end(0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_until
+from holdfast.base.files import write_json
 from holdfast.base.identity import alive, identify
 from holdfast.config.notify import Notify
+from holdfast.report.summarise import Journals, summarise
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.companions import notified, sampled
 from holdfast.supervision.companions.watched import Attendants
@@ -38,6 +41,24 @@ def test_what_tells_a_person_begins_again_where_it_hangs_and_its_user_hears_of_i
     assert "run.notify gave no sign of life" in said[0]
     failed = [event for event in run.events() if event["event"] == "notify_failed"]
     assert failed[0]["code"] is None and failed[0]["silent_s"] > 0
+
+
+@pytest.mark.parametrize("when", ["in the run", "behind its end"])
+def test_a_process_of_run_notify_that_fails_is_told_once_and_in_the_summary(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    run = RunFolder(tmp_path)
+    waits = f"until [ -e {run.summary_file} ]; do sleep 0.02; done; " if when == "behind its end" else ""
+    monkeypatch.setattr(notified, "module_command", lambda *_: ["sh", "-c", f"{waits}exit 3"])
+    with notified.notified(run, Notify(command="true"), 60.0, said.append):
+        if not waits:
+            wait_until(lambda: bool(said))
+        told = Journals([], list(run.events()), [], {}, {})
+        write_json(run.summary_file, summarise("finished", None, told, {"useful_s": None}))
+    assert json.loads(run.summary_file.read_text())["notify_failed"] is True
+    assert len(said) == 1 and said[0].startswith("the process of run.notify has ended with exit code 3: it tells nobody any more"), said
+    assert [event["code"] for event in run.events() if event["event"] == "notify_failed"] == [3]
 
 
 def test_what_reads_the_machine_is_woken_where_it_was_stopped_and_begins_again_where_it_ended(

@@ -68,6 +68,18 @@ def test_other_versions_are_told_once_and_proven_anew(
     assert not loop._with_other_libraries(job, ALONE)
 
 
+def test_another_processor_is_told_once_and_proven_anew(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Torch chooses its kernels by the CPU: a job that is queued again may come to a node with another one."""
+    write_json(run.machine_file, (read_json(run.machine_file) or {}) | {"cpu": {"threads": 2, "name": "one"}})
+    cpu = {"threads": 8, "name": "another"}
+    monkeypatch.setattr(libraries, "read_system", lambda *_: {"cpu": cpu})
+    assert "began with CPU one, goes on with CPU another: bits may differ" in start(run, monkeypatch, capsys)
+    assert start(run, monkeypatch, capsys) == "" and (read_json(run.machine_file) or {})["cpu"] == cpu
+    assert loop._with_other_libraries(SimpleNamespace(run=run), ALONE)  # type: ignore[arg-type]
+
+
 def test_a_second_upgrade_names_what_the_run_began_with(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

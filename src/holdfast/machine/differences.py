@@ -28,8 +28,9 @@ def unlike(before: Json, now: Json) -> list[str]:
 
 
 def libraries(machine: Json) -> dict[str, str]:
-    """Return the version by name of a machine's libraries that a run's bits depend on, as far as it knows them."""
+    """Return the version by name of a machine's libraries that a run's bits depend on, and its CPU, as far as it knows them."""
     versions = {"torch": _text(machine, "torch", "version")} | {name: _text(machine, "packages", name) for name in _PACKAGES}
+    versions["CPU"] = _text(machine, "cpu", "name")
     return {name: version for name, version in versions.items() if version is not None}
 
 

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PASSWORD_WORDS, PLACED_FORMS
+from holdfast.privacy.secret_forms import BLOCK_FORMS, KEY_FORMS, PASSWORD_WORDS, PLACED_FORMS, PRIVATE_KEY
 
 # An address as it stands in the texts of rows; no part of a URL or a path.
 ADDRESS_FORM = re.compile(r"(?<![\w.+/:-])[A-Za-z0-9][\w.+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
-_OF_A_KEY = "(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----"
-_PRIVATE_KEY = re.compile(rf"-----BEGIN {_OF_A_KEY}.*?(?:-----END {_OF_A_KEY}|\Z)", re.S)
 _LOOSE_FORMS = re.compile(
     r"\b(?:hf|gh[oprsu]|github_pat|glpat|wandb_v\d|sk|pk|rk)[_-](?=[A-Za-z_-]{0,200}\d)[A-Za-z0-9_-]{16,}"
 )  # cut or newer ones
@@ -27,10 +25,9 @@ _SECRET_NAME = (
 )
 _TAG = r"(?:[!&][\w!.-]{0,40} +){0,2}"  # of YAML, before a value
 _QUOTED_TWICE = r"""\\{1,7}["'][^"'\\\n]{0,2000}\\{1,7}["']"""  # as in a text inside JSON
-_VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token|api-?key|negotiate) +)?[^\s"',;}}\]]+)"""
-_NAMED = re.compile(
-    rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?(?:[ \t]*(?:[:=：]>?|->)[ \t]*{_TAG}| +(?=["'])))""" + _VALUE, re.I
-)
+_VALUE = rf"""({_QUOTED_TWICE}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?:(?:Bearer|Basic|token|api-?key|negotiate) +)?[^\s"',;}}\]»”]+)"""
+_BETWEEN = rf"""(?:[ \t]*(?:[:=：]>?|->)[ \t]*{_TAG}(?:[«„“‹][ \xa0]?)?| +(?=["'](?![\s$<{{}}\],:])))"""  # a name and its value
+_NAMED = re.compile(rf"""(["']?(?<![\w.-]){_SECRET_NAME}(?:\\{{0,7}}["']\]?)?{_BETWEEN})""" + _VALUE, re.I)
 _BARE_TOKEN = re.compile(r"""((?<![\w-])(?:--)?token["']?(?: *[:=] *| +))["']?((?=[\w.-]*\d)(?=[\w.-]*[A-Za-z])[\w.-]{16,})["']?""", re.I)
 _OPTION = re.compile(rf"((?<![\w-])--(?=[\w-]*(?:{PASSWORD_WORDS}|secret|api[_-]?key|token)\b){_SECRET_NAME} +)([^\s\"',\]-]\S*)", re.I)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic) )([A-Za-z0-9._~+/=-]{12,})")
@@ -128,7 +125,7 @@ class Scrubber:
 
     def secrets(self, text: str) -> str:
         """Return the text without secrets; names and addresses stay."""
-        text = self._replace("secret", _PRIVATE_KEY, text, "[secret]")
+        text = self._replace("secret", PRIVATE_KEY, text, "[secret]")
         text = self._replace("secret", self._secrets, text, "[secret]")
         for pattern in BLOCK_FORMS:
             text = pattern.sub(self._placed, text)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+_OF_A_KEY = r"(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?[ -]----"
+_BEGINS, _ENDS = rf"----[- ]BEGIN {_OF_A_KEY}", rf"----[- ]END {_OF_A_KEY}"
+_LINE_END = r"(?:[\s>|#]|\\{1,4}[nr]){0,40}"  # also of a quoted text, and of one in JSON
+PRIVATE_KEY = re.compile(rf"{_BEGINS}.*?(?:{_ENDS}|\Z)", re.S)  # whatever stands between
+
 # Keys and tokens by the forms their makers gave them.
 KEY_FORMS = re.compile(
-    r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\s*[\w-]+: [^\n]*\n)*(?:\s*[A-Za-z0-9+/=]{40,})*"
-    r"(?:\s*[A-Za-z0-9+/=]*(?:\s+=[A-Za-z0-9+/]{4})?\s*-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?"
+    rf"{_BEGINS}(?:[\s>|#]{{0,40}}[\w-]+: [^\n]*\n)*(?:{_LINE_END}[A-Za-z0-9+/=]{{40,}})*"
+    rf"(?:{_LINE_END}[A-Za-z0-9+/=]*(?:\s+=[A-Za-z0-9+/]{{4}})?{_LINE_END}{_ENDS})?"
     r"|\b(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|AGE-SECRET-KEY-1[A-Za-z0-9]{40,}|SG\.[\w-]{22}\.[\w-]{43}\b"
     r"|[rs]k_live_[A-Za-z0-9]{24,}\b|npm_[A-Za-z0-9]{36}\b|pypi-AgE[\w-]{50,}"
     r"|gh[pousr]_(?:[A-Za-z0-9]{36}\b|[\w-]{10,600}(?:\.[\w-]{10,600}){2})|github_pat_\w{60,}|glpat-[\w-]{20,300}(?:\.\w{2}\.\w{7,9}\b)?"
@@ -45,6 +50,8 @@ BLOCK_FORMS = (  # to be looked for before the value behind a name is: that is a
         r"[ \t]*(?P<quote>[\"'])(?P<it>[^\"'\n]{0,200}\n[^\"']{1,2000})(?P=quote)"
     ),
 )
+_IS, _FOR = "(?:is|was|lautet|ist|war|est|es)", "(?:for|für|fuer|pour|of|du|de|des|zum|zur|vom)"
+_OPENS = "[«„“‹\"']?[ \\xa0]?"  # a quotation
 _COMMA = r"\s{0,40},\s{0,40}"
 _NEXT = rf"{_COMMA}(?:[\"'][^\"'\n]{{0,200}}[\"']{_COMMA}){{0,12}}?"  # the arguments between
 _NO_PORT = r"(?![\d.:/-]+(?:/(?:tcp|udp))?(?:\s|$))(?![/.~-])"  # what else stands behind -p: a port, a folder
@@ -101,14 +108,22 @@ PLACED_FORMS = (
         r"(?P<it>(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Za-z])[\w.-]{16,200})(?![\w.-])"
     ),
     re.compile(
-        r"(?i)(?<![\w.$-])(?:[\w.-]{0,40}[_.-])?(?:pass|pwd?|psk)[ \t]{0,4}[=:][ \t]{0,4}[\"']?(?![\d.,]+(?:e[+-]?\d+)?[a-z%]{0,2}(?!\S))"
+        r"(?i)(?<![\w.$-])(?:[\w.-]{0,40}[_.-]|ssh)?(?:pass|pwd?|psk)[ \t]{0,4}[=:][ \t]{0,4}[\"']?"
+        r"(?![\d.,]+(?:e[+-]?\d+)?[a-z%]{0,2}(?!\S))"
         r"(?P<it>(?=[^\s/]{0,80}\d)(?=[^\s/]{0,80}[A-Za-z])[^\s/\"',;\\]{8,80})(?![\w/])"
     ),
     re.compile(
-        rf"(?i)\b(?:{PASSWORD_WORDS}|pw)[ \t]+(?:is|was|lautet|ist|war|est|es"
-        r"|(?:for|für|pour|fuer)[ \t]+\S{1,80}(?<!:))[: \t][ \t]{0,4}[\"']?"
-        r"(?P<it>(?=[^\s]{0,80}\d)(?=[^\s]{0,80}[A-Za-z])[^\s\"',;\\]{6,80})"
+        rf"(?i)\b(?:{PASSWORD_WORDS}|pw)[ \t]+(?:{_IS}|{_FOR}[ \t]+\S{{1,80}}(?<!:)"
+        rf"|{_FOR}(?:[ \t]+[^\s:=]{{1,40}}){{1,3}}(?:[ \t]+{_IS}|(?=[ \t]?:)))[: \t][ \t:]{{0,4}}{_OPENS}"
+        r"(?P<it>(?=[^\s]{0,80}\d)(?=[^\s]{0,80}[A-Za-z])[^\s\"',;\\»“”]{6,80})"
     ),
+    re.compile(rf"(?i)(?:{PASSWORD_WORDS})[ \t]{{0,4}}[:=][ \t]{{0,4}}(?=[«„“‹]){_OPENS}(?P<it>[^\s»“”›]{{4,80}})"),
+    re.compile(  # of a list of variables, as of a container: its name, then its value
+        rf"(?i)\bname\\{{0,7}}[\"']?\s{{0,4}}:\s{{0,4}}\\{{0,7}}[\"']?[\w.-]{{0,40}}"
+        rf"(?:{PASSWORD_WORDS}|secret|(?:api|access|private|secret)[_-]?key|(?-i:[A-Z0-9]_(?:TOKEN|KEY|PASS|PWD)))\\{{0,7}}[\"']?"
+        r"[\s,]{1,60}\\{0,7}[\"']?value\\{0,7}[\"']?\s{0,4}:[ \t]{0,4}\\{0,7}[\"']?(?P<it>(?![<$])[^\s\"',}\\]{4,400})"
+    ),
+    re.compile(r"(?i)\bjdbc:oracle:\w{2,8}:[^\s/@:]{1,80}/(?P<it>[^\s@]{3,80})@"),
     re.compile(r"(?i)\bpass(?:word|phrase)[ \t]{1,4}(?P<quote>\\{0,7}[\"'])(?P<it>[^\s\"'\\]{4,80})(?P=quote)"),
     re.compile(  # of Kaggle, also within a text in JSON
         r"(?i)\"username\\{0,7}\"\s{0,4}:\s{0,4}\\{0,7}\"[^\"\\]{1,80}\\{0,7}\"\s{0,4},\s{0,4}"
@@ -127,7 +142,7 @@ PLACED_FORMS = (
         r"[\"'](?P<it>(?=[^\"'\n]{0,200}\d)(?=[^\"'\n]{0,200}[A-Za-z])[^\"'\n<>/ ]{8,200})[\"']"
     ),
     re.compile(r"(?i)\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:[\w-]{2,20}[ \t]{1,4})?(?P<it>(?=\S{0,200}\d)[^\s\"',;]{16,})"),
-    re.compile(rf"\s--[\w-]{{1,40}}-(?:token|key)[= ]\s{{0,4}}[\"']?(?P<it>{_MIXED}[\w+/=.-]{{20,}})"),
+    re.compile(rf"\s--[\w-]{{1,40}}[-_](?:token|key)[= ]\s{{0,4}}[\"']?(?P<it>{_MIXED}[\w+/=.-]{{20,}}|[0-9a-f]{{32,}}\b)"),
     re.compile(
         r"(?i:\b(?:[\w-]{0,40}[_-])?(?:secret|token|api[_ -]?key)(?:\.[\w-]{1,40})?)[ \t]{1,4}"
         rf"(?P<it>{_MIXED}(?=(?:[A-Za-z+_-]{{0,60}}\d){{3}})(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{20,200}}={{0,2}})(?![\w/.+=-])"
@@ -147,7 +162,7 @@ PLACED_FORMS = (
     re.compile(r"(?i)\b(?:AccountKey|SharedAccessKey|SharedAccessSignature)=(?P<it>[^\s;\"']{8,})"),
     re.compile(r"(?i)\"(?:auth|identitytoken|registrytoken)\"\s{0,8}:\s{0,8}\"(?P<it>[^\s\"]{8,})\""),
     re.compile(r"(?i)(?<![A-Za-z0-9])_(?:auth|authToken|password) {0,4}= {0,4}(?P<it>[^\s\"']{6,})"),
-    re.compile(rf"(?i)\blogin[ \t]+\S{{1,80}}\s{{1,8}}(?:{PASSWORD_WORDS})[ \t]+(?P<it>\S{{3,}})"),
+    re.compile(rf"(?i)\blogin[ \t]+\S{{1,80}}\s{{1,8}}(?:account\s{{1,8}}\S{{1,80}}\s{{1,8}})?(?:{PASSWORD_WORDS})[ \t]+(?P<it>\S{{3,}})"),
     re.compile(r"(?im)^[ \t]*password[ \t]+(?P<it>\S{4,})[ \t]*$"),
     re.compile(r"(?i)\b(?:set-)?cookie[\"']?\s{0,4}:\s{0,4}[\"']?(?P<it>[\w.-]{1,80}=[^\n\"']{4,})"),
     re.compile(r"(?i)\bwandb(?:\.login\(| +login\b)[^\n]{0,40}?(?P<it>\b[0-9a-f]{40}\b)"),
@@ -162,5 +177,8 @@ PLACED_FORMS = (
         r"(?<![\w./:-])(?P<it>[A-Za-z]{2,10}(?:[._-][A-Za-z0-9]{1,8}){0,2}[._-](?=(?:[A-Za-z]{0,60}\d){3})(?=[a-z0-9]{0,80}[A-Z])"
         r"(?=[A-Z0-9]{0,80}[a-z])[A-Za-z0-9]{30,200})(?![\w.-])"
     ),
-    re.compile(rf"[=:][ \t]{{0,4}}[\"']?(?!_Z)(?P<it>{_MIXED}(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{32,200}}={{0,2}})(?![\w/.+=-])"),
+    re.compile(
+        rf"[=:][ \t]{{0,4}}[\"']?(?!_Z|(?:GPU|MIG)-[0-9a-f]{{8}}-)"
+        rf"(?P<it>{_MIXED}(?![A-Za-z0-9+_-]{{0,40}}/)[A-Za-z0-9/+_-]{{32,200}}={{0,2}})(?![\w/.+=-])"
+    ),
 )

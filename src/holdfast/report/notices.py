@@ -24,7 +24,7 @@ _WORDS = {
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "settings were changed",
     "computes_differently": "this machine computes differently from call to call",
-    "libraries_changed": "libraries are of another version than the run had so far: bits may differ from there on",
+    "libraries_changed": "libraries are of another version, or the CPU is another, than the run had so far: bits may differ from there on",
     "length_bias": "the better answers and the worse ones differ in length",
     "tokenizers_disagree": "transformers cannot load the model's tokenizer, or vocab.json has other numbers; its tokenizer.json was used",
     "evaluation_failed": "the evaluation failed",
@@ -47,7 +47,7 @@ _WORDS = {
 }
 
 
-TOLD = ("tracking_failed",)  # which the supervisor has told where it happened, in more words
+TOLD = ("tracking_failed", "notify_failed")  # which the supervisor has told where it happened, in more words
 
 
 def notice(event: Json) -> tuple[str, str] | None:

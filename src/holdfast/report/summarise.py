@@ -72,6 +72,7 @@ def summarise(status: str, reason: str | None, told: Journals, known: Json) -> J
     more = {name: value for name, value in known.items() if name not in ("useful_s", "loss", "doubts")}
     place = second_place(told.events)
     more |= {"second_place": place} if place else {}
+    more |= {"notify_failed": True} if any(event["event"] == "notify_failed" for event in told.events) else {}
     doubts = {"doubt": "; ".join(known["doubts"]) or None} if "doubts" in known else {}
     return found | more | doubts | {"loss": found["loss"] | known.get("loss", {})}
 

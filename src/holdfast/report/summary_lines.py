@@ -54,6 +54,8 @@ def summary_lines(summary: Json, run: RunFolder) -> list[tuple[str, str]]:
         facts.append((kind, f"{run.path / kind}  ({f'{origin}; ' if origin else ''}sha256 {summary['artifact_sha256'][:16]})"))
     if failed := summary.get("trackers_failed"):
         facts.append(("trackers", f"{', '.join(failed)} failed, and may lack steps: {run.path / 'track.log'} says why"))
+    if summary.get("notify_failed"):
+        facts.append(("notify", f"its process failed, and may not have told all: {run.path / 'notify.log'} says why"))
     facts.append(("report", str(run.path / "report.html")))
     return facts
 

@@ -162,6 +162,7 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
     trackers = [TRACKERS[name](run, config.model_dump(mode="json")) for name in names]
     memory = run.path / memory_name
     known = read_json(memory) or read_json(run.path / _OF_ALL) or {}
+    known.pop("closed", None)
     write_json(memory, known, durable=False)  # which tells that they are open
     steps, journal = Tail(run.steps_file, key="step"), Tail(run.events_file, key="event")
     while True:
@@ -177,6 +178,7 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
         time.sleep(POLL_S)
     for tracker in trackers:
         tracker.close()
+    write_json(memory, known | {"closed": True}, durable=False)
 
 
 def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, journal: Tail) -> Json:

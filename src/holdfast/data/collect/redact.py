@@ -65,8 +65,8 @@ _KINDS = (
     _Kind(
         "SECRET",
         re.compile(
-            rf"(?i)(?<![\w.-])[\w.-]*(?:{PASSWORD_WORDS}|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
-            r"(?:\\{0,7}[\"']\]?)?\s*(?:[:：]|=>?|->)\s*(?:\\{0,7}[\"'])?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
+            rf"(?i)(?<![\w.-])[\w.-]*(?:{PASSWORD_WORDS}|secret|token(?!s\W{{1,6}}[\d.,_]+(?!\w))|api[_-]?key|access[_-]?key|private[_-]?key|credential)s?"
+            r"(?:\\{0,7}[\"']\]?)?\s*(?:[:：]|=>?|->)[^\S\n]*(?:\\{0,7}[\"'])?(?P<it>[^\s\"'`,;()<>{}$\[\]]{6,})"
         ),
         _looks_secret,
     ),

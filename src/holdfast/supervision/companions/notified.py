@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from pydantic import ValidationError
 
 from holdfast.base.child import module_command
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.base.files import read_json, write_json
 from holdfast.base.safe_open import read_small
+from holdfast.base.signal_names import ended_by
 from holdfast.base.units import span
 from holdfast.config.notify import Notify
 from holdfast.config.problems import problems_of
@@ -61,9 +64,9 @@ def read_notify(run: RunFolder) -> Notify | None:
 
 @contextlib.contextmanager
 def notified(run: RunFolder, notify: Notify | None, hang_s: float, tell: Callable[[str], None]) -> Iterator[None]:
-    """Have a person told while this lasts. Receivers that fail are in notify.log; a process that fails is an event, one that hangs another.
+    """Have a person told while this lasts. Receivers that fail are in notify.log; a process that fails is told, and in the summary.
 
-    That one is ended and told at once: what takes its place goes on where it was. hang_s: without any sign of life, at least.
+    One that hangs is ended, and told: what takes its place goes on where it was. hang_s: without any sign of life, at least.
     """
     if notify is None:
         run.notify_file.unlink(missing_ok=True)
@@ -72,15 +75,28 @@ def notified(run: RunFolder, notify: Notify | None, hang_s: float, tell: Callabl
     descriptor = os.open(run.notify_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as handle:
         handle.write(notify.model_dump_json().encode())
-    log = run.path / "notify.log"
+    log, fails = run.path / "notify.log", False
 
     def hung(silent: float) -> None:
         run.event("notify_failed", code=None, log=str(log), silent_s=round(silent, 1))
         tell(f"the process of run.notify gave no sign of life for {span(silent)}: it was ended, another one takes its place")
 
+    def failed(code: int | None) -> None:
+        nonlocal fails
+        if not fails:
+            fails = True
+            run.event("notify_failed", code=code, log=str(log))
+            ended = "did not end in time" if code is None else ended_by(code)
+            tell(f"the process of run.notify {ended}: it tells nobody any more; the run itself is whole; {log} says why")
+
+    def look() -> None:
+        code = helper.look()
+        if code is not None and not run.summary_file.exists():  # it ends with the run, not before
+            failed(code)
+
     helper = Helper(module_command("holdfast.report.notify.follow", run.path), log, max(hang_s, 2 * _PATIENCE_S), hung)
     try:
-        with looking(helper.look):
+        with looking(look):
             yield
     finally:
         if not run.summary_file.exists():  # an error of ours: there is no end to tell of
@@ -88,5 +104,7 @@ def notified(run: RunFolder, notify: Notify | None, hang_s: float, tell: Callabl
         code = helper.end(_PATIENCE_S)
         if code is None:
             end_gently(helper.child, _GIVEN_S)
-        if code not in (0, -15):
-            run.event("notify_failed", code=code, log=str(log))
+        if code not in (0, -signal.SIGTERM):
+            failed(code)
+            if summary := read_json(run.summary_file):
+                write_json(run.summary_file, summary | {"notify_failed": True})

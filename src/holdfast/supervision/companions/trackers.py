@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.base.child import module_command
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base.signal_names import killed_by
 from holdfast.base.units import span
 from holdfast.config.config import Config
 from holdfast.report.run.report import write_report
@@ -35,18 +36,28 @@ class TrackerProcess:
 
     def __init__(self, run: RunFolder, name: str, hang_s: float, tell: Callable[[str], None]) -> None:
         self._run, self.name, self._log, self.failed, self._ending = run, name, run.path / "track.log", False, False
-        self._say, self._memory = tell, run.path / memory_of(name)
-        self._before, self._until = _stamp(self._memory), time.monotonic() + _OPENS_S
+        self._say, self._memory, self._hang_s = tell, run.path / memory_of(name), hang_s
+        self._before, self._steps, self._until = _stamp(self._memory), _stamp(run.steps_file), time.monotonic() + _OPENS_S
+        self._waited_for = "open"
         self._helper = Helper(module_command("holdfast.report.track", run.path, name), self._log, hang_s, self._hung)
 
     def look(self) -> None:
-        """Tell a failure once, soon after it came, and once that it is long in opening."""
-        if code := self._helper.look():
-            self._tell(code)
-        elif time.monotonic() > self._until:
-            self._until = float("inf")
-            if code is None and _stamp(self._memory) == self._before:
-                self._say(f"waiting for {self.name} to open: the run goes on, and its steps are passed on then; see {self._log}")
+        """Tell a failure once, soon after it came; and once each that it is long in opening, and that steps are not taken."""
+        code = self._helper.look()
+        if code is not None:
+            if code or not self._run.summary_file.exists():  # before the run's end any end is a failure
+                self._tell(code)
+            return
+        memory, steps = _stamp(self._memory), _stamp(self._run.steps_file)
+        if memory != self._before:
+            self._before, self._until, self._waited_for = memory, float("inf"), self._waited_for and "take steps"
+        elif steps != self._steps and self._until == float("inf"):
+            self._until = time.monotonic() + max(_OPENS_S, self._hang_s)
+        self._steps = steps
+        if self._waited_for and time.monotonic() > self._until:
+            wait, self._until = self._waited_for, float("inf")
+            self._waited_for = "take steps" if wait == "open" else ""
+            self._say(f"waiting for {self.name} to {wait}: the run goes on, and its steps are passed on then; see {self._log}")
 
     def end(self, until: float) -> None:
         """Wait for the rest to be passed on, until that time at most."""
@@ -58,7 +69,7 @@ class TrackerProcess:
         if code is None:
             self._helper.child.kill()
             self._helper.child.wait()
-        if code != 0:
+        if code or not (read_json(self._memory) or {}).get("closed"):  # a library can end a process with code 0
             self._tell(code)
 
     def _hung(self, silent: float) -> None:
@@ -70,7 +81,8 @@ class TrackerProcess:
         if not self.failed:
             self.failed = True
             self._run.event("tracking_failed", tracker=self.name, code=code, log=str(self._log))
-            ended = "did not end in time" if code is None else f"failed (exit code {code})"
+            how = "" if code is None else killed_by(code) if code < 0 else f"exit code {code}"
+            ended = f"failed ({how})" if code else "did not end in time" if code is None else "ended before all was passed on (exit code 0)"
             self._say(f"{self.name} {ended}: it gets no more steps of this start; the run itself is whole; {self._log} says why")
 
 
