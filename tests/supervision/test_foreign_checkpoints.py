@@ -371,25 +371,38 @@ def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, 
         assert (counter.step, counter.total) == (step, total)
 
 
+def test_the_bar_of_each_evaluation_begins_no_stage_of_the_training() -> None:
+    """A Trainer that evaluated twice was of an unknown number of steps, and where its second start began was not known."""
+    counter = Counter()
+    for step in range(9, 17):
+        counter.feed(f"\r{step * 6:3}%|##  | {step}/16 [00:01<00:02, 1.81it/s]")
+        if step % 4 == 0:
+            for row in range(4):
+                counter.feed(f"\r{row * 33:3}%|##  | {row}/3 [00:00<00:01, {'?' if not row else 9.1}it/s]\x1b[A")
+    counter.end()
+    assert (counter.first, counter.step, counter.total, counter.has_stages) == (9, 16, 16, False)
+
+
 @pytest.mark.parametrize(
-    ("text", "missing"),
+    ("text", "begun"),
     [
         ("Epoch 1/3\n", (1, 3)),
         ("Epoch [2/3], loss 0.5\n", (2, 3)),
         ("Epoch 0/3\nepoch: 1 of 3\n", (2, 3)),
-        ("Epoch 0/3\nEpoch 2/3\n", None),
-        ("Epoch 0/2\nEpoch 2/2\n", None),
-        ("Epoch 3/3\nbest epoch: 1/3\n", None),
-        ("Epoch 9/9\nEpoch 1/2\nEpoch 2/2\n", None),
+        ("Epoch 0/3\nEpoch 2/3\n", (3, 3)),
+        ("Epoch 0/2\nEpoch 2/2\n", (2, 2)),
+        ("Epoch 3/3\nbest epoch: 1/3\n", (3, 3)),
+        ("Epoch 9/9\nEpoch 1/2\nEpoch 2/2\n", (2, 2)),
         ("Epochs:  67%|███| 2/3 [00:01<00:01, 1.0s/it]\n", (2, 3)),
-        ("Epochs: 100%|███| 3/3 [00:01<00:00, 1.0s/it]\n", None),
+        ("Epochs: 100%|███| 3/3 [00:01<00:00, 1.0s/it]\n", (3, 3)),
+        ("epoch 0: train loss 2.1\nepoch 1: train loss 1.9\n", (2, None)),
         ("{'loss': 2.1, 'epoch': 0.5}\nepoch 1.5/3\n", None),
     ],
 )
-def test_epochs_that_were_announced_and_not_reached_are_seen(text: str, missing: tuple[int, int] | None) -> None:
+def test_the_epochs_that_were_begun_and_announced_are_seen(text: str, begun: tuple[int, int | None] | None) -> None:
     counter = Counter()
     counter.feed(text)
-    assert counter.epochs.missing == missing
+    assert counter.epochs.begun == begun
 
 
 @pytest.mark.parametrize(
