@@ -132,8 +132,8 @@ class Signs:
         seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
         counter = self.counter
         stages = counter.has_stages or self._trainings > 1
-        more = {"begun_anew": counter.begun_anew, "has_stages": stages, "from_zero": source == "output" and counter.from_zero}
-        return replace(seen, epochs=counter.epochs.begun, rival=counter.rival, **more)
+        seen = replace(seen, epochs=counter.epochs.begun, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=stages)
+        return replace(seen, from_zero=source == "output" and counter.from_zero)
 
     def last(self, well: bool = True) -> ProgressSigns:
         """Look once more at all an attempt shows, now that it has ended and nothing follows. well: as of Counter.end."""
