@@ -140,14 +140,13 @@ def test_torn_and_foreign_files_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_dump_that_would_end_or_fill_the_reader_is_left_out(tmp_path: Path) -> None:
-    """Infinity and a number of 5,000 digits ended it with a traceback; lists in lists, made a text, took all memory, and so did many ranks."""
+    """Infinity and a number of 5,000 digits ended it with a traceback; lists in lists, made a text, and many ranks took all memory."""
     lists: list[Any] = ["x"]
     for _ in range(60):
         lists = [lists, lists]
     frame = {"name": lists, "filename": "train.py", "line": 3}
-    of_ranks = [
-        {"pg_config": {"0": {"name": "0", "desc": "all", "ranks": text}}} for text in ("[" + "1," * 1_000_000 + "]", "(" * 9999, "0 1")
-    ]
+    texts = ("[" + "1," * 1_000_000 + "]", "(" * 9999, "0 1")
+    of_ranks = [{"pg_config": {"0": {"name": "0", "desc": "all", "ranks": text}}} for text in texts]
     hostile = [
         dump([entry(7, "scheduled") | {"collective_seq_id": number}], 6) for number in (float("inf"), float("nan"), 10**5000, "7", lists)
     ]

@@ -371,6 +371,37 @@ def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, 
         assert (counter.step, counter.total) == (step, total)
 
 
+@pytest.mark.parametrize(
+    ("stages", "step", "total", "has_stages"),
+    [
+        ([("[warmup]", 1, 6, 6), ("[main]", 1, 5, 10)], 11, 16, True),
+        ([("[sft]", 1, 6, 6), ("[dpo]", 1, 5, 6)], 11, 12, True),
+        ([("[sft]", 1, 6, 6), ("eval", 1, 4, 4)], 6, 6, False),
+        ([("[main]", 3, 10, 10)], 10, 10, False),
+    ],
+)
+def test_a_stage_of_another_name_goes_on_behind_the_last_step(
+    stages: list[tuple[str, int, int, int]], step: int, total: int, has_stages: bool
+) -> None:
+    """What went on rightly in its second stage, from a checkpoint of all steps, was told to have gone on from before it."""
+    counter = Counter()
+    counter.feed("".join(f"{name} step {n}/{last} loss 2\n" for name, first, end, last in stages for n in range(first, end + 1)))
+    assert (counter.step, counter.total, counter.has_stages) == (step, total, has_stages)
+
+
+def test_two_ranks_that_print_the_same_steps_are_no_stages() -> None:
+    counter = Counter()
+    counter.feed("".join(f"[rank{name}] step {n}/6 loss 2\n" for n in range(1, 7) for name in "ab"))
+    assert (counter.step, counter.total, counter.has_stages) == (6, 6, False)
+
+
+def test_where_a_training_goes_on_another_longer_count_without_losses_is_not_its_own() -> None:
+    """A teacher's server prints its own steps: the second start was told to have ended after 916 of 1,000."""
+    counter = Counter()
+    counter.feed("".join(f"teacher: step {900 + n}/1000, 88 tokens/s\nstep {n}/16 loss 2\n" for n in range(9, 17)))
+    assert (counter.first, counter.step, counter.total) == (9, 16, 16)
+
+
 def test_the_bar_of_each_evaluation_begins_no_stage_of_the_training() -> None:
     """A Trainer that evaluated twice was of an unknown number of steps, and where its second start began was not known."""
     counter = Counter()

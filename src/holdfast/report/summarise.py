@@ -179,7 +179,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "reached": {number: kept[number] for number in trained},
         "disbelieved": {row["attempt"] for row in told.rows if row["step"] > kept.get(row["attempt"], 0)},
         "steps": furthest(rows),
-        **({"steps_from_zero": True} if total is None and any(row.get("from_zero") for row in rows) else {}),
+        **({"steps_exact": False} if total is None and any(row.get("from_zero") or row.get("stages") for row in rows) else {}),
         "total_steps": total,
         "incomplete": reached < total if reached is not None and total else None,
         "progress_from": rows[-1]["source"] if rows else None,

@@ -22,18 +22,7 @@ MOST_RANKS, MOST_ENTRIES = 16_384, 100_000
 _MOST_MEMBERS = 1 << 22  # of all its groups together
 _FRAMES, _LONGEST = 8, 300  # frames of a stack; characters of a name
 _NUMBER = re.compile(r"(\d{1,6})(?:\.json|\.pkl|\.pickle)?$")
-_BROKEN = (
-    pickle.UnpicklingError,
-    ValueError,
-    EOFError,
-    KeyError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    MemoryError,
-    RecursionError,
-    SyntaxError,
-)
+_BROKEN = (pickle.UnpicklingError, ValueError, EOFError, KeyError, TypeError, IndexError, AttributeError, SyntaxError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ def read_dump(file: Path) -> Dump | None:
         return None
     try:
         return replace(_dump_of(int(number[1]), _values(read_small(file, LARGEST))), written=file.stat().st_mtime_ns)
-    except (OSError, *_BROKEN):
+    except (OSError, RecursionError, *_BROKEN):
         return None
 
 

@@ -170,7 +170,7 @@ def _sentence(found: Guilty) -> str:
 
 def _explanation(found: Guilty) -> str:
     why = {
-        SILENT: "A process that writes none is dead or cannot run: look at its log and its machine, and whether its dump was collected whole.",
+        SILENT: "A process that writes none is dead or cannot run: look at its log and machine, and whether its dump was collected whole.",
         UNFINISHED: "The work is queued and the device does not finish it: look at that card (Xid, ECC, temperature) and the link to it.",
         OTHER: "The program took another branch there, or skipped a collective before: compare its stack with theirs.",
         ABSENT: "The program is elsewhere: in another branch, in a slow data loader, or it stands still. Its own log and stack say where.",

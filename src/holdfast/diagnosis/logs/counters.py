@@ -148,6 +148,8 @@ class Counter:
         number, total = self._whole(name, number, of_round)
         known = [one for one in self._words.values() if one.continues_with(number, of_round)]
         count = self._words.get(_letters(name)) or (known[0] if known else None)
+        if count is None and sure and number <= 1 and not _OF_EVALUATION.search(name):
+            count = next((one for one in self._words.values() if one.begins_stage()), None)
         if count is None:
             count = WordCount(name, number, of_round, total, bool(_OF_EVALUATION.search(name)))
         self._words[_letters(name)] = count.take(number, total, of_round, sure)

@@ -48,8 +48,8 @@ def well(summary: Json, where: bool = True) -> str:
     reached, total = summary["steps"], summary["total_steps"]
     short = bool(summary["incomplete"] and reached and total and reached < total)
     steps = f"{reached:,} steps" if reached else "no step was seen"
-    if summary.get("steps_from_zero"):
-        steps = f"steps up to number {reached:,}, counted from 0"
+    if reached and summary.get("steps_exact") is False:
+        steps = f"at least {steps}"
     if not reached and summary.get("epochs"):
         begun, announced = summary["epochs"]
         steps = f"epoch {begun:,}" + (f" of {announced:,}" if announced else "") + ", no step was seen"
