@@ -94,6 +94,27 @@ def test_what_was_not_seen_is_doubted_where_the_terminal_doubts(tmp_path: Path) 
     assert "ended well" not in summary["told"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "epochs", "told"),
+    [("Epoch [$n/3], Loss: 0.5", [3, 3], "epoch 3 of 3"), ("epoch $((n - 1)): train loss 0.5", [3, None], "epoch 3")],
+    ids=["of-3", "from-0"],
+)
+def test_a_command_that_prints_epochs_alone_has_shown_progress(tmp_path: Path, lines: str, epochs: list[int | None], told: str) -> None:
+    """It was told that no progress was seen, and its death was said to be at step 1, of which nobody knows."""
+    ends = "[ -e was-here ] || { touch was-here; kill -9 $$; }"
+    summary = run(tmp_path, words=["sh", "-c", f'n=1; echo "{lines}"; {ends}; for n in 1 2 3; do echo "{lines}"; done'])
+    assert (summary["epochs"], summary["steps"], summary["doubt"]) == (epochs, None, None)
+    assert f"ended well: {told}, no step was seen, 2 attempts" in summary["told"] and summary["incidents"][0]["step"] is None
+
+
+def test_steps_that_are_counted_from_0_to_nobody_knows_where_are_a_lower_bound(tmp_path: Path) -> None:
+    """`iter 0` to `iter 11` were told as 11 steps, where twelve were computed."""
+    ends = "[ $n != 7 -o -e was-here ] || { touch was-here; kill -9 $$; }"
+    summary = run(tmp_path, words=["sh", "-c", f"for n in 0 1 2 3 4 5 6 7 8 9 10 11; do echo iter $n: loss 0.5; {ends}; done"])
+    assert (summary["steps"], summary["steps_exact"], summary["total_steps"]) == (11, False, None)
+    assert "ended well: at least 11 steps, at least 7 computed twice" in summary["told"]
+
+
 CAUGHT = 'Traceback (most recent call last):\\n  File "a.py", line 3, in f\\n    g()\\nKeyError: 7\\n'
 STEPS = "for n in 1 2 3 4; do echo step $n/4; done"
 
@@ -709,7 +730,7 @@ def test_what_was_taken_for_steps_and_disbelieved_at_the_end_is_in_no_incident(t
     launches = {1: {"started": 0.0}, 2: {"started": 5.0, "resumed_from": "out/checkpoint-2", "resumed_step": 2}}
     told = Journals(rows, events, [report], launches, {1: {"ended": 4.0}, 2: {"ended": 9.0}})
     (incident,) = summarise("finished", None, told, of_progress(told, {"argv": ["x"], "launcher": None}, 0))["incidents"]
-    assert "4,027" not in incident["evidence"] and incident["step"] == 1 and not incident["lost_steps"], incident
+    assert "4,027" not in incident["evidence"] and incident["step"] is None and not incident["lost_steps"], incident
 
 
 def test_the_checkpoint_that_a_trainer_goes_on_from_tells_which_bar_counts_its_steps(tmp_path: Path) -> None:
@@ -871,3 +892,6 @@ def test_steps_that_the_attempt_after_the_next_computes_again_are_no_useful_time
     }
     assert computed_twice([*first, *third], launches) == 5
     assert useful_seconds([*first, *third], launches) == 4.0 + 14.0, "from step 1 to 5, and from 6 to 20"
+    silent = launches | {4: {"started": 200.0}}
+    assert useful_seconds([*first, *third], silent) is None, "whether a start that showed no step began anew is not known"
+    assert useful_seconds([*first, *third], silent | {5: {"resumed_from": "out/checkpoint-15", "resumed_step": 15}}) == 4.0 + 9.0

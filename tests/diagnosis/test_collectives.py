@@ -139,6 +139,28 @@ def test_torn_and_foreign_files_are_left_out(tmp_path: Path) -> None:
     assert set(read_dumps(tmp_path)) == {0}
 
 
+def test_a_dump_that_would_end_or_fill_the_reader_is_left_out(tmp_path: Path) -> None:
+    """Infinity and a number of 5,000 digits ended it with a traceback; lists in lists, made a text, and many ranks took all memory."""
+    lists: list[Any] = ["x"]
+    for _ in range(60):
+        lists = [lists, lists]
+    frame = {"name": lists, "filename": "train.py", "line": 3}
+    texts = ("[" + "1," * 1_000_000 + "]", "(" * 9999, "0 1")
+    of_ranks = [{"pg_config": {"0": {"name": "0", "desc": "all", "ranks": text}}} for text in texts]
+    hostile = [
+        dump([entry(7, "scheduled") | {"collective_seq_id": number}], 6) for number in (float("inf"), float("nan"), 10**5000, "7", lists)
+    ]
+    hostile += [dump([entry(7, "scheduled")], 6) | {"pg_status": {"0": {"last_completed_collective": float("inf")}}}]
+    hostile += [dump([entry(7, "scheduled") | more], 6) for more in ({"frames": [frame]}, {"pg_id": lists}, {"time_created_ns": 1e400})]
+    hostile += [dump([entry(7, "scheduled", lists)], 6), dump([entry(7, "scheduled") | {"process_group": (lists, "")}], 6)]  # type: ignore[arg-type]
+    hostile += [dump([entry(7, "scheduled")], 6) | ranks for ranks in of_ranks]
+    write(tmp_path, {0: WAITS} | dict(enumerate(hostile, 1)))
+    assert set(read_dumps(tmp_path)) == {0}
+    write(tmp_path, {1: dump([entry(7, "scheduled", "nccl:send\nrank 9 did" + "!" * 9999)], 6)})
+    (named,) = read_dumps(tmp_path)[1].entries
+    assert named.name.startswith("nccl:send rank 9 did!") and len(named.name) <= 300
+
+
 def test_diagnose_takes_a_folder_of_dumps(tmp_path: Path) -> None:
     write(tmp_path, {0: WAITS, 1: WAITS, 2: ELSEWHERE, 3: WAITS})
     for place in (tmp_path, tmp_path / "nccl_trace_rank_1"):

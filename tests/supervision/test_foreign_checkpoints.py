@@ -372,24 +372,68 @@ def test_steps_are_read_from_what_a_program_prints(text: str, step: int | None, 
 
 
 @pytest.mark.parametrize(
-    ("text", "missing"),
+    ("stages", "step", "total", "has_stages"),
+    [
+        ([("[warmup]", 1, 6, 6), ("[main]", 1, 5, 10)], 11, 16, True),
+        ([("[sft]", 1, 6, 6), ("[dpo]", 1, 5, 6)], 11, 12, True),
+        ([("[sft]", 1, 6, 6), ("eval", 1, 4, 4)], 6, 6, False),
+        ([("[main]", 3, 10, 10)], 10, 10, False),
+    ],
+)
+def test_a_stage_of_another_name_goes_on_behind_the_last_step(
+    stages: list[tuple[str, int, int, int]], step: int, total: int, has_stages: bool
+) -> None:
+    """What went on rightly in its second stage, from a checkpoint of all steps, was told to have gone on from before it."""
+    counter = Counter()
+    counter.feed("".join(f"{name} step {n}/{last} loss 2\n" for name, first, end, last in stages for n in range(first, end + 1)))
+    assert (counter.step, counter.total, counter.has_stages) == (step, total, has_stages)
+
+
+def test_two_ranks_that_print_the_same_steps_are_no_stages() -> None:
+    counter = Counter()
+    counter.feed("".join(f"[rank{name}] step {n}/6 loss 2\n" for n in range(1, 7) for name in "ab"))
+    assert (counter.step, counter.total, counter.has_stages) == (6, 6, False)
+
+
+def test_where_a_training_goes_on_another_longer_count_without_losses_is_not_its_own() -> None:
+    """A teacher's server prints its own steps: the second start was told to have ended after 916 of 1,000."""
+    counter = Counter()
+    counter.feed("".join(f"teacher: step {900 + n}/1000, 88 tokens/s\nstep {n}/16 loss 2\n" for n in range(9, 17)))
+    assert (counter.first, counter.step, counter.total) == (9, 16, 16)
+
+
+def test_the_bar_of_each_evaluation_begins_no_stage_of_the_training() -> None:
+    """A Trainer that evaluated twice was of an unknown number of steps, and where its second start began was not known."""
+    counter = Counter()
+    for step in range(9, 17):
+        counter.feed(f"\r{step * 6:3}%|##  | {step}/16 [00:01<00:02, 1.81it/s]")
+        if step % 4 == 0:
+            for row in range(4):
+                counter.feed(f"\r{row * 33:3}%|##  | {row}/3 [00:00<00:01, {'?' if not row else 9.1}it/s]\x1b[A")
+    counter.end()
+    assert (counter.first, counter.step, counter.total, counter.has_stages) == (9, 16, 16, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "begun"),
     [
         ("Epoch 1/3\n", (1, 3)),
         ("Epoch [2/3], loss 0.5\n", (2, 3)),
         ("Epoch 0/3\nepoch: 1 of 3\n", (2, 3)),
-        ("Epoch 0/3\nEpoch 2/3\n", None),
-        ("Epoch 0/2\nEpoch 2/2\n", None),
-        ("Epoch 3/3\nbest epoch: 1/3\n", None),
-        ("Epoch 9/9\nEpoch 1/2\nEpoch 2/2\n", None),
+        ("Epoch 0/3\nEpoch 2/3\n", (3, 3)),
+        ("Epoch 0/2\nEpoch 2/2\n", (2, 2)),
+        ("Epoch 3/3\nbest epoch: 1/3\n", (3, 3)),
+        ("Epoch 9/9\nEpoch 1/2\nEpoch 2/2\n", (2, 2)),
         ("Epochs:  67%|███| 2/3 [00:01<00:01, 1.0s/it]\n", (2, 3)),
-        ("Epochs: 100%|███| 3/3 [00:01<00:00, 1.0s/it]\n", None),
+        ("Epochs: 100%|███| 3/3 [00:01<00:00, 1.0s/it]\n", (3, 3)),
+        ("epoch 0: train loss 2.1\nepoch 1: train loss 1.9\n", (2, None)),
         ("{'loss': 2.1, 'epoch': 0.5}\nepoch 1.5/3\n", None),
     ],
 )
-def test_epochs_that_were_announced_and_not_reached_are_seen(text: str, missing: tuple[int, int] | None) -> None:
+def test_the_epochs_that_were_begun_and_announced_are_seen(text: str, begun: tuple[int, int | None] | None) -> None:
     counter = Counter()
     counter.feed(text)
-    assert counter.epochs.missing == missing
+    assert counter.epochs.begun == begun
 
 
 @pytest.mark.parametrize(

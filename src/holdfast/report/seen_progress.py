@@ -176,15 +176,19 @@ def useful_seconds(progress: list[Json], launches: dict[int, Json]) -> float | N
     """Return the seconds in steps that were not computed again, as far as two sightings of a step tell; None where none do.
 
     Steps may be computed again by a later attempt than the next: one that could not load the newest checkpoint ends before it trains.
+    None, too, where the newest attempt showed no step, nor was told of one to go on from: how many it computed again is not known.
     """
     seen, seconds, told = _by_attempt(progress), 0.0, False
     numbers = sorted(launches)
+    if numbers and numbers[-1] not in seen and not launches[numbers[-1]].get("resumed_step"):
+        return None
     for at, number in enumerate(numbers):
         rows = seen.get(number, [])
         if len(rows) < 2 or rows[-1]["step"] <= rows[0]["step"]:
             continue
         told = True
-        later = [other for other in numbers[at + 1 :] if other == numbers[at + 1] or other in seen]
+        following = numbers[at + 1 : at + 2]
+        later = [one for one in numbers[at + 1 :] if one in seen or (one in following and launches[one].get("resumed_step"))]
         began = [began_at(seen.get(other, []), launches[other], _of_first(progress, launches)) for other in later]
         kept = min([rows[-1]["step"], *began])
         share = (kept - rows[0]["step"]) / (rows[-1]["step"] - rows[0]["step"])

@@ -180,6 +180,7 @@ def of_progress(told: Journals, command: Json, code: int | None) -> Json:
         "reached": {number: kept[number] for number in trained},
         "disbelieved": {row["attempt"] for row in told.rows if row["step"] > kept.get(row["attempt"], 0)},
         "steps": furthest(rows),
+        **({"steps_exact": False} if total is None and any(row.get("from_zero") or row.get("stages") for row in rows) else {}),
         "total_steps": total,
         "incomplete": reached < total if reached is not None and total else None,
         "progress_from": rows[-1]["source"] if rows else None,
@@ -246,10 +247,12 @@ def incidents(
         lost = max(0, reached - start) if start is not None else None
         if lost and failure_report is not _loser([one for one, event in zip(told, following, strict=True) if event is next_state]):
             lost = 0
-        following_step = failure_report["committed_after"] + 1
+        step, following_step = failure_report["step"], failure_report["committed_after"] + 1
+        if step is None and (began is None or reached):  # of a command that showed none, it is not known
+            step = min(following_step, total or following_step)
         found.append(
             {
-                "step": failure_report["step"] if failure_report["step"] is not None else min(following_step, total or following_step),
+                "step": step,
                 "cause": failure_report["diagnosis"]["cause"],
                 "samples": failure_report["samples"],
                 "remedy": failure_report["decision"]["remedy"],

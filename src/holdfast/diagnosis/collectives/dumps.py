@@ -10,7 +10,7 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,9 +19,10 @@ from holdfast.base.safe_open import read_small
 
 LARGEST = 1 << 26  # bytes of a dump; 2,000 collectives with stacks take some 4 MB
 MOST_RANKS, MOST_ENTRIES = 16_384, 100_000
-_FRAMES = 8
+_MOST_MEMBERS = 1 << 22  # of all its groups together
+_FRAMES, _LONGEST = 8, 300  # frames of a stack; characters of a name
 _NUMBER = re.compile(r"(\d{1,6})(?:\.json|\.pkl|\.pickle)?$")
-_BROKEN = (pickle.UnpicklingError, ValueError, EOFError, KeyError, TypeError, IndexError, AttributeError, MemoryError, RecursionError)
+_BROKEN = (pickle.UnpicklingError, ValueError, EOFError, KeyError, TypeError, IndexError, AttributeError, SyntaxError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def read_dump(file: Path) -> Dump | None:
         return None
     try:
         return replace(_dump_of(int(number[1]), _values(read_small(file, LARGEST))), written=file.stat().st_mtime_ns)
-    except (OSError, *_BROKEN):
+    except (OSError, RecursionError, *_BROKEN):
         return None
 
 
@@ -103,26 +104,38 @@ def _values(content: bytes) -> dict[str, Any]:
 
 
 def _dump_of(rank: int, values: dict[str, Any]) -> Dump:
-    groups, described = {}, {}
+    groups: dict[str, tuple[int, ...]] = {}
+    described, left = {}, _MOST_MEMBERS
     for group in values["pg_config"].values():
-        name = str(group["name"])
-        members = group["ranks"]
-        groups[name] = tuple(_numbers(ast.literal_eval(members) if isinstance(members, str) else members))
-        described[name] = str(group.get("desc") or name)
+        name, members = _text(group["name"]), group["ranks"]
+        if len(members) > 8 * MOST_RANKS:  # as a text
+            raise ValueError("more ranks than there are")
+        groups[name] = tuple(_number(one) for one in (ast.literal_eval(members) if isinstance(members, str) else members))
+        described[name] = _text(group.get("desc") or name)
+        left -= len(groups[name])
+        if left < 0:
+            raise ValueError("more members than there are")
     entries = tuple(_entry_of(entry) for entry in values["entries"][-MOST_ENTRIES:])
     completed = {
         entry.group: entry.number for entry in sorted(entries, key=lambda entry: entry.number) if entry.completed and not entry.between_two
     }
     status = values.get("pg_status") or {}
     for entry in values["entries"]:
-        if not entry.get("is_p2p") and (known := status.get(str(entry.get("pg_id")))):
-            completed[str(entry["process_group"][0])] = int(known["last_completed_collective"])
-    since = min((int(entry.get("time_created_ns") or 0) for entry in values["entries"]), default=0)
+        if not entry.get("is_p2p") and (known := status.get(_text(entry.get("pg_id", "")))):
+            completed[_text(entry["process_group"][0])] = _number(known["last_completed_collective"])
+    since = min((_number(entry.get("time_created_ns") or 0) for entry in values["entries"]), default=0)
     return Dump(rank, groups, described, entries, completed, since)
 
 
-def _numbers(values: Iterable[Any]) -> Iterator[int]:
-    return (int(value) for value in values)
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("no number of a dump")
+    return value
+
+
+def _text(value: Any) -> str:
+    """Return a name on one line. Lists in lists are none: a small file of them is a text without end."""
+    return " ".join(value[:_LONGEST].split()) if isinstance(value, str) else str(_number(value))
 
 
 def _entry_of(values: dict[str, Any]) -> CollectiveEntry:
@@ -130,10 +143,10 @@ def _entry_of(values: dict[str, Any]) -> CollectiveEntry:
     number = values["p2p_seq_id"] if between_two else values["collective_seq_id" if "collective_seq_id" in values else "seq_id"]
     frames = values.get("frames") or ()
     return CollectiveEntry(
-        group=str(values["process_group"][0]),
-        number=int(number),
-        name=str(values["profiling_name"]),
+        group=_text(values["process_group"][0]),
+        number=_number(number),
+        name=_text(values["profiling_name"]),
         completed=values.get("state") == "completed",
         between_two=between_two,
-        frames=tuple(f"{frame['filename']}:{frame['line']} in {frame['name']}" for frame in list(frames)[:_FRAMES]),
+        frames=tuple(f"{_text(frame['filename'])}:{_text(frame['line'])} in {_text(frame['name'])}" for frame in frames[:_FRAMES]),
     )

@@ -1,6 +1,6 @@
 """Say which rank keeps the others waiting, from what each wrote down when the wait took too long. Pure.
 
-Four signs, the surest first: a rank left no dump where others did (its process could not answer); it entered a collective that others
+Four signs, the surest first: a rank left no whole dump where others did (its process could not answer); it entered a collective that others
 have completed and it has not (its device does not finish its work); it entered another collective than the others, under the same number;
 it has not entered a collective in which the others wait, and waits in none itself. Who waits for a rank that waits for another is a victim.
 """
@@ -16,7 +16,7 @@ from holdfast.base.units import listed
 from holdfast.diagnosis.collectives.dumps import CollectiveEntry, Dump
 from holdfast.run.types import Clue, Diagnosis
 
-SILENT, UNFINISHED, OTHER, ABSENT = "left no dump", "did not complete", "entered", "did not enter"
+SILENT, UNFINISHED, OTHER, ABSENT = "left no whole dump", "did not complete", "entered", "did not enter"
 _SURE = {SILENT: 0.6, UNFINISHED: 0.85, OTHER: 0.9, ABSENT: 0.9}
 _BETWEEN_SOME = re.compile("send|recv|coalesced")  # each rank's own, under one number
 _WAITED = ("hang", "collective_timeout", "unknown")
@@ -170,7 +170,7 @@ def _sentence(found: Guilty) -> str:
 
 def _explanation(found: Guilty) -> str:
     why = {
-        SILENT: "A process that writes none is dead or cannot run: look at its log and its machine, and whether its dump was collected.",
+        SILENT: "A process that writes none is dead or cannot run: look at its log and machine, and whether its dump was collected whole.",
         UNFINISHED: "The work is queued and the device does not finish it: look at that card (Xid, ECC, temperature) and the link to it.",
         OTHER: "The program took another branch there, or skipped a collective before: compare its stack with theirs.",
         ABSENT: "The program is elsewhere: in another branch, in a slow data loader, or it stands still. Its own log and stack say where.",

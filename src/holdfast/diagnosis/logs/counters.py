@@ -148,6 +148,8 @@ class Counter:
         number, total = self._whole(name, number, of_round)
         known = [one for one in self._words.values() if one.continues_with(number, of_round)]
         count = self._words.get(_letters(name)) or (known[0] if known else None)
+        if count is None and sure and number <= 1 and not _OF_EVALUATION.search(name):
+            count = next((one for one in self._words.values() if one.begins_stage()), None)
         if count is None:
             count = WordCount(name, number, of_round, total, bool(_OF_EVALUATION.search(name)))
         self._words[_letters(name)] = count.take(number, total, of_round, sure)
@@ -173,17 +175,25 @@ class Counter:
         return bool(self._bars) or self._word is None or self._word.times > 1
 
     @property
+    def from_zero(self) -> bool:
+        """Whether its numbers go from 0 to nobody knows where: the newest may be of one step more."""
+        return not self._bars and self._word is not None and self._word.began == 0 and not self._word.total
+
+    @property
     def begun_anew(self) -> bool:
         """Whether the believed count fell back to its beginning, with losses beside it: a stage of unknown length goes on."""
         return not self._bars and self._word is not None and self._word.anew
 
     @property
     def has_stages(self) -> bool:
-        """Whether its numbers began anew behind a last step, or in a later epoch: a low number is then no proof of an early step."""
-        words = not self._bars and self._word is not None and (self._word.anew or self._word.has_stages)
-        return (
-            words or self._open or (bool(self._rounds) and self.epochs.is_late) or any(one.has_begun_anew for one in self._rounds.values())
-        )
+        """Whether its numbers began anew behind a last step, or in a later epoch: a low number is then no proof of an early step.
+
+        Other counts do so beside it: the bar of each evaluation.
+        """
+        word = None if self._bars else self._word
+        anew = any(one.has_begun_anew for (_, total), one in self._rounds.items() if (word.is_of(total) if word else total == self._bars))
+        words = word is not None and (word.anew or word.has_stages)
+        return words or anew or self._open or (bool(self._rounds) and self.epochs.is_late)
 
 
 def is_bar(line: str) -> bool:

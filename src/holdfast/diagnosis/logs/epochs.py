@@ -44,12 +44,12 @@ class Epochs:
         return self.total is None and bool(self._lowest)
 
     @property
-    def missing(self) -> tuple[int, int] | None:
-        """(epochs begun, epochs announced) where the last one was not reached; None where it was, or none was announced."""
-        if self.total is None or self.newest is None:
+    def begun(self) -> tuple[int, int | None] | None:
+        """(epochs begun, epochs announced, None: not told); None where it spoke of none."""
+        if self.newest is None:
             return None
         begun = self.newest + (1 if self._lowest == 0 and not self._counted else 0)
-        return (begun, self.total) if begun < self.total else None
+        return min(begun, self.total or begun), self.total
 
 
 class Rounds:

@@ -42,6 +42,12 @@ class WordCount:
         self.last, self.sure = number, self.sure or sure
         return self
 
+    def begins_stage(self) -> bool:
+        """Count on behind its last step, where losses led to it: a stage of another name begins. Return whether that was so."""
+        ended = self.sure and self.times > 1 and not self.of_evaluation and self.has_ended
+        self._base += self._of_stage if ended else 0
+        return ended
+
     @property
     def has_stages(self) -> bool:
         """Whether another stage has begun behind its last step."""
@@ -58,9 +64,13 @@ class WordCount:
         return self.sure and (self.times > 1 or self.last in (1, self.total))
 
     @property
-    def claim(self) -> tuple[bool, bool, bool, int]:
-        """Return what speaks for its being the training's own: no evaluation, losses or many sightings, it began here, its length."""
-        return not self.of_evaluation, self.sure or self.times >= _OFTEN, self.began_here, self.total
+    def claim(self) -> tuple[bool, bool, bool, bool, int]:
+        """Return what speaks for its being the training's own: no evaluation, losses or many sightings, it began here, its length.
+
+        Of two that did not begin here, one that goes on has losses, and the other may be a server's beside it.
+        """
+        seen, goes_on = self.sure or self.times >= _OFTEN, self.sure and not self.began_here
+        return not self.of_evaluation, seen, self.began_here, goes_on, self.total
 
     @property
     def began_here(self) -> bool:

@@ -37,9 +37,9 @@ class ProgressSigns:
     """step, total: as far as known; source: who told. stepped, printed (or told otherwise), worked: since the last look.
 
     first: the first step above 0 that this attempt has shown; wrote: first and newest step of the checkpoints that it has written.
-    epochs_missing: (epochs begun, epochs announced) where it prints that there are more of them. rival: another count that it printed,
+    epochs: (epochs begun, epochs announced, None: not told) where it prints any. rival: another count that it printed,
     which may be its own; begun_anew: its count fell back to its beginning, and goes to an end that is not known; has_stages: its
-    numbers began anew behind a last step, known or not.
+    numbers began anew behind a last step, known or not; from_zero: they began at 0, and how far they go is not known.
     """
 
     step: int | None
@@ -50,10 +50,11 @@ class ProgressSigns:
     worked: bool
     first: int | None = None
     wrote: tuple[int, int] | None = None
-    epochs_missing: tuple[int, int] | None = None
+    epochs: tuple[int, int | None] | None = None
     rival: str = ""
     begun_anew: bool = False
     has_stages: bool = False
+    from_zero: bool = False
 
 
 class Chatter:
@@ -131,7 +132,8 @@ class Signs:
         seen = ProgressSigns(self.step, total, source, stepped, told, self._worked(pid), self.first, self.wrote)
         counter = self.counter
         stages = counter.has_stages or self._trainings > 1
-        return replace(seen, epochs_missing=counter.epochs.missing, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=stages)
+        seen = replace(seen, epochs=counter.epochs.begun, rival=counter.rival, begun_anew=counter.begun_anew, has_stages=stages)
+        return replace(seen, from_zero=source == "output" and counter.from_zero)
 
     def last(self, well: bool = True) -> ProgressSigns:
         """Look once more at all an attempt shows, now that it has ended and nothing follows. well: as of Counter.end."""

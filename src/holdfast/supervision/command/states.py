@@ -193,6 +193,8 @@ class States:
             most = (read_python_json(newest.path / "trainer_state.json") or {}).get("max_steps")
         else:
             most = seen.total if seen and seen.step == seen.total else None
+            if seen and seen.step is None:  # it had nothing left to do: an earlier attempt came to the last step
+                most = max((row["total"] for row in self.run.progress() if row["step"] == row.get("total")), default=None)
         if not isinstance(most, int) or not 0 < most <= (newest.step or 0):
             return None
         return ResumePoint(str(newest.path), newest.step, newest.path) if later and newest.path else self._named(newest)

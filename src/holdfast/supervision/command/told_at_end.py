@@ -48,6 +48,11 @@ def well(summary: Json, where: bool = True) -> str:
     reached, total = summary["steps"], summary["total_steps"]
     short = bool(summary["incomplete"] and reached and total and reached < total)
     steps = f"{reached:,} steps" if reached else "no step was seen"
+    if reached and summary.get("steps_exact") is False:
+        steps = f"at least {steps}"
+    if not reached and summary.get("epochs"):
+        begun, announced = summary["epochs"]
+        steps = f"epoch {begun:,}" + (f" of {announced:,}" if announced else "") + ", no step was seen"
     if short:  # it may have stopped early, or a pipe hid its exit code
         steps = f"{reached:,} of the {total:,} steps it spoke of"
     if summary.get("trainings"):
@@ -83,6 +88,7 @@ def write_summary(
     known |= {"trainings": pulse["training"]} if pulse.get("training", 1) > 1 else {}
     if over:
         known["incomplete"] = False  # stopped early, by its own rule
+    known |= {"epochs": list(user.seen.epochs)} if user.seen and user.seen.epochs and not known["steps"] else {}
     lost = nothing_saved(run, command) if status != "finished" else wrote_nothing(run, command, known["steps"] or 0)
     known |= {"after_training": after, "nothing_saved": lost or None}
     doubts = [after_words(after)] if after else []
@@ -94,7 +100,8 @@ def write_summary(
         log = newest / "output.log" if newest else None
         printed, trained_on = of_tracebacks(log) if log and not after else ("", False)
         known |= {"lived_through": printed} if trained_on else {}
-        doubts += [short, epochs, "" if known["steps"] or epochs else UNSEEN, lost]
+        seen = known["steps"] or known.get("epochs")
+        doubts += [short, epochs, "" if seen else UNSEEN, lost]
         doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
         rival = _rival(user)
         if rival and not over and not known["incomplete"]:
@@ -125,9 +132,9 @@ def _rival(user: CommandRun) -> str:
 
 def _epochs_missing(user: CommandRun, known: Json) -> str:
     """Say that the command ended before the last epoch it announced; empty where its Trainer's own count, or a user's, says it did not."""
-    if user.seen is None or user.seen.epochs_missing is None or (known["incomplete"] is False and known["progress_from"] != "output"):
+    begun, total = (user.seen and user.seen.epochs) or (0, None)
+    if total is None or begun >= total or (known["incomplete"] is False and known["progress_from"] != "output"):
         return ""
-    begun, total = user.seen.epochs_missing
     return f"it ended in epoch {begun} of the {total} epochs it spoke of"
 
 

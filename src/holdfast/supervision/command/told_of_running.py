@@ -90,7 +90,7 @@ class ToldOfRunning:
             "source": seen.source,
         }
         row |= {"loss": pulse.get("loss"), "first": seen.first, "wrote": list(seen.wrote) if seen.wrote else None}
-        row |= {"stages": True} if seen.has_stages else {}
+        row |= ({"stages": True} if seen.has_stages else {}) | ({"from_zero": True} if seen.from_zero else {})
         self.run.append(self.run.progress_file, row, durable=not self.states.has_stepped)  # the first says whose checkpoints are there
         self.states.reached(seen.step)
 
