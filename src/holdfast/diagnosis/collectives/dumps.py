@@ -10,7 +10,7 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -107,7 +107,7 @@ def _dump_of(rank: int, values: dict[str, Any]) -> Dump:
     for group in values["pg_config"].values():
         name = str(group["name"])
         members = group["ranks"]
-        groups[name] = tuple(_numbers(ast.literal_eval(members) if isinstance(members, str) else members))
+        groups[name] = tuple(int(value) for value in (ast.literal_eval(members) if isinstance(members, str) else members))
         described[name] = str(group.get("desc") or name)
     entries = tuple(_entry_of(entry) for entry in values["entries"][-MOST_ENTRIES:])
     completed = {
@@ -119,10 +119,6 @@ def _dump_of(rank: int, values: dict[str, Any]) -> Dump:
             completed[str(entry["process_group"][0])] = int(known["last_completed_collective"])
     since = min((int(entry.get("time_created_ns") or 0) for entry in values["entries"]), default=0)
     return Dump(rank, groups, described, entries, completed, since)
-
-
-def _numbers(values: Iterable[Any]) -> Iterator[int]:
-    return (int(value) for value in values)
 
 
 def _entry_of(values: dict[str, Any]) -> CollectiveEntry:
