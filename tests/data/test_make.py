@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.data.recipe.generate import Row, load_recipe, make_rows, shingles
+from holdfast.data.recipe.generate import Row, load_recipe, make_set, shingles
 
 CATEGORIES = {
     "SELinux",
@@ -51,12 +51,12 @@ templates:
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    return make_rows(load_recipe(), rows=1500, seed=1)
+    return make_set(load_recipe(), rows=1500, seed=1).rows
 
 
 def test_same_seed_gives_the_same_rows_and_another_seed_others(rows: list[Row]) -> None:
-    assert make_rows(load_recipe(), rows=1500, seed=1) == rows
-    other = {row["output"] for row in make_rows(load_recipe(), rows=1500, seed=2)}
+    assert make_set(load_recipe(), rows=1500, seed=1).rows == rows
+    other = {row["output"] for row in make_set(load_recipe(), rows=1500, seed=2).rows}
     assert len(other & {row["output"] for row in rows}) < 300
 
 
@@ -69,7 +69,7 @@ def test_all_categories_have_their_share(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("count", [1, 23, 25, 100, 4000])
 def test_any_number_of_rows_comes_out_exactly(count: int) -> None:
-    made = make_rows(load_recipe(), rows=count, seed=3)
+    made = make_set(load_recipe(), rows=count, seed=3).rows
     assert len(made) == count
     assert sum(row["split"] == "held_out" for row in made) == round(count / 10)
 
@@ -99,7 +99,7 @@ def test_no_held_out_answer_stands_in_any_training_row(rows: list[Row]) -> None:
 def test_an_answer_that_is_the_beginning_of_another_is_never_held_out(tmp_path: Path) -> None:
     """`open nginx 1` stands in `open nginx 12`; drawn by chance alone, most of these short answers would leak."""
     (tmp_path / "small.yaml").write_text(SMALL.replace("to: 9", "to: 150"))
-    made = make_rows(load_recipe(tmp_path / "small.yaml"), rows=130, seed=1)
+    made = make_set(load_recipe(tmp_path / "small.yaml"), rows=130, seed=1).rows
     trained = "\n".join(f"{row['instruction']}\n{row['output']}" for row in made if row["split"] == "train")
     held_out = [row["output"] for row in made if row["split"] == "held_out"]
     assert len(held_out) == 13
@@ -154,7 +154,7 @@ def test_two_draws_from_one_pool_differ(rows: list[Row]) -> None:
 
 def test_a_recipe_may_be_one_file(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
-    made = make_rows(load_recipe(tmp_path / "small.yaml"), rows=10, seed=1)
+    made = make_set(load_recipe(tmp_path / "small.yaml"), rows=10, seed=1).rows
     assert {row["category"] for row in made} == {"one"}
     assert all(row["output"].startswith("open ") for row in made)
 
@@ -199,7 +199,7 @@ def test_a_tool_that_cannot_be_guessed_must_be_named(tmp_path: Path) -> None:
     file.write_text(
         SMALL.replace('"open {unit} {port}"', '"{unit} {port}"\n    tool: gate').replace("pools:", "frames: ['{tool}: {wish}']\npools:")
     )
-    made = make_rows(load_recipe(file), rows=5, seed=1)
+    made = make_set(load_recipe(file), rows=5, seed=1).rows
     assert all(row["instruction"].startswith("gate: open ") for row in made)
     file.write_text(SMALL.replace("pools:", "frames: ['{wish}', '{wisch}']\npools:"))
     with pytest.raises(ValueError, match=r"small\.yaml\.frames\[1\]: unknown slot {wisch}"):
@@ -209,7 +209,7 @@ def test_a_tool_that_cannot_be_guessed_must_be_named(tmp_path: Path) -> None:
 def test_a_recipe_that_runs_dry_says_how_far_it_got(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     with pytest.raises(ValueError, match=r"small: category one: gives 1\d different rows, 60 are wanted"):
-        make_rows(load_recipe(tmp_path / "small.yaml"), rows=60, seed=1)
+        make_set(load_recipe(tmp_path / "small.yaml"), rows=60, seed=1)
 
 
 def test_a_missing_recipe_and_an_empty_folder_are_told_apart(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_missing_recipe_and_an_empty_folder_are_told_apart(tmp_path: Path) -> 
 
 def test_no_rows_is_not_a_number_of_rows() -> None:
     with pytest.raises(ValueError, match="rows must be at least 1, not 0"):
-        make_rows(load_recipe(), rows=0, seed=1)
+        make_set(load_recipe(), rows=0, seed=1)
 
 
 @pytest.mark.parametrize("held_out", [False, True])

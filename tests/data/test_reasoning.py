@@ -9,7 +9,7 @@ import pytest
 from holdfast.base.files import Json
 from holdfast.config.config import Train
 from holdfast.data.judge.layouts import parse_example
-from holdfast.data.templates.chat_template import ChatTemplate, pieces, without_place
+from holdfast.data.templates.chat_template import ChatTemplate, pieces
 from holdfast.data.templates.sandbox import sandbox
 from holdfast.data.token_set.length_bias import length_bias
 from support.pairs import pairs_of
@@ -56,15 +56,6 @@ def test_a_row_without_reasoning_is_written_as_before() -> None:
         {"messages": [ASKED, {"role": "assistant", "content": "four", "reasoning_content": " "}]}, "auto", {}, "answers"
     )
     assert pieces(example, template_of(KNOWS))[-1] == ("four</assistant>", True)
-
-
-def test_what_a_template_has_no_place_for_is_told() -> None:
-    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}], "reasoning": "count"}
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    example = parse_example({"messages": [ASKED, call], "tools": tools}, "auto", {}, "answers")
-    told = " ".join(without_place(example, template_of(SIMPLE)))
-    assert "reasoning: it is written as <think>" in told and "tool calls: they are left out" in told and "not told which there are" in told
-    assert not without_place(example, template_of(KNOWS + "{{ tools }}{{ tool_calls }}"))
 
 
 def test_a_leaning_of_pairs_to_the_longer_answer_is_told_and_a_balance_is_not() -> None:

@@ -178,7 +178,7 @@ def test_a_desktop_with_an_integrated_gpu_and_a_card(tmp_path: Path) -> None:
     card, small = facts["gpus"]
     assert (card["arch"], card["name"], card["memory_bytes"]) == ("gfx1100", "Navi 31 [Radeon RX 7900 XT]", 21458059264)
     assert (card["integrated"], card["driver"], card["pci"]) == (False, "amdgpu", "0000:03:00.0")
-    assert (small["arch"], small["integrated"], small["shared_bytes"]) == ("gfx1036", True, 16642998272)
+    assert (small["arch"], small["integrated"]) == ("gfx1036", True)
     assert facts["rocm"] == {"version": "6.2.0", "driver": "6.8.5", "firmware": {"mes": "0x00000052"}, "repositories": ["rocm/apt/6.2"]}
     assert facts["os"]["blacklisted"] == ["amdgpu"]
     assert (facts["os"]["kernel"], facts["os"]["distro"]) == ("6.8.0-45-generic", "Ubuntu 24.04.1 LTS")

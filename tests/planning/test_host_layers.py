@@ -19,7 +19,7 @@ from holdfast.book.kinds.check import Case
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
 from holdfast.machine.machine_file import read
-from holdfast.planning.memory.demand import Demand, away_bytes, kept_away
+from holdfast.planning.memory.demand import Demand, kept_away
 from holdfast.planning.memory.fit import LAYERS_AWAY, Choice, Room, Shape, Sweep, alternatives
 from holdfast.planning.plan import PROCESS_BYTES, make_plan
 from holdfast.planning.planning import with_card
@@ -81,7 +81,7 @@ def test_a_sweep_keeps_two_layers_of_those_that_are_away() -> None:
     whole, away = sweep(shape), sweep(replace(shape, away=True))
     assert (whole.bytes["weights"], away.bytes["weights"]) == (170, 114)
     assert whole.peak - away.peak == 56 and away.allocator() == whole.allocator() == 3
-    assert away_bytes(away, sweep.layer(shape)) == 70
+    assert away.layers * sweep.layer(shape) == 70
 
 
 @pytest.mark.parametrize("layers", [1, 2])

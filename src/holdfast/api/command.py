@@ -131,7 +131,7 @@ def file_of(tree: Mapping[str, Any], name: str) -> Iterator[Path]:
         yield file
 
 
-def write_tree(tree: Mapping[str, Any], file: Path) -> Path:
+def write_tree(tree: Mapping[str, Any], file: Path) -> None:
     """Write a mapping as YAML, its paths that are there made absolute, since they are the current folder's."""
     tree = {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
     for section, name in _PATHS:
@@ -139,7 +139,6 @@ def write_tree(tree: Mapping[str, Any], file: Path) -> Path:
         if isinstance(holder, dict) and name in holder:
             holder[name] = _absolute(holder[name])
     file.write_text(yaml.safe_dump(_plain(tree), sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return file
 
 
 def _absolute(value: Any) -> Any:

@@ -333,7 +333,14 @@ def last_line(path: Path) -> Json | None:
 
 def newest_lines(path: Path, window: int) -> list[Json]:
     """Read the whole lines in the last `window` bytes of a journal."""
-    return [_parsed(path, line, "a line") for line in _newest(path, window)[0]]
+    try:
+        with open_regular(path) as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - window))
+            lines = handle.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [_parsed(path, line, "a line") for line in lines[1 if size > window else 0 : -1] if line]
 
 
 def _parsed(path: Path, line: bytes, name: str) -> Json:
@@ -351,18 +358,6 @@ def _parsed_or_none(path: Path, line: bytes) -> Json | None:
         return _parsed(path, line, "")
     except DamagedFile:
         return None
-
-
-def _newest(path: Path, window: int) -> tuple[list[bytes], bool]:
-    """Return the whole lines in the last `window` bytes, and whether these are the whole file."""
-    try:
-        with open_regular(path) as handle:
-            size = handle.seek(0, os.SEEK_END)
-            handle.seek(max(0, size - window))
-            lines = handle.read().split(b"\n")
-    except FileNotFoundError:
-        return [], True
-    return [line for line in lines[1 if size > window else 0 : -1] if line], size <= window
 
 
 def sha256(path: Path) -> str:

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -86,6 +87,11 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     width = columns(stream)
     print(fitted(inert(text), width) if width else inert(text), file=stream, flush=True)
+
+
+def teller(in_json: bool) -> Callable[[str], None]:
+    """Return what prints a command's notes: on standard error where standard output holds its JSON."""
+    return lambda text: say(text, sys.stderr if in_json else sys.stdout)
 
 
 def refuse_unwritable_name(path: Path) -> None:

@@ -66,14 +66,13 @@ def compared(names: dict[Path, str]) -> Json:
 def compare(runs: Sequence[tuple[str, Json]]) -> Json:
     """Return {runs, differences: [{what, values}], likely: [{cause, evidence}], unknown}: values by the runs' names."""
     differences = list(_differences(runs))
-    named = {one["what"] for one in differences}
     likely = [cause for pair in combinations(runs, 2) for cause in _likely(*pair)]
     return {
         "runs": [name for name, _ in runs],
         "differences": differences,
         "band": seed_band(runs),
-        "likely": _once(likely),
-        "unknown": _untold(runs, named),
+        "likely": [one for at, one in enumerate(likely) if one not in likely[:at]],
+        "unknown": _untold(runs),
     }
 
 
@@ -318,11 +317,7 @@ def _near(key: str, one: Json, other: Json) -> bool:
     return len(numbers) == 2 and abs(numbers[0] - numbers[1]) <= _FASTER * max(map(abs, numbers))
 
 
-def _once(likely: list[Json]) -> list[Json]:
-    return [one for at, one in enumerate(likely) if one not in likely[:at]]
-
-
-def _untold(runs: Sequence[tuple[str, Json]], named: set[str]) -> list[str]:
+def _untold(runs: Sequence[tuple[str, Json]]) -> list[str]:
     """List what cannot be told from these folders."""
     found = []
     if seed_band(runs) is None:

@@ -87,6 +87,11 @@ def finished(outcome: Json) -> bool:
     return bool(outcome["ending"] == "finished")
 
 
+def went(outcome: Json) -> bool:
+    """Return whether an experiment came to its end with finite numbers."""
+    return finished(outcome) and bool(outcome["finite"])
+
+
 def how(outcome: Json) -> str:
     """Say how an experiment failed."""
     said = next((line for line in reversed(outcome.get("log") or []) if not line.startswith("Current thread")), "")

@@ -61,10 +61,9 @@ class Lab:
         """
         return not self.outcome(change, anew)["finite"]
 
-    def fails_unchanged(self, suspects: Sequence[int]) -> bool:
+    def fails_unchanged(self, suspects: Sequence[int]) -> None:
         """Try the step as it was, once more."""
         self.unchanged.append(self.fails(TrialChange(tuple(suspects)), anew=True))
-        return self.unchanged[-1]
 
     def odds(self) -> tuple[int, int] | None:
         """Return (failures, trials) of the unchanged step; None where it was not tried."""

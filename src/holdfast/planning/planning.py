@@ -24,7 +24,7 @@ from holdfast.machine.machine_file import read, training_devices
 from holdfast.machine.system import usable_threads
 from holdfast.planning.advice import far_off
 from holdfast.planning.memory.arithmetic import TrainedBytes, gathered_bytes, layers_bytes, trained_bytes
-from holdfast.planning.memory.demand import Demand, away_bytes, cut_between, in_pieces, kept_away, with_branches
+from holdfast.planning.memory.demand import Demand, cut_between, in_pieces, kept_away, with_branches
 from holdfast.planning.memory.fit import (
     IN_FOUR_BITS,
     IN_HALVES,
@@ -308,7 +308,7 @@ class Planner:
         """Return the bytes of layers in main memory: a copy for each rank."""
         if not choice.shape.away:
             return 0
-        return int(away_bytes(choice.demand, self.sweep.layer(choice.shape))) * ranks_of(self.config.train, self.machine)
+        return int(choice.demand.layers * self.sweep.layer(choice.shape)) * ranks_of(self.config.train, self.machine)
 
     def _plan(self, choice: Choice, room: Room) -> Plan:
         shape, demand = choice.shape, choice.demand

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.base.errors import Stop
 from holdfast.base.file_errors import file_error
@@ -45,6 +46,14 @@ class Workload:
         return checked_tokens(config, self.steps, self.held_out, self.judged_row)
 
 
+class _FileRows(NamedTuple):
+    """Of a file: its rows that are trained on, their tokens, and the tokens of the longest row looked at."""
+
+    rows: float
+    tokens: float
+    longest: int
+
+
 def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> float:
     """Return the held-out tokens that go through the model: on the way, and for base and tuned model at the end."""
     evaluate = config.evaluate
@@ -67,36 +76,36 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
     except (OSError, Stop) as error:
         told = error if isinstance(error, Stop) else file_error(error)
         return f"its rows cannot be counted yet: {told.message if told else error}"
-    rows = sum(count for count, _, _ in found)
+    rows = sum(file.rows for file in found)
     if rows < 1:
         return f"{NO_ROW}{_first_reason(config, codec, rules)}"
-    held_out = sum(count for count, _, _ in apart) if apart else rows * config.data.held_out
+    held_out = sum(file.rows for file in apart) if apart else rows * config.data.held_out
     often = [config.data.weights.get(name, 1.0) for name in config.data.files]  # relative to a file's rows
-    drawn = [(times * count, times * total, most) for times, (count, total, most) in zip(often, found, strict=True)]
+    drawn = [_FileRows(times * file.rows, times * file.tokens, file.longest) for times, file in zip(often, found, strict=True)]
     training = rows if apart else rows - held_out
     train = config.train
     steps, samples = run_length(config.data.rows_per_epoch or max(1, round(training)), train.effective_batch, train.epochs, train.steps)
-    seen = max(most for _, _, most in [*found, *apart])
+    seen = max(file.longest for file in [*found, *apart])
     return Workload(steps, samples, _mean(drawn) or _mean(found), held_out, _mean(apart or found), seen)
 
 
-def _mean(files: Sequence[tuple[float, float, int]]) -> float:
-    """Return the mean tokens of a row of several files, as _file tells of them."""
-    rows = sum(count for count, _, _ in files)
-    return sum(total for _, total, _ in files) / rows if rows else 0.0
+def _mean(files: Sequence[_FileRows]) -> float:
+    """Return the mean tokens of a row of several files."""
+    rows = sum(file.rows for file in files)
+    return sum(file.tokens for file in files) / rows if rows else 0.0
 
 
-def _file(name: str, codec: Codec, rules: Rules) -> tuple[float, float, int]:
-    """Return (rows that are trained on, their tokens, those of the longest row looked at) of a file. Raises OSError, Stop."""
+def _file(name: str, codec: Codec, rules: Rules) -> _FileRows:
+    """Count and measure the first blocks of a file. Raises OSError, Stop."""
     looked = iter(blocks(name))
     first = next(looked, None)
     if first is None:
-        return 0.0, 0.0, 0
+        return _FileRows(0.0, 0.0, 0)
     shard = tokenise(first, rules, codec)
     rows = _rows(name, first, looked) * len(shard.lengths) / max(1, len(first.rows))
     if not len(shard.lengths):
-        return rows, 0.0, 0
-    return rows, rows * float(shard.lengths.mean()), int(shard.lengths.max())
+        return _FileRows(rows, 0.0, 0)
+    return _FileRows(rows, rows * float(shard.lengths.mean()), int(shard.lengths.max()))
 
 
 def _first_reason(config: Config, codec: Codec, rules: Rules) -> str:

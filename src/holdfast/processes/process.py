@@ -244,10 +244,6 @@ def _unnamed(attempt: Attempt, lock: Path) -> dict[int, Identity]:
     return {rank: found for rank, pid in enumerate(started) if (found := identify(pid))}
 
 
-def _trainer(attempt: Attempt) -> Identity | None:
-    return _trainers(attempt).get(0)
-
-
 def end_strays(run: RunFolder) -> None:
     """End what an earlier start of the group left alive here: the ranks it trained with are gone. Its newest snapshot stays."""
     attempt = adopt(run)
@@ -278,5 +274,5 @@ def ask_newest_to_stop(run: RunFolder) -> None:
 
 def _ask_to_stop(attempt: Attempt, run: RunFolder) -> bool:
     """Send SIGTERM to the trainer; False while it has not told its name yet."""
-    trainer = _trainer(attempt)
+    trainer = _trainers(attempt).get(0)
     return alive(trainer) and signal_holder(trainer, run.trainer_lock, signal.SIGTERM)

@@ -152,7 +152,7 @@ def _save(run: RunFolder, snapshot: Snapshot | ShardedState, artifact: Artifact,
         _tell(run, "checkpoint_saved", step=step, seconds=round(time.perf_counter() - began, 4))
     except OSError as error:
         clear_staging(run)
-        _tell(run, "checkpoint_failed", step=step, reason=f"{error.strerror or error}", free_bytes=_free(run.path))
+        _tell(run, "checkpoint_failed", step=step, reason=f"{error.strerror or error}", free_bytes=shutil.disk_usage(run.path).free)
     return time.perf_counter() - began
 
 
@@ -191,10 +191,6 @@ def _tell(run: RunFolder, kind: str, **facts: object) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             print(f"holdfast writer: {kind} {facts}; not journalled: {error.strerror}", file=sys.stderr, flush=True)
-
-
-def _free(path: Path) -> int:
-    return shutil.disk_usage(path).free
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base.inert import say
+from holdfast.base.inert import teller
 from holdfast.export.card import served_with
 from holdfast.export.export import ExportRequest, export
 from holdfast.export.gguf.export import export_gguf
@@ -50,9 +49,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     hub = open_hub(arguments.push) if arguments.push else None
     subject = read_subject(arguments.subject, arguments.base)
 
-    def tell(text: str) -> None:
-        say(text, sys.stderr if arguments.json else sys.stdout)
-
+    tell = teller(arguments.json)
     order = ExportRequest(subject, arguments.to, arguments.out.expanduser().absolute(), measuring_environment(subject.run), tell)
     try:
         answer = export_gguf(order, kinds, tools) if in_gguf else export(order)

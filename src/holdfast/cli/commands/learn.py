@@ -7,14 +7,13 @@ killed at any moment: the same command goes on with it.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base.inert import say
+from holdfast.base.inert import say, teller
 from holdfast.base.locks import hold
 from holdfast.base.units import counted, span
 from holdfast.learn.experts import make_experts
@@ -48,9 +47,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     policy = load_policy(arguments.policy)
     refuse_unusable(policy)
 
-    def tell(text: str) -> None:
-        say(text, sys.stderr if arguments.json else sys.stdout)
-
+    tell = teller(arguments.json)
     learner = Learner(policy, tell)
     learner.folder.mkdir(parents=True, exist_ok=True)
     with hold(learner.folder / ".lock", wait=False) as ours:

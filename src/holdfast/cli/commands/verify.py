@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, DONE, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base.inert import say
+from holdfast.base.inert import teller
 from holdfast.export.registry import name_of, record_verdict, registry_file, remember
 from holdfast.export.subject import Subject, read_subject
 from holdfast.report.pages import write_page
@@ -49,9 +48,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     subject = read_subject(arguments.subject, arguments.base)
     against = None if arguments.against == "base" else _other(Path(arguments.against), subject, arguments.base)
 
-    def tell(text: str) -> None:
-        say(text, sys.stderr if arguments.json else sys.stdout)
-
+    tell = teller(arguments.json)
     environment = measuring_environment(subject.run)
     answer = verify(Request(subject, against, arguments.rows, prompts, arguments.generate, arguments.longest, environment, tell, suite))
     answer |= summary(answer, subject.state)

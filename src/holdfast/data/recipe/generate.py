@@ -16,7 +16,7 @@ from holdfast.data.recipe.pools import draw_slots
 from holdfast.data.recipe.recipe import Category, Recipe, load_recipe
 from holdfast.data.recipe.templates import DIFFICULTIES, RecipeTemplate
 
-__all__ = ["GeneratedRows", "Row", "load_recipe", "make_rows", "make_set"]
+__all__ = ["GeneratedRows", "Row", "load_recipe", "make_set"]
 
 HELD_OUT_SHARE = 0.1
 SHINGLE, TOO_ALIKE = 5, 0.8  # characters; Jaccard similarity from which two rows count as near-duplicates
@@ -47,11 +47,6 @@ class GeneratedRows:
 
 
 Progress = Callable[[int], None]
-
-
-def make_rows(recipe: Recipe, rows: int, seed: int) -> list[Row]:
-    """Return the rows of make_set."""
-    return make_set(recipe, rows, seed).rows
 
 
 def make_set(recipe: Recipe, rows: int, seed: int, progress: Progress = lambda _: None) -> GeneratedRows:

@@ -19,7 +19,6 @@ __all__ = [
     "load_template",
     "pair_written",
     "pieces",
-    "without_place",
     "worse_pieces",
     "write",
     "write_learned",
@@ -180,18 +179,6 @@ def _text(example: Example, template: ChatTemplate) -> RenderedRow:
     found: list[Piece] = [(given, False), (learned, True)]
     unended = () if ends else (("answer_without_end", "the tokenizer has no end of text: the model does not learn to stop"),)
     return RenderedRow([[(lead, False), *found] if lead else found], unended, 1, 1, len(unended))
-
-
-def without_place(example: Example, template: ChatTemplate) -> list[str]:
-    """List the parts of an example the template has no place for, and what becomes of them, in words."""
-    source, found = template.source or "", []
-    if any(message.thinking for message in example.messages) and not template.thinking_names:
-        found.append("the chat template has no place for reasoning: it is written as <think>...</think> before the answer")
-    if template.compiled and any(message.calls for message in example.messages) and "tool_call" not in source:
-        found.append("the chat template has no place for tool calls: they are left out of what is trained")
-    if told := _tools_left_out(example, template):
-        found.append(told[0][1])
-    return found
 
 
 def _tools_left_out(example: Example, template: ChatTemplate) -> tuple[Note, ...]:

@@ -199,7 +199,7 @@ def fit(lead: tuple[int, ...], parts: list[tuple[int, bool | float]], rules: Rul
             begin = max(total, 1)  # the first token of a row is never predicted
             targets += max(0, total + length - begin)
             learned += max(0, min(total + length, rules.max_tokens) - begin)
-            answers = not _is_beside(is_learned)
+            answers = not (type(is_learned) is float and is_learned == BESIDE)
             lost += answers and begin >= rules.max_tokens
             torn += answers and begin < rules.max_tokens < total + length
         total += length
@@ -209,10 +209,6 @@ def fit(lead: tuple[int, ...], parts: list[tuple[int, bool | float]], rules: Rul
         cause = f"the answer begins after max_tokens = {rules.max_tokens}" if targets else "the answer has no token"
         raise BadRow("all_labels_masked", f"{cause}; the row has {total} tokens, {targets} of them to be learned")
     return Fit(min(total, rules.max_tokens), max(0, total - rules.max_tokens), learned, lost, torn)
-
-
-def _is_beside(learned: bool | float) -> bool:
-    return type(learned) is float and learned == BESIDE
 
 
 def load_codec(folder: Path, given: str | None = None) -> Codec:

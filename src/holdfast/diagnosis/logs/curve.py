@@ -122,7 +122,7 @@ def curve_readings(lines: Sequence[Line]) -> Iterator[Line]:
     alive = [point for point in course if _alive(point)]
     if not alive:
         yield _dead_from_the_start(course)
-    elif lost is not None and lost > 0 and not _recovers(course[lost:]):
+    elif lost is not None and lost > 0 and not any(_alive(point) for point in course[lost:][-3:]):
         what = "becomes nan" if bad else "falls to 0"
         before = " after a gradient norm that is not finite" if ill and ill.line != course[lost].line else ""
         yield Line(course[lost].line.number, f"reading: loss {what} after healthy steps{before}", course[lost].line.rank)
@@ -147,10 +147,6 @@ def _dead_from_the_start(course: list[Point]) -> Line:
     late = (first.epoch or 0) > LATE and not masked and any(point.norm != 0 for point in course)
     where = "in all that is shown, from the middle of the run on" if late else "from the first logged step on"
     return Line(first.line.number, f"reading: loss is {what} {where}" + (", token accuracy 0" if masked else ""), first.line.rank)
-
-
-def _recovers(rest: list[Point]) -> bool:
-    return any(_alive(point) for point in rest[-3:])
 
 
 def _alive(point: Point) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.base.files import Json
 from holdfast.experiments.check.bench import TOLERANCES, Bench, Item, not_done
-from holdfast.experiments.laboratory import finished, how
+from holdfast.experiments.laboratory import finished, how, went
 
 SHAPES = ("shortest", "longest", "fullest", "awkward")
 _ALL_S = 240.0  # after which nothing is begun, and what is under way is ended
@@ -24,11 +24,11 @@ def precision(bench: Bench) -> Item:
     state = _within(
         bench, 1 / 3, {"dtype": "fp32"}, steps=_WARM, rate=bench.config.train.lr, most_tokens=bench.most_tokens, leave_state=True
     )
-    if not _went(state):
+    if not went(state):
         return _of_reference(bench, state)
     shapes: Json = {"from_state": state["folder"], "still": True, "rows": "shapes"}
     reference = _within(bench, 1 / 2, {"dtype": "fp32"}, steps=len(SHAPES), keep=True, **shapes)
-    if not _went(reference):
+    if not went(reference):
         return _of_reference(bench, reference)
     found: Json = {}
     for dtype in dict.fromkeys((bench.dtype, "bf16", "fp16")):
@@ -46,10 +46,6 @@ def _within(bench: Bench, share: float, settings: Json, **request: Any) -> Json:
         return {"ending": _LATE}
     outcome = bench.course(settings, most_seconds=share * left, most_s=left, **request)
     return outcome if finished(outcome) or time.monotonic() < bench.until else {"ending": _LATE}
-
-
-def _went(outcome: Json) -> bool:
-    return finished(outcome) and bool(outcome["finite"])
 
 
 def apart(dtype: str, reference: Json, outcome: Json) -> Json:

@@ -91,12 +91,12 @@ def between(low: Demand, high: Demand, share: float) -> Demand:
 
 def kept_away(whole: Demand, layer: float) -> Demand:
     """Return the demand of a step whose frozen layers, of `layer` bytes each, are in main memory but the one that computes and the next."""
-    return _without(whole, away_bytes(whole, layer) - min(ON_CARD, whole.layers) * layer)
+    return _without(whole, whole.layers * layer - min(ON_CARD, whole.layers) * layer)
 
 
 def cut_between(whole: Demand, layer: float, ranks: int) -> Demand:
     """Return the demand of one of `ranks` that shard each frozen layer, of `layer` bytes: beside its shards two whole layers."""
-    layers = away_bytes(whole, layer)
+    layers = whole.layers * layer
     return _without(whole, max(0.0, layers - layers / ranks - min(ON_CARD, whole.layers) * layer))
 
 
@@ -144,11 +144,6 @@ def moments_away(whole: Demand) -> Demand:
     told = whole.bytes | {"optimizer": 0.0, "workspace": whole.bytes["workspace"] + beside}
     building = max(0.0, whole.building - gone + beside)
     return whole.model_copy(update={"bytes": told, "places": {}, "building": building} | _held(whole, beside - gone))
-
-
-def away_bytes(whole: Demand, layer: float) -> float:
-    """Return the bytes of all layers, of `layer` bytes each."""
-    return whole.layers * layer
 
 
 def with_some_again(none: Demand, every: Demand, again: int) -> Demand:

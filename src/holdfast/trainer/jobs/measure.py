@@ -94,7 +94,7 @@ def _measure(part: Json, rows: Any, out: Path, place: ModelPlace) -> None:
     model = load_plain(part["model"], part["adapter"], *place)
     if part.get("losses"):
         lengths = np.diff(rows["starts"])
-        batches = [*by_length(lengths, max(1, min(_MOST_TOKENS, _LOGITS // _vocabulary(model))))]
+        batches = [*by_length(lengths, max(1, min(_MOST_TOKENS, _LOGITS // int(model.get_input_embeddings().weight.shape[0]))))]
         told.begin("loss of rows", len(lengths) + (part.get("alone") or 0))
         np.save(out / f"{name}.losses.npy", _losses(model, rows, batches, part["pad"], device, told))
         if part.get("alone"):
@@ -146,10 +146,6 @@ def _losses(model: Any, rows: Any, batches: list[Any], pad: int, device: torch.d
         found[batch] = np.stack([counts, sums], axis=1)
         told.more(len(batch))
     return found
-
-
-def _vocabulary(model: Any) -> int:
-    return int(model.get_input_embeddings().weight.shape[0])
 
 
 def _logits(model: Any, rows: Any, wanted: list[list[int]], device: torch.device, told: _ProgressFile) -> tuple[Any, Any]:

@@ -139,7 +139,7 @@ def hold_unfilled(
         elif given is None:
             wide.append(torch.empty(shape, dtype=weight.dtype))  # as the file has it
         wide = wide[:1]
-        held, _ = _in_fewer_bits(shape, form.kind, form.double, library)
+        held = _in_fewer_bits(shape, form.kind, form.double, library)
         setattr(module, own, held)
         wide.clear()
         if len(shape) > 2:
@@ -152,26 +152,25 @@ def hold_unfilled(
     return QuantisedWeights("", "")
 
 
-def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> tuple[Any, list[Tensor]]:
-    """Make a stand-in for a parameter of bitsandbytes', whose classes take no fakes; return it and the tensors it is made of."""
+def _in_fewer_bits(shape: torch.Size, kind: str, double: bool, library: Any) -> Any:
+    """Make a stand-in for a parameter of bitsandbytes', whose classes take no fakes."""
     count = shape.numel()
     if kind == "int8":
         made: Any = nn.Parameter(torch.empty(shape.numel() // shape[-1], shape[-1], dtype=torch.int8), requires_grad=False)
         made.SCB, made.of_shape = torch.empty(len(made)), shape
-        return made, [made.data, made.SCB]
+        return made
     made = nn.Parameter(torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
     blocks = -(-count // quantised.BLOCK)
     code, absmax = torch.empty(16), torch.empty(blocks, dtype=torch.uint8 if double else torch.float32)
-    tensors, of_scales = [made.data, code, absmax], {}
+    of_scales = {}
     if double:
         outer, codes = torch.empty(-(-blocks // _OUTER_BLOCK)), torch.empty(256)
         nested = library.functional.QuantState(absmax=outer, code=codes, blocksize=_OUTER_BLOCK, dtype=torch.float32)
         of_scales = {"offset": torch.empty(()), "state2": nested}
-        tensors += [outer, codes]
     about: Any = {"code": code, "blocksize": quantised.BLOCK, "quant_type": kind, "dtype": torch.float32}
     made.quant_state = library.functional.QuantState(absmax=absmax, shape=shape, **about, **of_scales)
     made.of_shape = shape
-    return made, tensors
+    return made
 
 
 def _as_one_expert(x: Tensor, weights: Tensor, offs: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     began = time.perf_counter()
     with crew_of(arguments, codec, check_block) as crew:
         check_files(files, held_out, crew, findings)
-    answer = answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    answer = answer_of(arguments, findings, files, time.perf_counter() - began)
     if arguments.second_look:
         look, examples = look_again(arguments.second_look, files, rules_of(arguments))
         answer["second_look"] = {"model": arguments.second_look} | look.as_json()

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             reused = clean_files(files, held_out, crew, findings, *places, cache_key(codec, rules))
     except OSError as error:
         raise cannot_write(error, arguments.out) from None
-    answer = data_pass.answer_of(arguments, findings, files, codec, time.perf_counter() - began)
+    answer = data_pass.answer_of(arguments, findings, files, time.perf_counter() - began)
     written = {"out": str(arguments.out), "rejects": str(arguments.rejects), "originals_of_mended": str(mended), "blocks_reused": reused}
     data_pass.tell(arguments, answer | written)
     return DONE, answer | written

@@ -97,7 +97,7 @@ def crew_of(arguments: argparse.Namespace, codec: Codec, make: Make) -> Abstract
     return Cluster(arguments.ray, codec, rules, make)
 
 
-def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str], codec: Codec, seconds: float) -> Json:
+def answer_of(arguments: argparse.Namespace, findings: Findings, files: list[str], seconds: float) -> Json:
     """Return everything found, as --json gives it."""
     size = sum(Path(file).stat().st_size for file in files)
     found = findings.as_json()

@@ -30,7 +30,7 @@ def unpack(model: Any, packed: PackedWeights, dtype: torch.dtype, widen: bool) -
             plain.weight = nn.Parameter(wide.to(dtype), requires_grad=False)
             del wide
         else:
-            parts = _of_8_bits(module) if packed.kind == "int8" else _of_4_bits(module)
+            parts = {"data": module.weight.data, "scales": module.weight.SCB.float()} if packed.kind == "int8" else _of_4_bits(module)
             found |= {f"{name}:{part}": value.detach().contiguous() for part, value in parts.items()}
         if module.bias is not None:
             plain.bias = nn.Parameter(module.bias.detach().to(dtype), requires_grad=False)
@@ -55,10 +55,6 @@ def _wide_of_4_bits(module: Any, library: Any) -> Tensor:
     _of_4_bits(module)
     wide: Tensor = library.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
     return wide.view(module.out_features, module.in_features)
-
-
-def _of_8_bits(module: Any) -> dict[str, Tensor]:
-    return {"data": module.weight.data, "scales": module.weight.SCB.float()}
 
 
 def _wide_of_8_bits(module: Any) -> Tensor:
