@@ -13,7 +13,7 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
 # what is tested together, but for torch, which is the image's
 RUN grep -vE '^(torch|bitsandbytes|triton)' constraints.txt > /tmp/pins
-RUN python -m pip install --no-cache-dir . transformers peft -c /tmp/pins
+RUN python -m pip install --no-cache-dir '.[redis,ship,watch]' transformers peft -c /tmp/pins
 RUN useradd --create-home --uid 10001 holdfast && install -d -m 1777 /cache /work /home/holdfast
 ENV HOME=/home/holdfast HOLDFAST_CACHE=/cache
 USER holdfast

@@ -9,7 +9,7 @@ WORKDIR /opt/holdfast
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 RUN python -c "import torch; print(torch.__version__)" > /tmp/torch-before \
- && python -m pip install --no-cache-dir . "transformers>=4.57" "peft>=0.17" \
+ && python -m pip install --no-cache-dir '.[redis,watch]' "transformers>=4.57" "peft>=0.17" \
  && python -c "import torch; assert torch.version.hip, 'torch lost its ROCm build'; print(torch.__version__)" | diff - /tmp/torch-before
 RUN useradd --create-home --uid 10001 holdfast && install -d -m 1777 /cache /work /home/holdfast
 ENV HOME=/home/holdfast HOLDFAST_CACHE=/cache

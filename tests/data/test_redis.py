@@ -113,6 +113,33 @@ def test_a_server_that_stays_away_ends_with_3(server: Server, call: Call, tmp_pa
     assert "cannot be reached for 0.2 s" in answer["error"] and "hunter22" not in str(answer)
 
 
+@needs_server
+@pytest.mark.parametrize("state", ["replica", "no replicas"])
+def test_a_server_that_fails_over_is_waited_for_and_nothing_is_lost(state: str, server: Server, call: Call, tmp_path: Path) -> None:
+    """It was made another one's replica, or may not write as it has lost its own: until somebody puts that right."""
+    import redis
+
+    push(server, 0, 5)
+    client: Any = redis.Redis(port=server.port)
+    reader = StreamReader(StreamSource(server.url, "asked"), sleep=lambda _: right())
+
+    def wrong() -> None:
+        client.replicaof("127.0.0.1", 1) if state == "replica" else client.config_set("min-replicas-to-write", 1)
+
+    def right() -> None:
+        client.replicaof("NO", "ONE") if state == "replica" else client.config_set("min-replicas-to-write", 0)
+
+    wrong()
+    entries = [one for batch in reader.there() for one in batch.records]
+    assert len(entries) == 5 and reader.reconnected >= 1 and pending(server) == 5
+    wrong()
+    reader.acknowledge([one.place.rpartition("/")[2] for one in entries])
+    assert pending(server) == 0
+    wrong()
+    answer = call("collect", server.url, "--stream", "asked", "--out", tmp_path / "out.jsonl", "--patience", 0.2, code=3)
+    assert "refuses what it is asked for 0.2 s: " in answer["error"] and "6.2" not in answer["hint"]
+
+
 def test_without_the_package_it_is_said_how_to_get_it(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     answer = call("collect", "redis://127.0.0.1:1/0", "--stream", "asked", "--out", tmp_path / "out.jsonl", code=2)

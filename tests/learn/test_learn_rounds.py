@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from holdfast.base.errors import Stop
 from holdfast.base.files import write_json
+from holdfast.base.locks import hold
 from holdfast.cli.commands import status
 from holdfast.cli.main import main
 from holdfast.export import registry
@@ -25,6 +27,7 @@ from holdfast.learn.learn import Learner
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import PHASES, Round, rounds_of
 from holdfast.run.attempt import close
+from holdfast.run.folder import RunFolder
 
 
 def learner(folder: Path, **wanted: Any) -> Learner:
@@ -200,6 +203,26 @@ def test_a_version_in_place_without_a_run_gives_no_round_to_start_from(tmp_path:
     in_place(tmp_path / "here.jsonl", None)
     with pytest.raises(Stop, match="no run is known of it"):
         learner(tmp_path).next_round()
+
+
+def test_a_training_that_was_being_started_when_its_command_was_killed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor takes the lock only now: the round is no failure, and no service ends for it."""
+    calls, holding = [], ExitStack()
+    (tmp_path / "run").mkdir()
+
+    def run(*_: object) -> tuple[int, bytes]:
+        calls.append(1)
+        if len(calls) == 1:
+            holding.enter_context(hold(RunFolder(tmp_path / "run").supervisor_lock, wait=False))
+            return 1, b'{"error": "is held by process 9"}'
+        return 0, b'{"status": "finished"}'
+
+    monkeypatch.setattr(training, "_run", run)
+    monkeypatch.setattr(time, "sleep", lambda _: holding.close())
+    assert training.train("c.yaml", [], tmp_path / "run") == {"status": "finished"}
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import yaml
 from conftest import make_rows, write_rows
 from holdfast.base.errors import Stop
 from holdfast.base.files import read_lines, write_bytes
+from holdfast.cli.main import main
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.collect.record import Record
 from holdfast.data.files.raw_row import json_line
@@ -30,6 +32,7 @@ from holdfast.learn.policy import Policy, load_policy
 from holdfast.learn.rounds import Round, disliked_by, learned_by, rounds_of, withdraw_person
 from holdfast.learn.sources import _judged, arrived, without_unknown_ratings
 from holdfast.learn.usable import refuse_unusable
+from support.redis_server import needs_server, running_server
 
 Row = dict[str, Any]
 
@@ -336,6 +339,34 @@ def test_what_a_round_has_taken_is_not_taken_again_and_a_line_being_written_wait
     with file.open("a") as out:
         out.write(' of it", "output": "the other half"}\n')
     assert [one.place for one in arrived(policy, taken)] == [f"{file}:4"]
+
+
+@needs_server
+def test_a_stream_that_is_not_there_yet_is_waited_for_and_told_as_files_are(
+    policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody has asked anything yet when the three services are started: that ends no service."""
+    import redis
+
+    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
+    with running_server(tmp_path) as server:
+        policy = policy_of(sources=[{"redis": server.url, "stream": "asked"}, {"files": "inbox/*.jsonl"}])
+        assert main(["learn", str(tmp_path / "policy.yaml"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["waiting"]["not_there"] == ["stream asked", str(tmp_path / "inbox/*.jsonl")]
+
+        def ends_the_second_time(_: float) -> None:
+            looks.append(1)
+            if len(looks) == 2:
+                raise KeyboardInterrupt
+
+        looks: list[int] = []
+        monkeypatch.setattr(time, "sleep", ends_the_second_time)
+        assert main(["learn", str(tmp_path / "policy.yaml"), "--follow"]) == 130
+        told = capsys.readouterr().out
+        assert told.count("waits for rows: 0 new ones of 20 that begin a round; nothing is there yet of stream asked") == 1
+        assert list(arrived(policy, frozenset())) == []
+        redis.Redis(port=server.port).xadd("asked", {"prompt": "a", "response": "b"})
+        assert [one.source for one in arrived(policy, frozenset())] == [0]
 
 
 def test_what_comes_of_somebody_who_was_forgotten_is_not_kept_nor_written_down(policy_of: Callable[..., Policy], tmp_path: Path) -> None:

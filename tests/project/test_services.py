@@ -44,11 +44,14 @@ def unit_at(home: Path) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path) -> None:
+def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path) -> None:
     holdfast_at(tmp_path / "holdfast/.venv/bin/holdfast")
     file = tmp_path / "holdfast@.service"
     file.write_text(unit_at(tmp_path))
-    command = ["systemd-analyze", "verify", "--user", str(file.with_name("holdfast@my-run.service"))]
+    for other in UNIT.parent.glob("holdfast-*.service"):
+        (tmp_path / other.name).write_text(other.read_text().replace("%h", str(tmp_path)))
+    units = ["holdfast@my-run", "holdfast-learn@helper", "holdfast-serve@helper", "holdfast-watch"]
+    command = ["systemd-analyze", "verify", "--user", *(str(tmp_path / f"{one}.service") for one in units)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)}, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -78,7 +81,7 @@ def test_what_systemd_does_to_stop_the_unit_saves_the_step_and_is_not_undone(con
 def others() -> list[tuple[str, list[str]]]:
     """(place, command) of what learn, serve and watch are started with in examples/."""
     found = []
-    for file in sorted(UNIT.parent.glob("holdfast-*@.service")):
+    for file in sorted(UNIT.parent.glob("holdfast-*.service")):
         unit = configparser.ConfigParser(interpolation=None, strict=True)
         unit.read_string(file.read_text())
         assert (unit["Service"]["WorkingDirectory"], unit["Service"]["Restart"] != "no") == ("%h/holdfast", True)
@@ -89,7 +92,7 @@ def others() -> list[tuple[str, list[str]]]:
 
 def test_units_and_compose_file_start_commands_that_are_there() -> None:
     commands = others()
-    assert [command[0] for _, command in commands] == ["learn", "serve", "learn", "serve", "watch"]
+    assert [command[0] for _, command in commands] == ["learn", "serve", "watch", "learn", "serve", "watch"]
     for _, command in commands:
         build_parser().parse_args(command)
 

@@ -11,11 +11,11 @@ import pytest
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base_model.folder import EMBEDDED
-from holdfast.cli.commands.serve import _name, _token
+from holdfast.cli.commands.serve import _name
 from holdfast.data.tokens.codec import load_codec
 from holdfast.export import registry
 from holdfast.serve import follow
-from holdfast.serve.endpoint import RequestRefused
+from holdfast.serve.endpoint import RequestRefused, token_of
 from holdfast.serve.experts import FILE, experts_folder, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown
 from holdfast.serve.served import GatewayState, ServedModel
@@ -121,13 +121,13 @@ def test_a_version_that_was_withdrawn_gives_no_further_answer(world: Any) -> Non
 
 def test_the_token_file_is_made_for_its_owner_and_used_again(tmp_path: Path) -> None:
     file = tmp_path / "helper.token"
-    token = _token(file)
-    assert (_token(file), file.stat().st_mode & 0o777, len(token) >= 32) == (token, 0o600, True)
+    token = token_of(file)
+    assert (token_of(file), file.stat().st_mode & 0o777, len(token) >= 32) == (token, 0o600, True)
     file.write_text("short\n")
     with pytest.raises(Stop, match="5 letters are too few"):
-        _token(file)
+        token_of(file)
     with pytest.raises(Stop, match="No such file"):
-        _token(tmp_path / "nowhere" / "token")
+        token_of(tmp_path / "nowhere" / "token")
 
 
 def test_what_is_neither_a_folder_nor_a_name_is_refused_with_the_names_there_are(

@@ -254,8 +254,10 @@ def test_the_end_is_told_however_few_words_an_hour(per_hour: int, tmp_path: Path
     assert told == ["needs_person", "finished"]
 
 
-def test_a_word_that_nobody_got_takes_no_others_place(tmp_path: Path) -> None:
+def test_a_word_that_nobody_got_is_told_again_after_a_pause_and_takes_no_others_place(tmp_path: Path) -> None:
+    """An endpoint that is down is not tried at each event: its pauses grow, and the newest word waits for their end."""
     texts: list[str] = []
+    now = [1000.0]
     answers = iter(["HTTP 500", "HTTP 500", sending.NO_ANSWER, None])  # who did not answer in time may have got it
 
     def deliver(word: Word) -> list[dict[str, Any]]:
@@ -263,12 +265,17 @@ def test_a_word_that_nobody_got_takes_no_others_place(tmp_path: Path) -> None:
         why = next(answers)
         return [{"receiver": "url", "sent": why is None, "why": why}]
 
-    teller = Teller(RunFolder(tmp_path), Notify(command="true", per_hour=2), deliver, lambda: 1000.0)
-    for step in (1, 2, 3, 4):
-        teller.see({"event": "checkpoint_failed", "time": 1000.0 + step, "step": step})
-    assert len(texts) == 3 and "[2 more were not sent" in texts[2]
+    teller = Teller(RunFolder(tmp_path), Notify(command="true", per_hour=2), deliver, lambda: now[0])
+    for step in range(1, 100):
+        teller.see({"event": "checkpoint_failed", "time": 1000.0 + step / 100, "step": step})
+    assert len(texts) == 1 and "step: 1)" in texts[0]
+    for later, tries in ((1029, 1), (1030, 2), (1089, 2), (1090, 3), (9000, 3)):
+        now[0] = later
+        teller.tell_again()
+        assert len(texts) == tries
+    assert "step: 99)" in texts[1] and "step: 99)" in texts[2] and "[98 more were not sent" in texts[2]
     teller.end({"status": "finished", "steps": 9, "loss": {}})
-    assert len(texts) == 4 and "[1 more were not sent" in texts[3]
+    assert len(texts) == 4 and "more were not sent" not in texts[3], "it is told at once"
 
 
 def _teller(place: Path, told: list[str]) -> Teller:

@@ -61,6 +61,16 @@ def test_a_finished_run_tells_what_was_learned(site: SimpleNamespace) -> None:
         assert (row["state"], row["held_out_change"]) == ("finished", change)
 
 
+def test_the_runs_of_rounds_of_learning_are_watched_under_the_names_of_their_policies(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for folder in ("learn/helper/rounds/0003", "learn/helper/rounds/0003/experts/ssh-1f0c", "learn/helper/withdrawn/ab12/0001"):
+        make_run(runs / folder, name="run")
+    make_run(runs, name="mine")
+    names = {"helper-0003", "helper-0003-ssh-1f0c", "helper-withdrawn-ab12-0001"}
+    assert Board([runs], must_be_runs=True).rows().keys() == {"mine", *names}
+    assert Board([runs / "learn/helper"], must_be_runs=True).rows().keys() == names
+
+
 def test_only_who_has_the_token_is_answered(site: SimpleNamespace) -> None:
     for path in ("/", "/api/runs", "/api/runs/made", "/metrics", "/api/events"):
         assert site.ask(path, token="")[0] == site.ask(path, token="wrong")[0] == 401, path
@@ -314,10 +324,11 @@ def test_readings_of_the_machine_are_metrics_too() -> None:
 
 def test_the_command_says_one_line_when_it_is_ready_and_ends_when_asked(tmp_path: Path) -> None:
     make_run(tmp_path / "runs")
-    child = start("watch", "--json", cwd=tmp_path)
+    (tmp_path / "watch.token").write_text("the-same-at-each-start\n")
+    child = start("watch", "--json", "--token-file", "watch.token", cwd=tmp_path)
     assert child.stdout
     ready = json.loads(child.stdout.readline())
-    assert ready["token"] in ready["url"] and ready["runs"] == 1
+    assert ready["url"].endswith("the-same-at-each-start") and ready["runs"] == 1
     port = ready["url"].split(":")[2].split("/")[0]
     taken = holdfast("watch", "--port", port, cwd=tmp_path)
     assert taken.returncode == 2 and f"port {port} cannot be used" in taken.stderr

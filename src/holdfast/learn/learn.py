@@ -35,7 +35,7 @@ from holdfast.learn.rounds import (
     taken_by,
     withdrawn_people,
 )
-from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, without_unknown_ratings
+from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, not_there, without_unknown_ratings
 from holdfast.learn.training import train
 
 _LEAST_NEW = 8  # rows held out of a round, where it has twice as many
@@ -67,7 +67,7 @@ class Learner:
         judged = judge_rows(self.policy, came, seen_keys(rounds), disliked_by(rounds))
         waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows, "unrated": unrated}
         if not self._begins(judged, rounds):
-            return None, waiting
+            return None, waiting | {"not_there": not_there(self.policy)}
         if told := time_is_up(self.policy, rounds):
             return None, waiting | {"why": told}
         refuse_no_room(self.policy)

@@ -121,6 +121,17 @@ def files_of(origin: Origin) -> list[str]:
     return [str(file) for file in dict.fromkeys(found) if file.is_file() and file.stat().st_size and not file.name.startswith(".")]
 
 
+def not_there(policy: Policy) -> list[str]:
+    """Name files, folders and streams of which nothing is there yet. Raises Stop(3) where a server stays away."""
+    found: list[str] = []
+    for one in policy.sources:
+        if one.redis:
+            found += [] if StreamReader(_stream(one, policy)).exists() else [f"stream {one.stream}"]
+        elif not files_of(one):
+            found += one.files or [one.folder or one.votes or ""]
+    return found
+
+
 def _unfinished(file: str) -> str:
     """Return a file's last line where it has no line end yet: somebody may be writing it."""
     with open(file, "rb") as handle:

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from holdfast.base.child import module_command
-from holdfast.base.errors import DONE, GAVE_UP, INTERRUPTED, OUR_BUG, Stop
+from holdfast.base.errors import BLOCKED, DONE, GAVE_UP, INTERRUPTED, OUR_BUG, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.locks import taken
 from holdfast.run.attempt import closed_attempts
@@ -27,10 +27,13 @@ def train(config: str, settings: list[str], folder: Path) -> Json:
     same call goes on.
     """
     lock = RunFolder(folder).supervisor_lock
-    while lock.exists() and taken(lock):  # of a call that was killed, its supervisor may live
-        time.sleep(_LOOK_S)
     command = module_command("holdfast", "train", config, *settings, "--run", folder, "--json", "--quiet")
-    code, out = _run(command, folder.with_name("training.log"))
+    while True:
+        while lock.exists() and taken(lock):  # of a call that was killed, its supervisor may live
+            time.sleep(_LOOK_S)
+        code, out = _run(command, folder.with_name("training.log"))
+        if code != BLOCKED or not taken(lock):  # one that was just being started holds it only now
+            break
     try:
         answer: Json = orjson.loads(out)
     except orjson.JSONDecodeError:

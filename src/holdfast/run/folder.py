@@ -395,6 +395,20 @@ def runs_in(place: Path) -> list[RunFolder]:
     return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
+def runs_of_rounds(place: Path) -> list[tuple[str, RunFolder]]:
+    """Return (name, run) of what `holdfast learn` has trained below a folder: of a policy, of policies, or `runs` itself."""
+    patterns = [kind + end for kind in ("rounds/[0-9]*/", "withdrawn/*/[0-9]*/") for end in ("run", "experts/*/run")]
+    found = [place.glob(above + each) for above in ("", "*/", "learn/*/") for each in patterns]
+    runs = sorted({run for some in found for run in some if is_run(run)})
+    return [(_name_of_round(run), RunFolder(run)) for run in runs]
+
+
+def _name_of_round(run: Path) -> str:
+    """Return the policy's name and the round's number; behind it an expert's name: helper-0003-ssh."""
+    above = next(at for at, folder in enumerate(run.parents) if folder.name in ("rounds", "withdrawn"))
+    return "-".join(part for part in run.parts[-above - 3 : -1] if part not in ("rounds", "experts"))
+
+
 def closed_in(place: Path) -> list[Path]:
     """Return the folders of which this user cannot see whether they are runs: the place itself, or those that lie in it."""
     folders = [place] if _is_closed(place) else sorted(place.iterdir()) if place.is_dir() else []

@@ -6,7 +6,9 @@ import contextlib
 import gzip
 import hmac
 import io
+import os
 import re
+import secrets
 import socket
 import sys
 import threading
@@ -14,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,6 +32,7 @@ _WORTH_PACKING = 1024  # bytes of a body
 _SILENT_S = 30.0  # a client may take between two reads or writes
 _HEAD_S = 20.0  # and to send the head of a request, from its first byte on
 _ASKING_S = 60.0  # and a whole request
+_LEAST_TOKEN = 16  # letters
 _LEAVING_S = 2.0  # who is told that there is no room may take to hear it
 
 
@@ -45,6 +49,22 @@ class AskedTooSlowly(Exception):
 
     def __init__(self, begun: bool) -> None:
         self.begun = begun
+
+
+def token_of(file: Path | None) -> str:
+    """Read the token of the file, or write a new one, for its owner's eyes, where there is no file; a new one without. Raises Stop(2)."""
+    if file is None:
+        return secrets.token_urlsafe(24)
+    try:
+        if not file.exists():
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(secrets.token_urlsafe(24) + "\n")
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise Stop(USAGE, f"--token-file {file}: {getattr(error, 'strerror', None) or 'no ASCII'}", "give another file") from None
+    if len(token) < _LEAST_TOKEN:
+        raise Stop(USAGE, f"--token-file {file}: {len(token)} letters are too few", f"{_LEAST_TOKEN} or more; remove it, and one is made")
+    return token
 
 
 def refuse_port(port: int) -> None:

@@ -18,7 +18,7 @@ from holdfast.privacy.scrub import Person, Scrubber, secrets_of
 from holdfast.report.summarise import incidents
 from holdfast.report.words import change_of_loss, unhealthy
 from holdfast.run.attempt import closed_attempts
-from holdfast.run.folder import RunFolder, is_run, runs_in
+from holdfast.run.folder import RunFolder, is_run, runs_in, runs_of_rounds
 from holdfast.supervision.runs import entry, no_run
 from holdfast.supervision.standing import RunStanding, look
 from holdfast.watch import detail
@@ -57,7 +57,7 @@ class Board:
         self._looked = float("-inf")
         self._scrubber = Scrubber(Person(secrets=secrets_of(os.environ)))
         for place in places if must_be_runs else ():
-            if not is_run(place) and not runs_in(place):
+            if not is_run(place) and not runs_in(place) and not runs_of_rounds(place):
                 raise no_run(place)
 
     def rows(self) -> dict[str, Json]:
@@ -121,10 +121,12 @@ class Board:
 
     def _find(self) -> None:
         folders = [folder for place in self._places for folder in ([RunFolder(place)] if is_run(place) else runs_in(place))]
+        found = {folder: folder.path.name for folder in folders}
+        found |= {folder: name for place in self._places if not is_run(place) for name, folder in runs_of_rounds(place)}
         known = {one.folder.path: one for one in self._known.values()}
         self._known = {}
-        for folder in dict.fromkeys(folders):
-            own = os.fsencode(folder.path.name).decode(errors="backslashreplace")  # links and labels are UTF-8
+        for folder, called in found.items():
+            own = os.fsencode(called).decode(errors="backslashreplace")  # links and labels are UTF-8
             name, number = own, 2
             while name in self._known:
                 name, number = f"{own}~{number}", number + 1

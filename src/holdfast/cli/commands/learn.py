@@ -21,7 +21,6 @@ from holdfast.learn.forget import forget, price
 from holdfast.learn.learn import Learner, mark_told, untold
 from holdfast.learn.policy import load_policy
 from holdfast.learn.rounds import rounds_of
-from holdfast.learn.sources import files_of
 from holdfast.learn.usable import refuse_unusable
 
 EXAMPLE = "holdfast learn helper.yaml --rounds 1"
@@ -58,6 +57,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         done = 0
         waiting: Json = {}
         unrated: Json = {}
+        told: str | None = None
         experts = make_experts(policy, tell)
         while arguments.rounds is None or done < arguments.rounds:
             one, waiting = learner.next_round()
@@ -65,10 +65,12 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             if one is None and not arguments.follow:
                 break
             if one is None:
+                if told != (told := _why(waiting)):
+                    tell(f"waits for rows: {waiting['rows']} new ones of {waiting['needed']} that begin a round{told}")
                 time.sleep(_LOOK_S)
                 continue
             learner.finish(one)
-            done, waiting = done + 1, {}  # what it took waits no more
+            done, waiting, told = done + 1, {}, None  # what it took waits no more
             tell(_line(one.answer()))
             experts = make_experts(policy, tell)
         new = untold(learner.folder)
@@ -86,12 +88,14 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not arguments.json and new:
         say(f"all rounds: {learner.page}")
     if not arguments.json and not new:
-        why = f"; {waiting['why']}" if waiting.get("why") else ""
-        places = [one for one in policy.sources if not one.redis and not files_of(one)]
-        if empty := [name for one in places for name in one.files or [one.folder or one.votes or ""]]:
-            why += f"; no file is there yet for {', '.join(empty)}"
-        say(f"no round: {waiting['rows']} new rows of {waiting['needed']} that begin one ({waiting['rejected']} rejected){why}")
+        say(f"no round: {waiting['rows']} new rows of {waiting['needed']} that begin one ({waiting['rejected']} rejected){_why(waiting)}")
     return DONE, answer
+
+
+def _why(waiting: Json) -> str:
+    """Say what stands in the way of a round, beside the number of its rows."""
+    why = f"; {waiting['why']}" if waiting.get("why") else ""
+    return why + (f"; nothing is there yet of {', '.join(waiting['not_there'])}" if waiting.get("not_there") else "")
 
 
 def _forget(learner: Learner, arguments: argparse.Namespace, tell: Callable[[str], None]) -> tuple[int, Json]:

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import importlib.util
 import os
-import secrets
 import signal
 import sys
 import tempfile
@@ -28,18 +27,18 @@ from holdfast.data.tokens.codec import Codec
 from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
 from holdfast.report.pages import page_template
-from holdfast.serve.endpoint import refuse_port
+from holdfast.serve.endpoint import refuse_port, token_of
 from holdfast.serve.engines import MODELS, Engine, LlamaCpp, Transformers
 from holdfast.serve.experts import RoutedExperts, expert_model, read_experts, stamp_of
 from holdfast.serve.follow import VersionFollower, in_place, shown, subject_of
 from holdfast.serve.gateway import open_gateway
 from holdfast.serve.preferences import Blind, kept, tally
 from holdfast.serve.served import GatewayState, ServedModel, served_models
+from holdfast.serve.vllm import Vllm
 from holdfast.supervision.launch import measuring_environment
 
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
-ENGINES = ("llama.cpp", "transformers")
-_LEAST_TOKEN = 16  # letters
+ENGINES = ("llama.cpp", "transformers", "vllm")
 _LOOK_S = 1.0  # how often the list of models is looked at
 _WHAT = "a finished run, one of its checkpoints, a PEFT folder, or a name of `holdfast models`: its version in place, followed"
 
@@ -48,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", type=Path, metavar="RUN|ADAPTER", help=_WHAT)
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: one that is free)")
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
+    parser.add_argument("--engine-url", metavar="URL", help="where the vLLM of --engine vllm listens; adapters are loaded into it by name")
     parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
     parser.add_argument(
         "--ab-models",
@@ -65,13 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     refuse_port(arguments.port)
+    if arguments.engine_url and arguments.engine != "vllm":
+        raise Stop(USAGE, "--engine-url is for --engine vllm", "give both, or neither")
     file, name = registry_file(os.environ), _name(arguments.subject)
     version = in_place(file, name) if name else None
     subject = subject_of(version, arguments.base) if version else read_subject(arguments.subject, arguments.base)
     preferences = _preferences(arguments, subject, file.parent / "serve" / name if name else None)
     if arguments.ab_models:
         _refuse_unknown(arguments.ab_models, served_models(_experts(subject, arguments.base, say=lambda _: None)))
-    state = GatewayState(_token(arguments.token_file))
+    state = GatewayState(token_of(arguments.token_file))
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -107,22 +109,6 @@ def _pair(text: str) -> tuple[str, str]:
     return first, second
 
 
-def _token(file: Path | None) -> str:
-    """Read the token of the file, or write a new one, for its owner's eyes, where there is no file. Raises Stop(2)."""
-    if file is None:
-        return secrets.token_urlsafe(24)
-    try:
-        if not file.exists():
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(secrets.token_urlsafe(24) + "\n")
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        raise Stop(USAGE, f"--token-file {file}: {getattr(error, 'strerror', None) or 'no ASCII'}", "give another file") from None
-    if len(token) < _LEAST_TOKEN:
-        raise Stop(USAGE, f"--token-file {file}: {len(token)} letters are too few", f"{_LEAST_TOKEN} or more; remove it, and one is made")
-    return token
-
-
 def _name(given: Path) -> str | None:
     """Return the name of `holdfast models` that was given; None for a path. Raises Stop(2) for neither."""
     if given.exists() or str(given) != given.name:
@@ -149,7 +135,10 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
     codec, stamp = subject_codec(subject), stamp_of(subject.run.path if subject.run else None)
     experts = _experts(subject, arguments.base, _say)
     engine = _engine(arguments, subject, codec, work, _say, experts)
-    return ServedModel(codec, name, subject.longest_row or 2048, engine, experts=experts, stamp=stamp)
+    served = ServedModel(codec, name, subject.longest_row or 2048, engine, experts=experts, stamp=stamp)
+    if isinstance(engine, Vllm):
+        served.turns = threading.BoundedSemaphore(engine.at_once)
+    return served
 
 
 def _experts(subject: Subject, base: str | None, say: Callable[[str], None]) -> RoutedExperts | None:
@@ -167,6 +156,8 @@ def _engine(
     """Choose llama.cpp where it is there and can take base and adapter; else transformers, and say why."""
     environment = measuring_environment(subject.run)
     adapters = dict(zip(map(expert_model, experts.names), experts.adapters, strict=True)) if experts else {}
+    if arguments.engine == "vllm":
+        return Vllm(arguments.engine_url, subject, codec, adapters)
     if arguments.engine != "transformers":
         lacking = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
         try:

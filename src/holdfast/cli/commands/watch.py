@@ -6,7 +6,6 @@ import argparse
 import importlib
 import importlib.util
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -22,7 +21,7 @@ from holdfast.base.versions import install
 from holdfast.cli.outputs import at_terminal
 from holdfast.config.load import load_config
 from holdfast.report.notify.send import send, word_of
-from holdfast.serve.endpoint import LOOPBACK, refuse_port
+from holdfast.serve.endpoint import LOOPBACK, refuse_port, token_of
 from holdfast.supervision.companions.notified import read_notify
 from holdfast.supervision.runs import RUNS, chosen
 from holdfast.watch.board import Board
@@ -39,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, metavar="N", help="where to listen (default: a port that is free)")
     parser.add_argument(
         "--lan", action="store_true", help="answer other machines of the network too; whoever has the link may look and stop"
+    )
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="where the token stands; made where it is not (default: another one each time)"
     )
     parser.add_argument("--terminal", action="store_true", help="show them in this terminal, full screen, in place of a page")
     parser.add_argument("--test-notify", action="store_true", help="send a word to whom run.notify of RUN (or a config) names, and end")
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.terminal:
         return _show_screen(board)
     os.nice(_BEHIND)
-    watched = WatchedRuns(board, secrets.token_urlsafe(24), arguments.lan)
+    watched = WatchedRuns(board, token_of(arguments.token_file), arguments.lan)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: watched.ended.set())
     with open_site(watched, arguments.port) as server:

@@ -25,6 +25,7 @@ KIND = "redis"
 _AT_ONCE = 256
 _WAIT_MS = 500
 _GONE = "it was trimmed from the stream before its row was read"
+_NOT_NOW = ("MISCONF", "NOREPLICAS", "UNBLOCKED")  # answers of a server that has a full disk, lost its replicas, or is being replaced
 ONE_FIELD = ("data", "json", "payload", "message", "record", "value")
 
 
@@ -62,6 +63,7 @@ class StreamReader:
         self.reconnected = self.gone = 0
         errors = self._redis.exceptions
         self._away = (errors.ConnectionError, errors.TimeoutError, errors.ClusterDownError, errors.MovedError, errors.RedisClusterException)
+        self._replaced = (errors.ReadOnlyError, errors.TryAgainError)  # another server has its place, or is about to
         try:
             self._client: Any = self._patiently(self._connect)
         except ValueError as error:
@@ -78,13 +80,19 @@ class StreamReader:
     def there(self) -> Iterator[WriteBatch]:
         """Yield the entries present now, each once, unacknowledged: `acknowledge` does that, later and perhaps in another process.
 
-        One that was trimmed from the stream after it was delivered is a record, too. Raises Stop as `batches` does.
+        One that was trimmed from the stream after it was delivered is a record, too. Raises Stop(3) where the server stays away.
         """
+        if not self.exists():
+            return
         self._patiently(self._join)
         for entries in self._patiently_each():
             lost = [Unusable(f"{self._source.stream}/{_text(name)}", "", "gone", _GONE) for name, fields in entries if not fields]
             batch = self._batch(entries)
             yield batch._replace(records=[*batch.records, *lost])
+
+    def exists(self) -> bool:
+        """True if the stream is there. Raises Stop(3) where the server stays away."""
+        return bool(self._patiently(lambda: self._client.exists(self._source.stream)))
 
     def acknowledge(self, names: list[str]) -> None:
         """Take entries off the list of what is pending; those that are off it stay so. Raises Stop(3) where the server stays away."""
@@ -163,7 +171,7 @@ class StreamReader:
         return record_of(unpacked(value), place, raw, KIND)
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
-        """Return the result of the call, repeated for as long as the server is away. Raises Stop."""
+        """Return the result of the call, repeated for as long as the server is away, or may not be written to. Raises Stop."""
         errors = self._redis.exceptions
         away: float | None = None
         pause_s = 0.1
@@ -172,21 +180,23 @@ class StreamReader:
                 return call()
             except (errors.AuthenticationError, errors.NoPermissionError) as error:
                 raise Stop(USAGE, f"{self._source.shown} refuses us: {error}", "the address may carry a name and a password") from None
-            except self._away as error:  # BusyLoadingError is one of them
+            except (*self._away, errors.ResponseError) as error:  # BusyLoadingError is one of them
+                refused = not isinstance(error, self._away)
+                if refused and not (isinstance(error, self._replaced) or str(error).startswith(_NOT_NOW)):
+                    raise Stop(
+                        BLOCKED, f"{self._source.shown}, stream {self._source.stream}: {error}", "Redis 6.2 or newer is needed"
+                    ) from None
                 now = self._clock()
                 away = now if away is None else away
                 if now - away >= self._source.patience_s:
-                    hint = "start it, then give the same command: nothing was acknowledged that is not written"
-                    raise Stop(
-                        GAVE_UP, f"{self._source.shown} cannot be reached for {self._source.patience_s:g} s: {error}", hint
-                    ) from None
+                    hint = "nothing was acknowledged that is not written: put it right, then give the same command"
+                    what = "refuses what it is asked" if refused else "cannot be reached"
+                    raise Stop(GAVE_UP, f"{self._source.shown} {what} for {self._source.patience_s:g} s: {error}", hint) from None
+                if refused and not self._source.cluster:
+                    self._client.connection_pool.disconnect()  # the address may lead to another server now
                 self.reconnected += 1
                 self._sleep(pause_s)
                 pause_s = min(2 * pause_s, 2.0)
-            except errors.ResponseError as error:
-                raise Stop(
-                    BLOCKED, f"{self._source.shown}, stream {self._source.stream}: {error}", "Redis 6.2 or newer is needed"
-                ) from None
 
 
 def unpacked(entry: Json) -> Json:

@@ -26,6 +26,7 @@ from holdfast.run.folder import RunFolder
 
 POLL_S = 0.5
 _HOUR_S = 3600.0
+_PAUSE_S = 30.0  # after a word that nobody got; twice as long after each further one, an hour at most
 _NEED_A_PERSON = ("device_gone", "checkpoint_failed", "rolled_back", "memory_low")
 _UNSUPERVISED = "its holdfast process is gone, killed from outside: nobody watches over the run; the same command, given again, goes on"
 _ENDS = {"finished": "finished", "gave_up": "gave_up", "interrupted": "interrupted"}
@@ -43,6 +44,8 @@ class Teller:
         self._sent: list[float] = known.get("sent", [])
         self._left_out: int = known.get("left_out", 0)
         self._died: Json | None = known.get("died")
+        self._held: tuple[str, str] | None = None  # what nobody got, and is told again
+        self._pause_s, self._again_at = 0.0, float("-inf")
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -91,9 +94,22 @@ class Teller:
         self.tell("needs_person", _UNSUPERVISED, last=True)
         self._remember()
 
+    def tell_again(self) -> None:
+        """Tell the newest word that nobody got, once its receivers have had their pause."""
+        if self._held and self._now() >= self._again_at:
+            (event, text), self._held = self._held, None
+            self.tell(event, text)
+            self._remember()
+
     def tell(self, event: str, text: str, last: bool = False) -> None:
         if event not in self._notify.events:
             return
+        if not last and self._now() < self._again_at:
+            self._left_out += self._held is not None
+            self._held = event, text
+            return
+        if last and self._held:
+            self._left_out, self._held = self._left_out + 1, None
         self._sent = [at for at in self._sent if self._now() - at < _HOUR_S]
         if len(self._sent) >= max(2, self._notify.per_hour) - (0 if last else 1):
             self._left_out += 1
@@ -101,9 +117,11 @@ class Teller:
         more = f" [{self._left_out} more were not sent: run.notify.per_hour, notify.log]" if self._left_out else ""
         found = self._deliver(word_of(event, self._run.path.name, text + more))
         if found and not any(one["sent"] or one["why"] == NO_ANSWER for one in found):  # nobody was told: it takes no other's place
-            self._left_out += 1
+            self._left_out += self._held is not None
+            self._held, self._pause_s = (event, text), min(max(_PAUSE_S, 2 * self._pause_s), _HOUR_S)
+            self._again_at = self._now() + self._pause_s
         else:
-            self._left_out = 0
+            self._left_out, self._held, self._pause_s = 0, None, 0.0
             self._sent.append(self._now())
         for one in found:
             if not one["sent"]:
@@ -134,6 +152,7 @@ def follow(run: RunFolder, notify: Notify, alive: Callable[[], bool]) -> None:
             teller.see(event)
         if over:
             break
+        teller.tell_again()
         time.sleep(POLL_S)
     if summary := read_json(run.summary_file):
         teller.end(summary)
