@@ -80,6 +80,12 @@ MISTAKES = [
     ({"train": {"max_tokens": "1,024"}}, "train.max_tokens", "write 1024 (line 5)"),
     ({"run": {"name": date(2026, 11, 29)}}, "run.name: 2026-11-29", "; write it in quotes (line 5)"),
     ({"run": {"name": 7}}, "run.name: 7", "; write it in quotes (line 5)"),
+    ({"evaluate": {"every": 0.5}}, "evaluate.every: 0.5", "a valid integer; it is a count, and no share (line"),
+    ({"faults": [{"kind": "kill"}]}, "faults.0.kind", "unknown key (value 'kill') (line"),
+    ({"train": {"r": 16}}, "train.r", "did you mean adapter.r?"),
+    ({"train": {"held_out": 0.2}}, "train.held_out", "did you mean data.held_out?"),
+    ({"train": {"dropout": 0.1}}, "train.dropout", "did you mean adapter.dropout or network.dropout?"),
+    ({"adapter": {"lr": 1e-4}}, "adapter.lr", "did you mean train.lr?"),
 ]
 
 
@@ -93,6 +99,14 @@ def test_a_mistake_in_a_config_is_answered(tmp_path: Path, more: dict[str, Any],
     assert f"- {place}" in stop.value.message
     assert "^[" not in stop.value.message and "did you mean orpo" not in stop.value.message
     assert write in f"{stop.value}"
+
+
+def test_a_section_that_is_none_is_told_once_whatever_is_set_in_it(tmp_path: Path) -> None:
+    """`holdfast learn` sets keys of its own on the config that its policy names."""
+    (tmp_path / "a.yaml").write_text("model: tiny\ndata: rows.jsonl\n")
+    with pytest.raises(Stop, match=r"2 problems in the config\n  - override 'model.x=1': model is not a section\n  - data: ") as stop:
+        load_config(tmp_path / "a.yaml", ["data.files=[a]", "model.x=1", "data.held_out=0"], need_rows=False)
+    assert "override 'data" not in stop.value.message
 
 
 def test_an_override_with_spaces_is_one_problem(tmp_path: Path) -> None:
@@ -363,6 +377,8 @@ def test_numbers_that_yaml_takes_for_others_are_texts(value: str, read: object, 
         ("train c.yaml data.files=*.jsonl", "*.jsonl is a pattern, and a config names each file: [a.jsonl, b.jsonl]"),
         ("train c.yaml data.files=*.csv", "*.csv: no such file"),
         ("train c.yaml --run a.jsonl", "a.jsonl is a file, and a run is a folder"),
+        ("run --run a.jsonl -- python -c 1", "a.jsonl is a file, and a run is a folder"),
+        ("init --model tiny --data a.jsonl --card Foo", "-> leave --card out; then holdfast plan CONFIG --memory 32GiB"),
         ("serve runs/a --port abc", "--port abc: a whole number is needed"),
         ("plan c.yaml --price free", "--price free: a number is needed"),
         ("chat", "the following arguments are required: RUN\n"),

@@ -139,12 +139,13 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
     for _ in range(2):  # the second time from the cache
         run = RunFolder(tmp_path / f"run{_}")
         run.path.mkdir()
-        config = load_config(config_of(data={"files": [str(file)]}))
+        config = load_config(config_of(data={"files": [str(file)], "fields": {"output": "output"}}))
         check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=False))
         said = capsys.readouterr().out
         assert "! not used, though it may change what a row means: rating (27 rows); every row is learned from its text" in said
         assert "fields that are not used: source" in said
         assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
+        assert f"data check {file} --tokenizer {assets.model} --field output=output --max-tokens " in said, "as this config reads them"
         data = json.loads(run.data_report_file.read_text())
         assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 27})
         places = f"empty_answer {file}:6, missing_field {file}:8"

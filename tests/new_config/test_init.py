@@ -623,6 +623,23 @@ def test_rows_that_are_left_out_are_told_with_their_number(tmp_path: Path, capsy
     assert not answer["todo"] and load_config(named).data.fields == {"query": "query_text", "response": "reply_text"}
 
 
+def test_repaired_rows_are_no_reason_for_rejected_ones_and_commands_name_files_as_a_shell_takes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = make_rows(30)
+    rows[3]["output"], rows[5]["output"] = "itâ€™s so, and no other way", ""
+    write_rows(tmp_path / "my rows.jsonl", rows)
+    assert _main(["init", "--model", "tiny", "--data", "my rows.jsonl", "--out", "my run.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "30 rows = 28 kept + 1 repaired + 1 rejected" in said
+    assert "! to do: 1 of 30 rows are not trained on: empty_answer 1; the first, my rows.jsonl:6: " in said
+    assert "next: holdfast doctor 'my run.yaml'; holdfast train 'my run.yaml'" in said
+    write_rows(tmp_path / "other rows.jsonl", [{"was": f"q {n}", "wird": f"an answer, {n}"} for n in range(12)])
+    assert _main(["init", "--model", "tiny", "--data", "other rows.jsonl", "--out", "other.yaml"]) == 2
+    assert "holdfast data check 'other rows.jsonl'" in capsys.readouterr().err
+
+
 def test_no_config_is_written_of_rows_of_which_none_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
     write_rows(rows, [{"was": f"q {n}", "wird": f"an answer, {n}"} for n in range(12)])

@@ -382,6 +382,41 @@ def test_columns_are_called_as_dataset_info_says(tmp_path: Path) -> None:
     assert next(row for row in draft.rows if row.theirs == "dataset_info[0].num_samples").fate == "not_carried"
 
 
+def test_a_set_of_the_hub_that_dataset_info_names_is_saved_from_there(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(json.dumps({"mine": {"hf_hub_url": "owner/rows", "formatting": "sharegpt"}}))
+    draft = made_of(tmp_path, "l.yaml", LLAMA_FACTORY)
+    assert draft.tree["data.files"] == ["data/owner-rows.jsonl"]
+    assert any("load_dataset('owner/rows', split='train')" in one for one in draft.todo), draft.todo
+
+
+def test_a_trainer_of_a_scripts_own_is_given_what_the_one_it_is_derived_from_takes(tmp_path: Path) -> None:
+    script = (
+        "from transformers import Trainer, TrainingArguments\nrows = load_dataset('csv', data_files={'train': 'a.csv', 'test': 'b.csv'})\n"
+        "class Mine(Trainer):\n    pass\nclass Arguments(TrainingArguments):\n    pass\n"
+        "m = AutoModelForCausalLM.from_pretrained('meta/Llama')\n"
+        "Mine(m, Arguments('o', learning_rate=3e-4), train_dataset=rows['train'], eval_dataset=rows['test'],"
+        " callbacks=[Stops(2)]).train()\n"
+    )
+    draft = made_of(tmp_path, "s.py", script)
+    assert (draft.tree["data.files"], draft.tree["data.held_out_files"], draft.tree["train.lr"]) == (["a.csv"], ["b.csv"], 3e-4)
+    assert not any("train_dataset is not read" in one for one in draft.todo)
+    assert next(row for row in draft.rows if row.theirs == "callbacks").fate == "not_carried"
+
+
+def test_a_config_with_a_base_model_of_another_program_is_not_taken_for_axolotls(tmp_path: Path) -> None:
+    """AutoTrain's was turned into all weights, trained on one row a step: none of its keys was read, but this one."""
+    file = tmp_path / "a.yml"
+    file.write_text(
+        "task: llm-sft\nbase_model: meta/Llama\nproject_name: p\ndata: {path: d, train_split: train}\nparams: {lr: 1e-5, peft: true}\n"
+    )
+    with pytest.raises(Stop, match="its keys are of no trainer that is known: task, base_model, project_name"):
+        read_foreign(file)
+    assert (
+        made_of(tmp_path, "b.yml", "base_model: meta/Llama\ndatasets: [{path: rows.jsonl, type: alpaca}]\n").tree["model"] == "meta/Llama"
+    )
+
+
 @pytest.mark.parametrize(("given", "asked"), [("max_length=None", True), ("", False), ("max_length=64", False)])
 def test_rows_that_are_not_cut_there_are_told(given: str, asked: bool, tmp_path: Path) -> None:
     """An empty max_length is no default of TRL's: it cuts nothing."""

@@ -113,3 +113,28 @@ def test_a_call_that_does_not_come_back_is_left_and_a_fork_ends_by_itself() -> N
         assert child.communicate()[1].strip() == "holdfast: interrupted" and child.returncode == 130
     done = subprocess.run([sys.executable, "-c", _STUCK, "fork"], capture_output=True, text=True, check=False)
     assert done.returncode == signal.SIGTERM, done.stderr  # how the fork ended
+
+
+_TWICE = """
+import os, signal, sys
+from holdfast.supervision import sigterm
+
+def again(frame, event, argument):
+    inside = frame.f_code.co_name in ("set", "notify") and event == "line"  # of an Event, its lock is held in notify
+    if inside and (frame.f_code.co_name == "notify" or "threading" not in frame.f_code.co_filename):
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return again
+
+try:
+    with sigterm.as_ctrl_c(130):
+        sys.settrace(again)
+        os.kill(os.getpid(), signal.SIGTERM)
+finally:
+    print("ended", sys.gettrace() is None)
+"""
+
+
+def test_a_second_signal_in_the_middle_of_the_first_ones_handler_does_not_hang_the_command() -> None:
+    done = subprocess.run([sys.executable, "-c", _TWICE], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "ended True\n" and "KeyboardInterrupt" in done.stderr

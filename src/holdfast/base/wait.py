@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 _POLL_S = 0.02
+_LOOK_S = 0.05  # at a flag
 _noted: list[list[str]] = []  # a list each, so that one is found again by what it is and not by its words
 
 
@@ -33,6 +34,27 @@ def wait_for_end(pids: Iterable[int], timeout_s: float, bell: socket.socket | No
         if bell is not None:
             poll.register(bell, select.POLLIN)
         return any(bell is None or descriptor != bell.fileno() for descriptor, _ in poll.poll(timeout_s * 1000))
+
+
+class Flag:
+    """A mark that a signal handler may set: threading.Event waits for itself for good where a second signal comes in the middle of `set`,
+    and `timeout` sends two."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Return whether it is set, as soon as it is, or after so many seconds."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self._set and (end is None or time.monotonic() < end):
+            time.sleep(_LOOK_S if end is None else max(0.0, min(_LOOK_S, end - time.monotonic())))
+        return self._set
 
 
 @contextlib.contextmanager

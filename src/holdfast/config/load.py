@@ -52,7 +52,9 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        problems += problems_of(error, Config, root_of_file(file), [one.partition("=")[0] for one in overrides or []])
+        found = problems_of(error, Config, root_of_file(file), [one.partition("=")[0] for one in overrides or []])
+        wrong = tuple(f": {line.partition(':')[0]} is not a section" for line in found)  # told of the file, and once
+        problems = [one for one in problems if not one.endswith(wrong)] + found
         look = where_to_look(error)
     missing = _missing_files(tree, file.parent) if need_rows else []
     problems += missing

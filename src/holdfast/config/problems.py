@@ -138,6 +138,8 @@ def _meant(problem: ErrorDetails) -> str:
         return _PATTERNS.get(".".join(map(str, problem["loc"][-2:])), "").format(re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._"))
     if kind == "string_type" and isinstance(value, bool | int | float | date):
         return f"{_WRITE}it in quotes"
+    if kind == "int_from_float" and 0 < value < 1:
+        return _NO_SHARE["int_parsing"]
     if kind == "int_from_float":
         return f"{_WRITE}{round(value)}"
     if kind not in ("float_parsing", "int_parsing") or not (found := _NUMBER.fullmatch(str(value).strip())):
@@ -173,6 +175,11 @@ def _nearest(place: list[Any], model: type[BaseModel]) -> str:
         return OURS[str(place[-1])]
     section = _section(place[:-1], model)
     here = list(section.model_fields) if section else []
+    named = [path for path in paths_of(model) if path.rpartition(".")[2] == str(place[-1])]
+    if place[0] == "faults":
+        return ""
+    if named:  # the key is right and stands in the wrong section
+        return " or ".join(named)
     close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
     if close:
         return ".".join([*map(str, place[:-1]), close[0]])

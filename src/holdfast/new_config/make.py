@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def from_answers(model: str | None, data: list[str], goal: str, fields: Fields =
         if rows.rows == 0:
             why = f" ({rows.why})" if rows.why else ""
             again = "type `holdfast init` again with these --field options; or see each row: " if "--field " in why else ""
-            raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on{why}", f"{again}holdfast data check {' '.join(files)}")
+            raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on{why}", f"{again}holdfast data check {shlex.join(files)}")
         choice = choose(model, params, files, rows, goal, positions)
         for ours, theirs in fields:
             choice.set(f"data.fields.{ours}", theirs, "--field")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -95,7 +96,19 @@ def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> Lo
     kept = found["kept"] + found["mended"]
     longest, p99, total = tokens.get("max"), tokens.get("p99"), tokens.get("total")
     numbered = kind == "marks" and any(_is_number(mark) and not isinstance(mark, bool) for mark in _marks(first, fields))
-    return LookedAt(kind, columns, kept, found["rejected"], longest, p99, size, total, _why(found), tuple(_by_file(findings)), numbered)
+    return LookedAt(
+        kind,
+        columns,
+        kept,
+        found["rejected"],
+        longest,
+        p99,
+        size,
+        total,
+        _why(found, findings.rejected_for),
+        tuple(_by_file(findings)),
+        numbered,
+    )
 
 
 def _by_file(findings: Findings) -> Iterator[InFile]:
@@ -103,12 +116,12 @@ def _by_file(findings: Findings) -> Iterator[InFile]:
         yield InFile(name, found.kept, found.mended, found.rejected, dict(found.by_reason.most_common()), list(findings.layouts[name]))
 
 
-def _why(found: Json) -> str:
+def _why(found: Json, rejected_for: Counter[str]) -> str:
     """Say why rows are rejected; empty where none is."""
     if not found["rejected"]:
         return ""
-    counts = {reason: count for reason, count in found["by_reason"].items() if reason in found["examples"]}
-    first = next((shown[0] for reason in counts for shown in [found["examples"][reason]] if shown), None)
+    counts = dict(rejected_for.most_common())
+    first = next((shown[0] for reason in counts for shown in [found["examples"].get(reason)] if shown), None)
     told = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
     return f"{told}; the first, {first['file']}:{first['line']}: {first['detail']}" if first else told
 

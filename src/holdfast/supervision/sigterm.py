@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from holdfast.base.wait import Flag
+
 PATIENCE_S = 3.0  # for a call into a library to come back
 _END = 0  # no signal's number: the thread's work is done
 _told = -1  # where this process tells its thread of signals
@@ -25,7 +27,7 @@ def as_ctrl_c(code: int) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    heard, own = threading.Event(), os.getpid()
+    heard, own = Flag(), os.getpid()
 
     def hear(number: int, frame: FrameType | None) -> None:
         heard.set()
@@ -51,7 +53,7 @@ def is_ours(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def _watched(heard: threading.Event, code: int) -> Iterator[None]:
+def _watched(heard: Flag, code: int) -> Iterator[None]:
     """Have a thread end the process where a signal is not heard while this lasts: Python hears none while a library is busy."""
     global _told
     sent, told = os.pipe()
@@ -90,7 +92,7 @@ def _forget() -> None:
         signal.set_wakeup_fd(-1)
 
 
-def _end_unheard(sent: int, heard: threading.Event, code: int) -> None:
+def _end_unheard(sent: int, heard: Flag, code: int) -> None:
     while (number := os.read(sent, 1)[0]) != _END:
         if number == signal.SIGTERM and not heard.wait(PATIENCE_S):
             with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.base.files import Json
 from holdfast.base.versions import __version__
+from holdfast.base.wait import Flag
 from holdfast.machine.readings.now import Sampler
 from holdfast.report.pages import page_template
 from holdfast.report.table_page import in_words
@@ -37,7 +38,7 @@ class WatchedRuns:
     token: str
     lan: bool
     sampler: Sampler = field(default_factory=Sampler)
-    ended: threading.Event = field(default_factory=threading.Event)
+    ended: Flag = field(default_factory=Flag)
 
 
 def open_site(watched: WatchedRuns, port: int) -> ThreadingHTTPServer:

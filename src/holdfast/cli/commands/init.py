@@ -23,7 +23,7 @@ from holdfast.machine.read import read_machine
 from holdfast.new_config.make import ConfigDraft, checked, from_answers, from_file
 from holdfast.planning.planning import plan_run, with_card
 from holdfast.report.pages import write_in_folder
-from holdfast.report.words import between
+from holdfast.report.words import between, shown
 from holdfast.run.plan import Plan
 from holdfast.terminal.working import working
 
@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not arguments.source and not arguments.json and at_terminal():
         _ask(arguments)
     out = _place(arguments)
+    card = _card(arguments.card) if arguments.card else None
     data = [part for one in arguments.data for part in ([one] if Path(one).exists() else one.split(","))]
     fields = asked_fields(arguments.field)
     tell: Callable[[str], None] = (lambda text: None) if arguments.json else say
@@ -83,7 +84,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
             answer | {"config": None},
         )
     config = checked(made)
-    card = named_card(arguments.card) if arguments.card else None
     for file in made.files:
         tell(f"rows: {file.told()}")
     if made.fields:
@@ -126,6 +126,18 @@ def _place(arguments: argparse.Namespace) -> Path:
     if out.suffix not in (".yaml", ".yml"):
         raise Stop(USAGE, f"--out {out}: a config is a YAML file", f"--out {out.with_suffix('.yaml')}")
     return out
+
+
+def _card(name: str) -> Json:
+    """Return a card's record. Raises Stop(2) where none is known, with what `init` takes: it has no --memory."""
+    try:
+        return named_card(name)
+    except Stop as stop:
+        raise Stop(
+            stop.code,
+            stop.message,
+            (stop.hint or "").replace("for any other give its memory: --memory", "leave --card out; then holdfast plan CONFIG --memory"),
+        ) from None
 
 
 def _command(source: Path | None) -> str:
@@ -196,4 +208,4 @@ def _tell(made: ConfigDraft, out: Path, plan: Plan | None, why: str, quiet: bool
             say(f"  instead: {other.change}")
     else:
         say(f"no plan yet: {why}")
-    say(f"next: holdfast doctor {out}; holdfast train {out}")
+    say(f"next: holdfast doctor {shown(out)}; holdfast train {shown(out)}")

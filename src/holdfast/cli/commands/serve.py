@@ -23,6 +23,7 @@ from holdfast.base.errors import DONE, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.base.units import listed
 from holdfast.base.versions import __version__, install
+from holdfast.base.wait import Flag
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if arguments.ab_models:
         _refuse_unknown(arguments.ab_models, served_models(_experts(subject, arguments.base, say=lambda _: None)))
     state = GatewayState(token_of(arguments.token_file))
-    stopped = threading.Event()
+    stopped = Flag()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     with tempfile.TemporaryDirectory(prefix="holdfast-serve-", ignore_cleanup_errors=True) as work:

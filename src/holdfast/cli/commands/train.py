@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from holdfast.base.errors import DONE, USAGE, Stop
+from holdfast.base.errors import DONE
 from holdfast.base.files import Json, read_json
 from holdfast.book import cards_of
 from holdfast.config.config import Config
@@ -62,8 +62,6 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     refuse_missing_sendmail(config.run.notify)
     faults = [*config.faults, *(load_faults(arguments.faults) if arguments.faults else [])]
     path = (arguments.run or Path("runs") / (config.run.name or arguments.config.stem)).resolve()
-    if path.is_file():
-        raise Stop(USAGE, f"{path} is a file, and a run is a folder", "choose another place with --run DIR")
     if (known := RunFolder(path)).config_file.exists():
         stop.standing = f"the run stands at step {known.committed()}, as before; rerun the same command to resume"
     if rank_info := rank_info_of(os.environ):

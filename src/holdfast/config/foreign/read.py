@@ -14,6 +14,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.config.foreign.command_line import read_command
 from holdfast.config.foreign.keys import ForeignConfig, Key, flatten
+from holdfast.config.foreign.rules_rows import HUB
 from holdfast.config.foreign.script import read_script
 from holdfast.config.yaml_tree import LOADER, in_one_line
 
@@ -38,6 +39,14 @@ _MARKS = {  # keys that only one program has
     ),
 }
 _OF_SWIFT = {"train_type", "tuner_type", "split_dataset_ratio", "rlhf_type", "truncation_strategy", "attn_impl"}
+_BESIDE_BASE = {
+    "datasets",
+    "adapter",
+    "lora_r",
+    "learning_rate",
+    "pretraining_dataset",
+    "output_dir",
+}  # of Axolotl; others have a base_model, too
 _NAMED = re.compile(r"\$\{(\w+)\}")
 _LAUNCH = {"compute_environment", "distributed_type", "zero_optimization"}
 
@@ -126,7 +135,7 @@ def program_of_tree(tree: dict[str, Any]) -> str:
         return "LLaMA-Factory"
     if "model" in tree and counts["TRL"] and (_OF_SWIFT & tree.keys() or ("dataset" in tree and "lora_rank" in tree)):
         return "ms-swift"
-    if "base_model" in tree and not _LAUNCH & tree.keys():
+    if "base_model" in tree and not _LAUNCH & tree.keys() and (counts["Axolotl"] > 1 or _BESIDE_BASE & tree.keys()):
         return "Axolotl"
     return best if counts[best] >= 2 and not _LAUNCH & tree.keys() else ""
 
@@ -200,6 +209,7 @@ def _named_sets(file: Path, source: ForeignConfig) -> tuple[dict[str, str], list
             continue
         entries = {name: entry for name, entry in tree.items() if isinstance(entry, dict)}
         files = {name: str(place / entry["file_name"]) for name, entry in entries.items() if entry.get("file_name")}
+        files |= {name: f"{HUB}{entry['hf_hub_url']}" for name, entry in entries.items() if name not in files and entry.get("hf_hub_url")}
         given = next((str(key.value) for key in source.keys if key.theirs in ("dataset", "train_dataset") and key.value), "")
         used = [name for one in given.split(",") if (name := one.strip()) in entries]
         told = [{key: entries[name][key] for key in ("columns", "num_samples") if entries[name].get(key)} for name in used]

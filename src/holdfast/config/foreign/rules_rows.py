@@ -36,6 +36,9 @@ _TEMPLATES = {  # names of theirs and of ours, for the same turns
 }
 
 
+HUB = "hub:"  # before the name of a data set of the hub, where a file's may stand
+
+
 class RowFile(NamedTuple):
     """A file of rows for the config, and what makes it of a data set; nothing where the file is theirs."""
 
@@ -92,7 +95,8 @@ def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: boo
                 found.setdefault(key.theirs, []).append(made)
                 continue
             hub = fetched(name, beside.get("dataset_config"), beside.get("dataset_split")) if of_hub else _registered(name)
-            made = RowFile(known[name]) if name in known else RowFile(name) if _is_file(name) else hub
+            named = known.get(name, name if _is_file(name) else "")
+            made = fetched(named.removeprefix(HUB)) if named.startswith(HUB) else RowFile(named) if named else hub
             found.setdefault(key.theirs, []).append(made)
     return found
 

@@ -38,7 +38,7 @@ _OBJECTS = ("model", "args", "train_dataset", "tokenizer", "processing_class", "
 
 def read_script(text: str, file: str = "") -> ForeignConfig:
     """Read the keys of a Python script, or of a notebook. Raises SyntaxError where it is neither."""
-    tree = ast.parse(_python(text, file))
+    tree = _without_subclasses(ast.parse(_python(text, file)))
     names = _literals(tree)
     keys: list[Key] = []
     trains = ""
@@ -61,6 +61,21 @@ def read_script(text: str, file: str = "") -> ForeignConfig:
     if not keys or not (trains or any("get_peft_model" in key.where or "LoraConfig" in key.where for key in keys)):
         program = ""
     return ForeignConfig(program, "script", tuple(keys), trains)
+
+
+def _without_subclasses(tree: ast.Module) -> ast.Module:
+    """Call what a script derives from trainers, and from their arguments, by the name of what it is derived from: it takes the same."""
+    derived = {
+        node.name: base
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for base in map(_name, node.bases)
+        if base in (*_TRAINERS, *_ARGUMENTS)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            node.func.id = derived.get(node.func.id, node.func.id)
+    return tree
 
 
 def _python(text: str, file: str) -> str:

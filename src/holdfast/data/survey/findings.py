@@ -108,6 +108,7 @@ class Findings:
     weights: Weights = field(default_factory=Weights)  # of the rows that are left
     repetitions: Repetitions = field(default_factory=Repetitions)
     repeated: Counter[str] = field(default_factory=Counter)
+    rejected_for: Counter[str] = field(default_factory=Counter)
     same_as_held_out: int = 0  # of those in the held-out set: whole rows, and not the prompt alone
     examples: dict[str, list[Json]] = field(default_factory=dict)
     many_answers: ManyAnswers = field(default_factory=ManyAnswers)
@@ -131,6 +132,7 @@ class Findings:
                     self._quote(entry)
             if kind in self.drop:
                 left &= ~mask
+        self.rejected_for.update(str(entry["reason"]) for entry in rejects)
         self._count(file, block, survey, left, Counter(str(entry["reason"]) for entry in rejects[survey.verdicts.rejected :]))
         for number in np.flatnonzero((found["conflicting_answer"] >= 0) & (survey.turned == 0) & left):
             first = self.repetitions.source(int(found["conflicting_answer"][number]))

@@ -96,6 +96,8 @@ def _lock(run: RunFolder, descriptor: int) -> None:
 
 
 def _claim_folder(run: RunFolder) -> None:
+    if run.path.is_file():
+        raise Stop(USAGE, f"{run.path} is a file, and a run is a folder", "choose another place with --run DIR")
     if run.path.is_dir() and {entry.name for entry in run.path.iterdir()} - LEFT and not run.begun():
         raise Stop(USAGE, f"{run.path} is not empty and is not a run folder", "give an empty or new folder with --run DIR")
     if run.begun():

@@ -31,7 +31,7 @@ from holdfast.report.words import beyond, row_weights, shown, unused_fields, vis
 from holdfast.run.folder import RunFolder
 from holdfast.run.sampling.shuffle import Rows
 from holdfast.supervision.preparation.needs import refuse_no_held_out
-from holdfast.supervision.preparation.throwaway import where_rejects_are
+from holdfast.supervision.preparation.throwaway import check_command, where_rejects_are
 
 _TOKENS = "tokens"  # of the user's cache
 
@@ -148,8 +148,7 @@ def _tell_of_rows(summary: Json, config: Config, audience: Audience) -> None:
         audience.say(f"the first row rejected for each reason: {_places(summary['first_rejected'])}")
     if summary["notes"]:
         notes = ", ".join(f"{reason} {count:,}" for reason, count in summary["notes"].items())
-        files = " ".join(shown(Path(file)) for file in config.data.files)
-        audience.say(f"notes on rows that are trained on as they are: {notes}; the rows: holdfast data check {files}")
+        audience.say(f"notes on rows that are trained on as they are: {notes}; the rows: {check_command(config)}")
         audience.say(f"the first row of each note: {_places(summary['first_noted'])}")
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.errors import Stop
+from holdfast.base.wait import Flag
 from holdfast.processes.process import ask_newest_to_stop
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.remote.lease import Lease
@@ -30,7 +30,7 @@ LOOK_S, LONGEST_S = 1.0, 60.0  # between looks; between tries while the place ca
 
 def main(run: RunFolder, address: str, keep: int, every: int = 1) -> int:
     """Send until told to end; 0 where the newest checkpoint is there at the end."""
-    told, parent = threading.Event(), os.getppid()
+    told, parent = Flag(), os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     target, foreign = target_of(address), run.command_file.exists()
@@ -48,7 +48,7 @@ def main(run: RunFolder, address: str, keep: int, every: int = 1) -> int:
     return 1
 
 
-def _send_until(told: threading.Event, orphaned: Callable[[], bool], sender: Sender, lease: Lease, keep: int) -> bool:
+def _send_until(told: Flag, orphaned: Callable[[], bool], sender: Sender, lease: Lease, keep: int) -> bool:
     """Send each new checkpoint until told to end, or the lease is lost; whether the newest one is there at the end."""
     run, address = sender.run, sender.target.address
     sent: tuple[int, object] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
         shown = _shown(row, rules, codec, any_objective=not arguments.config)
     except BadRow as bad:
         text = f"{arguments.file}:{arguments.row} cannot be trained on: {bad.reason}: {bad.detail}"
-        raise Stop(BLOCKED, text, f"all rows: holdfast data check {arguments.file}") from None
+        raise Stop(BLOCKED, text, f"all rows: holdfast data check {shlex.quote(str(arguments.file))}") from None
     if not arguments.json:
         _tell(shown, f"{arguments.file}:{arguments.row}", rules)
     return DONE, shown.as_json()
