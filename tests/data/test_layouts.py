@@ -55,6 +55,7 @@ ROWS: list[Any] = [
     {"model": "m", "messages": [ASKED], "message": SAID},
     {"row": {"instruction": "q", "output": "a"}},
     {"instruction": "", "input": "q", "output": "a"},
+    {"instruction": "q", "input": "nan", "output": "a"},
 ]
 
 

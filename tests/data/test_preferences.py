@@ -33,7 +33,7 @@ PREFERENCES: list[dict[str, Any]] = [
     {"prompt": "two and two?", "completion": "five", "label": "False"},
     {"instruction": "two and two?", "output": "five", "kto_tag": True},
     {"prompt": "two and two?", "chosen": "four", "rejected": "five"},
-    {"instruction": "two and two?", "input": "", "chosen": "four", "rejected": "five", "output": "four"},
+    {"instruction": "two and two?", "input": "NaN", "chosen": "four", "rejected": "five", "output": "four"},
     {
         "conversations": [{"from": "human", "value": "two?"}],
         "chosen": {"from": "gpt", "value": "2"},

@@ -14,7 +14,7 @@ import orjson
 from holdfast.data.files.raw_row import UnparsedRow
 
 _SEPARATOR_LINE = re.compile(rb'"?[Ss][Ee][Pp]=([,;|\t])"?')  # as Excel writes and reads it before the header
-_MISSING = ("nan", "NaN", "<NA>")  # as pandas writes that there is no value
+MISSING = ("nan", "NaN", "<NA>")  # as pandas writes that there is no value
 _LONGEST_RECORD = 1 << 20  # bytes; what a quote that is never closed may swallow
 
 
@@ -158,7 +158,7 @@ def _strictly(text: str, separator: str, spaced: bool = False) -> list[str] | No
 def _record(line: int, raw: bytes, header: list[str], fields: list[str]) -> UnparsedRow:
     if len(fields) > len(header):
         return UnparsedRow(line, raw, ("parse_error", f"{len(fields)} fields, the header names {len(header)}"))
-    values = [None if field.strip() in _MISSING else field for field in fields]
+    values = [None if field.strip() in MISSING else field for field in fields]
     named = dict(itertools.zip_longest(header, values))
     for name, value in zip(header, values, strict=False):
         if named[name] != value:

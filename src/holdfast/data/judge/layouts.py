@@ -19,6 +19,7 @@ from holdfast.data.judge.names import (
     TWO_ANSWERS,
     Pair,
     answer_beside,
+    asked,
     in_our_case,
     name_answers,
     name_them,
@@ -73,7 +74,7 @@ def prompt_and_answer(value: Any) -> tuple[str, str, str] | None:
         return pair.layout, prompt, answer
     if type(extra) is not str:
         return None
-    return pair.layout, prompt if extra.isspace() else f"{prompt}\n{extra}", answer
+    return pair.layout, asked(prompt, extra), answer
 
 
 def _pair_by_names(value: dict[str, Any], names: tuple[str, ...]) -> Pair | None:
@@ -297,8 +298,7 @@ def _from_pair(value: dict[str, Any], pair: Pair) -> Example:
     if pair.layout == "prompt-completion":
         return Example(given=_filled(question, pair.question), learned=_answer(value, pair.answer), layout=pair.layout)
     extra = _text(value, pair.extra, optional=True) if pair.extra else ""
-    prompt = "\n".join(filter(str.strip, (question, extra)))
-    turns = (Message("user", _filled(prompt, pair.question)), Message("assistant", _answer(value, pair.answer)))
+    turns = (Message("user", _filled(asked(question, extra), pair.question)), Message("assistant", _answer(value, pair.answer)))
     return Example(messages=turns, layout=pair.layout)
 
 

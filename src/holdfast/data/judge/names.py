@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from holdfast.data.files.tables import MISSING
+
 
 class Pair(NamedTuple):
     """A question and its answer in fields of their own; `extra` is put behind the question."""
@@ -144,6 +146,11 @@ def with_extra(pair: Pair, value: Mapping[str, Any]) -> Pair:
 
 
 _BEHIND_INSTRUCTION = ("input", "context")
+
+
+def asked(question: str, extra: str) -> str:
+    """Join a question and what stands behind it, of which either may be missing."""
+    return "\n".join(filter(str.strip, (question, "" if extra.strip() in MISSING else extra)))
 
 
 def name_them(

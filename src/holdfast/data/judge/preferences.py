@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.book.checks_data.spreadsheet_error import error_in
 from holdfast.config.objectives import either, objectives_of
-from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, name_answers, with_extra
+from holdfast.data.judge.names import MARKS, PAIRS, TWO_ANSWERS, asked, name_answers, with_extra
 from holdfast.data.judge.tool_calls import Meant, meant_in, tools_of
 from holdfast.data.judge.turns import BadRow, Example, Message, before_question, kind_of, system_of, turn_of
 
@@ -103,7 +103,7 @@ def _given(value: dict[str, Any], meant: Meant) -> tuple[Message, ...]:
         if isinstance(question, str) and question.strip():
             behind = with_extra(pair, value).extra
             extra = value.get(behind) if behind else None
-            text = f"{question}\n{extra}" if isinstance(extra, str) and extra.strip() else question
+            text = asked(question, extra if isinstance(extra, str) else "")
             return _transcript(text) or (*before_question(value), Message("user", text))
     return before
 
