@@ -256,9 +256,12 @@ def _mended(row: JudgedRow, mend: Callable[[str], str], reason: str, detail: str
 
 
 def _exact(text: bytes, value: Any) -> Any:
-    """Return the value of a row with whole numbers as they stand in the file, since a mended row is written out anew."""
+    """Return the value of a row with whole numbers as they stand in the file, since a mended row is written out anew.
+
+    A line of a file of another form may be JSON, too: its value is another.
+    """
     try:
-        return exact_value(text.decode()) if text.lstrip()[:1] in (b"{", b"[") else value
+        return exact_value(text.decode()) if text.lstrip()[:1] in (b"{", b"[") and orjson.loads(text) == value else value
     except (ValueError, RecursionError):
         return value
 
