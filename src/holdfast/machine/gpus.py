@@ -51,10 +51,7 @@ def _kfd_cards(place: Place) -> list[Json]:
         drm = place.path(f"/sys/class/drm/renderD{facts.get('drm_render_minor', 0)}/device")
         memory = place.number(drm / "mem_info_vram_total") or _bank_bytes(place, node)
         told = {"arch": _gfx(facts["gfx_target_version"]), "name": place.text(drm / "product_name") or None, "memory_bytes": memory}
-        card = _as_card("amd", pci, told | {"driver": "amdgpu"})
-        if card["integrated"]:
-            card["shared_bytes"] = place.number(drm / "mem_info_gtt_total")
-        cards.append(card)
+        cards.append(_as_card("amd", pci, told | {"driver": "amdgpu"}))
     return cards
 
 
