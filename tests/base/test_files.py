@@ -16,12 +16,15 @@ import pytest
 from conftest import holdfast
 from holdfast.base import cache
 from holdfast.base.cache import read_kept, write_kept
+from holdfast.base.child import module_command
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import DamagedFile
-from holdfast.base.file_errors import file_error_in
+from holdfast.base.file_errors import current_folder, file_error_in
 from holdfast.base.files import Tail, append_line, cut_torn_line, fsync_folder, last_line, read_lines, read_sound_lines, sha256, write_bytes
 from holdfast.base.safe_open import read_small
+from holdfast.report.words import shown
 from holdfast.run.folder import RunFolder
+from holdfast.trainer import __main__ as trainer
 
 
 def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
@@ -238,3 +241,29 @@ def test_what_the_cache_holds_is_made_anew_where_its_disk_fails(tmp_path: Path, 
     monkeypatch.setattr(cache, "write_json", fails)
     assert read_kept(tmp_path / "deep" / "kept.json") is None
     write_kept(tmp_path / "deep" / "kept.json", {"a": 2})
+
+
+def test_a_current_folder_that_was_removed_under_a_run_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command had ended well, and its supervisor with "the current folder was removed" and exit code 1."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = shown(tmp_path / "here/run")
+    (tmp_path / "here").rmdir()
+    after = shown(tmp_path / "run")
+    command = module_command("holdfast.processes.shim", tmp_path / "attempt")
+    monkeypatch.chdir(tmp_path)
+    assert (before, after) == ("run", str(tmp_path / "run"))
+    assert command[-2:] == ["holdfast.processes.shim", str(tmp_path / "attempt")]
+
+
+def test_a_trainer_that_starts_in_a_folder_that_is_gone_goes_to_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers asks for the current folder when it is imported: each attempt after the removal failed, and the run was given up."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    monkeypatch.setattr(trainer, "MANAGEMENT", ())
+    with pytest.raises(SystemExit):
+        trainer.main(["no job"])
+    after = current_folder()
+    monkeypatch.chdir(tmp_path)
+    assert after == Path("/")

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.base.file_errors import current_folder
+
 NOTES = "notes.jsonl"  # what a child that measures has to say to the user, beside what it found: {part, text}
 PROGRESS = "progress.jsonl"  # how far it is: {part, what, done, total, time}
 _SOURCE = Path(__file__).resolve().parents[2]  # the folder that the package lies in
@@ -16,7 +18,7 @@ _BEFORE_3_11 = (  # what -P does there
 
 def module_command(module: str, *arguments: object) -> list[str]:
     """Return the command that runs a module of ours, and imports nothing from the current folder: somebody's own json.py may lie there."""
-    if Path.cwd() == _SOURCE:
+    if current_folder() == _SOURCE:
         begin = [sys.executable, "-m"]
     else:
         begin = [sys.executable, "-P", "-m"] if sys.version_info >= (3, 11) else [sys.executable, "-c", _BEFORE_3_11]

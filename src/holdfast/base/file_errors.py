@@ -88,17 +88,18 @@ def file_error(error: OSError) -> Stop | None:
         return Stop(BLOCKED, f"{os.fsdecode(place)} {error.strerror}", _TABLE[errno.ENXIO][1])
     if error.errno not in _TABLE:
         return None
-    if error.errno == errno.ENOENT and place is None and not _has_a_current_folder():
+    if error.errno == errno.ENOENT and place is None and current_folder() is None:
         return Stop(BLOCKED, "the current folder was removed", "change to a folder that is there, then repeat the command")
     named = os.fsdecode(place) if isinstance(place, str | bytes) else "a file" if place is None else str(place)
     return Stop(BLOCKED, fact_of(error, named), _TABLE[error.errno][1])
 
 
-def _has_a_current_folder() -> bool:
+def current_folder() -> Path | None:
+    """Return the current folder; None where it was removed."""
     try:
-        return bool(str(Path.cwd()))
+        return Path.cwd()
     except OSError:
-        return False
+        return None
 
 
 def loop_of_links(error: Exception) -> Stop | None:

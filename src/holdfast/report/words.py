@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.base.file_errors import current_folder
 from holdfast.base.files import Json
 from holdfast.base.tasks import kind_of, look_up
 from holdfast.base.units import counted, span
@@ -56,9 +57,9 @@ def computed_again(summary: Json) -> str:
 
 
 def short(path: Path) -> str:
-    """Shorten a path as one would write it here: relative where it lies below the current folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """Shorten a path as one would write it here: relative where it lies below the current folder, which may have been removed."""
+    here = current_folder()
+    return str(path.relative_to(here) if here and path.is_relative_to(here) else path)
 
 
 def shown(path: Path) -> str:

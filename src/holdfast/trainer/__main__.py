@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.base.errors import DeviceGone, Stop
+from holdfast.base.file_errors import current_folder
 from holdfast.run.outcomes import exit_code
 from holdfast.trainer.common.libraries import libraries
 
@@ -56,6 +57,8 @@ MANAGEMENT = ("amdsmi", "pynvml")  # torch imports one of them if it is there, a
 def main(argv: list[str]) -> int:
     """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
     faulthandler.enable()
+    if current_folder() is None:  # it was removed under the run; transformers asks for it when it is imported
+        os.chdir("/")
     for library in MANAGEMENT:
         sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # as Python has it for what must not be imported
     name, *given = argv
