@@ -54,7 +54,7 @@ MANAGEMENT = ("amdsmi", "pynvml")  # torch imports one of them if it is there, a
 
 
 def main(argv: list[str]) -> int:
-    """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
+    """Do one job; return the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
     faulthandler.enable()
     for library in MANAGEMENT:
         sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # as Python has it for what must not be imported
