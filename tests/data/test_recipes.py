@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, lines, write_rows
-from holdfast.data.recipe.generate import make_rows, make_set, near_duplicates, parts_of
+from holdfast.data.recipe.generate import make_set, near_duplicates, parts_of
 from holdfast.data.recipe.recipe import load_recipe
 
 Call = Callable[..., dict[str, Any]]
@@ -68,9 +68,9 @@ def test_made_rows_hold_no_field_that_the_doctor_would_warn_of(call: Call, tmp_p
 
 def test_quotas_are_met_to_the_row(tmp_path: Path) -> None:
     recipe = load_recipe(recipe_in(tmp_path))
-    assert Counter(row["category"] for row in make_rows(recipe, 40, 3)) == {"services": 10, "errors": 30}
+    assert Counter(row["category"] for row in make_set(recipe, 40, 3).rows) == {"services": 10, "errors": 30}
     text = RECIPE.replace("quota: 25%", "quota: 7")
-    assert Counter(row["category"] for row in make_rows(load_recipe(recipe_in(tmp_path, text)), 20, 3)) == {"services": 7, "errors": 13}
+    assert Counter(row["category"] for row in make_set(load_recipe(recipe_in(tmp_path, text)), 20, 3).rows) == {"services": 7, "errors": 13}
 
 
 def test_parts_add_up() -> None:
@@ -187,7 +187,7 @@ def test_facts_that_no_template_uses_are_told(tmp_path: Path) -> None:
 def test_quotas_that_do_not_add_up_are_told(tmp_path: Path) -> None:
     recipe = load_recipe(recipe_in(tmp_path, RECIPE.replace("quota: 25%", "quota: 50")))
     with pytest.raises(ValueError, match="the quotas of its categories add up to 50 rows, 40 are wanted"):
-        make_rows(recipe, 40, 0)
+        make_set(recipe, 40, 0)
 
 
 def test_progress_tells_of_every_row(tmp_path: Path) -> None:

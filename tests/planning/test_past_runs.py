@@ -18,7 +18,7 @@ from holdfast.base.files import Json, read_lines
 from holdfast.base_model.folder import ModelFacts, read_model
 from holdfast.config.config import Config
 from holdfast.planning import past_runs, tracing
-from holdfast.planning.duration import Ahead, PastRun, duration, idle_parameters, remaining
+from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, idle_parameters, remaining
 from holdfast.planning.past_runs import correct_from_history, remember, with_duration, work_in
 from holdfast.planning.planning import PlanResult, about_longest
 from holdfast.planning.workload import NO_ROW, Workload, checked_tokens, workload
@@ -36,7 +36,8 @@ def _past(
     alike: bool = True, work: float = 1e9, rate: float = 100.0, lost: float = 0.0, precision: str = "fp32", cards: int | None = 1
 ) -> PastRun:
     rates = (rate, 0.8 * rate, 1.1 * rate)
-    return PastRun(alike, precision, work, rates, begin=10, end=20, beside=0.0, wall=HOUR, lost=lost, cards=cards)
+    took = {"begin": 10, "end": 20, "beside": 0.0, "wall": HOUR, "lost": lost, "check": FORWARD}
+    return PastRun(alike=alike, precision=precision, work=work, rate=rates, cards=cards, **took)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_wall_time_rests_on_what_was_measured(runs: list[PastRun], probed: float
     ],
 )
 def test_cards_that_compute_together_are_counted(runs: list[PastRun], probed: float | None, cards: int, times: float, says: str) -> None:
-    one, _ = duration(AHEAD, [dataclasses.replace(run, cards=None) for run in runs[-1:]], probed)
+    one, _ = duration(AHEAD, [run.model_copy(update={"cards": None}) for run in runs[-1:]], probed)
     several, basis = duration(dataclasses.replace(AHEAD, cards=cards), runs, probed)
     assert one and several and says in basis
     assert (one.likely - 30) / (several.likely - 30) == pytest.approx(times, rel=0.01), "30 s of loading are nobody's steps"
@@ -157,10 +158,10 @@ def test_failures_are_expected_as_often_as_they_came_where_enough_was_seen_to_te
 def test_one_bad_run_says_nothing_of_later_ones(lost: float) -> None:
     """What made it fail may have been mended, as a learning rate that was too high."""
     calm, good = _past(), _past(rate=100.0)
-    bad = dataclasses.replace(_past(rate=1.0, lost=lost), begin=HOUR)
-    for alone, beside in (([calm, good], [calm, bad, good]), ([dataclasses.replace(bad, lost=0.0)], [bad])):
+    bad = _past(rate=1.0, lost=lost).model_copy(update={"begin": HOUR})
+    for alone, beside in (([calm, good], [calm, bad, good]), ([bad.model_copy(update={"lost": 0.0})], [bad])):
         assert duration(AHEAD, beside, None) == duration(AHEAD, alone, None)
-    seconds, basis = duration(AHEAD, [dataclasses.replace(bad, lost=2 * HOUR)] * 3, None)
+    seconds, basis = duration(AHEAD, [bad.model_copy(update={"lost": 2 * HOUR})] * 3, None)
     assert seconds and "failures took 100% of the time" in basis, "no share is above all of it"
 
 
@@ -326,7 +327,7 @@ def test_a_run_on_fewer_cores_is_another_machines(cache: Path, tmp_path: Path) -
 
 
 def test_a_run_of_an_earlier_version_is_not_asked_for_what_an_evaluation_took() -> None:
-    old = dataclasses.replace(_past(), check=None)
+    old = _past().model_copy(update={"check": None})
     seconds = [duration(dataclasses.replace(AHEAD, checked=checked), [old], None)[0] for checked in (0, 100_000)]
     assert seconds[0] == seconds[1], "its end and what was beside its steps hold that"
 

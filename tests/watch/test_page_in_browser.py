@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,7 @@ __all__ = ["site"]
 @pytest.mark.parametrize("size", ["320,640", "1280,900"])
 def test_the_page_shows_runs_and_lets_nothing_in(site: SimpleNamespace, size: str, tmp_path: Path) -> None:
     make_run(site.runs, name="other")
-    tab = Tab(tmp_path, size)
-    try:
+    with closing(Tab(tmp_path, size)) as tab:
         tab.call("Emulation.setDeviceMetricsOverride", width=int(size.split(",")[0]), height=900, deviceScaleFactor=1, mobile=False)
         tab.call("Page.navigate", url=site.url)
         tab.wait("document.querySelectorAll('#runs li').length === 2")
@@ -55,16 +55,13 @@ def test_the_page_shows_runs_and_lets_nothing_in(site: SimpleNamespace, size: st
         shutil.rmtree(site.runs / "other")
         tab.wait("document.querySelectorAll('#runs li').length === 1")
         assert tab.errors == []
-    finally:
-        tab.close()
 
 
 def test_a_run_that_went_while_nobody_listened_leaves_the_page(site: SimpleNamespace, tmp_path: Path) -> None:
     """The one that is open, with its stop button; and a name that is no UTF-8 hides no run."""
     make_run(site.runs, name=os.fsdecode(b"L\xe4ufe"))
     make_run(site.runs, name="other")
-    tab = Tab(tmp_path)
-    try:
+    with closing(Tab(tmp_path)) as tab:
         tab.call("Page.addScriptToEvaluateOnNewDocument", source=_KEPT_STREAM)
         tab.call("Page.navigate", url=f"{site.url}#other")
         tab.wait("document.querySelectorAll('#runs li').length === 3 && !document.getElementById('detail').hidden && !!window.stream")
@@ -76,13 +73,10 @@ def test_a_run_that_went_while_nobody_listened_leaves_the_page(site: SimpleNames
         tab.wait("document.querySelectorAll('#runs li').length === 2 && document.getElementById('detail').hidden")
         assert tab.value("document.title") == "runs · holdfast"
         assert tab.value("document.getElementById('said').textContent") == "other is gone: its folder is not where it was"
-    finally:
-        tab.close()
 
 
 def test_a_stream_that_is_refused_says_why_and_is_tried_again(site: SimpleNamespace, tmp_path: Path) -> None:
-    tab = Tab(tmp_path)
-    try:
+    with closing(Tab(tmp_path)) as tab:
         tab.call("Page.addScriptToEvaluateOnNewDocument", source=_KEPT_STREAM)
         tab.call("Page.navigate", url=site.url)
         tab.wait("document.getElementById('said').textContent === '1 run, 0 running' && !!window.stream")
@@ -93,8 +87,6 @@ def test_a_stream_that_is_refused_says_why_and_is_tried_again(site: SimpleNamesp
         site.watched.token = "secret"
         make_run(site.runs, name="other")
         tab.wait("stream.readyState === EventSource.OPEN && document.getElementById('said').textContent === '2 runs, 0 running'")
-    finally:
-        tab.close()
 
 
 _KEPT_STREAM = "window.EventSource = class extends EventSource { constructor(url) { super(url); window.stream = this; } };"
@@ -103,8 +95,7 @@ _KEPT_STREAM = "window.EventSource = class extends EventSource { constructor(url
 def test_what_a_living_run_does_without_a_step_is_seen(site: SimpleNamespace, tmp_path: Path) -> None:
     """Nothing of the run's entry changes; how long ago its last step was, and what it prints, does."""
     site.watched.board = Living([site.runs], must_be_runs=True)
-    tab = Tab(tmp_path, "320,640")
-    try:
+    with closing(Tab(tmp_path, "320,640")) as tab:
         tab.call("Page.navigate", url=f"{site.url}#made")
         tab.wait("document.querySelector('#runs a')?.textContent.includes('last step 30.0\u00a0d ago')")
         tab.wait("document.getElementById('tiles').textContent.includes('30.0\u00a0dsince the last step')")
@@ -113,15 +104,12 @@ def test_what_a_living_run_does_without_a_step_is_seen(site: SimpleNamespace, tm
         with (site.runs / "made/attempts/002/output.log").open("a") as log:
             log.write("a new line\n")
         tab.wait("document.getElementById('output').textContent.includes('a new line')")
-    finally:
-        tab.close()
 
 
 def test_who_has_scrolled_down_sees_that_nobody_answers(site: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.watch.site.ask_to_stop", lambda folder: "it cannot be stopped now")
     site.watched.board = Living([site.runs], must_be_runs=True)
-    tab = Tab(tmp_path, "320,640")
-    try:
+    with closing(Tab(tmp_path, "320,640")) as tab:
         tab.call("Page.navigate", url=f"{site.url}#made")
         tab.wait("document.querySelectorAll('#charts svg').length === 3")
         tab.value("scrollTo(0, document.documentElement.scrollHeight)")
@@ -135,16 +123,13 @@ def test_who_has_scrolled_down_sees_that_nobody_answers(site: SimpleNamespace, t
         tab.wait("document.getElementById('said').textContent === 'it cannot be stopped now'")
         tab.value("count()")  # as with the next step
         assert tab.value("document.getElementById('said').textContent") == "it cannot be stopped now", "long enough to be read"
-    finally:
-        tab.close()
 
 
 @pytest.mark.parametrize("last", [5, 84, 100_000])
 def test_a_chart_can_be_read_on_a_phone(last: int, site: SimpleNamespace, tmp_path: Path) -> None:
     rows = "".join(json.dumps({"step": step, "loss": 12345.0 - step % 7}) + "\n" for step in (4, 5, last))
     (site.runs / "made/steps.jsonl").write_text(rows)
-    tab = Tab(tmp_path)
-    try:
+    with closing(Tab(tmp_path)) as tab:
         tab.call("Emulation.setDeviceMetricsOverride", width=320, height=900, deviceScaleFactor=1, mobile=False)
         tab.call("Page.navigate", url=f"{site.url}#made")
         tab.wait("document.querySelectorAll('#charts svg').length === 1")
@@ -153,8 +138,6 @@ def test_a_chart_can_be_read_on_a_phone(last: int, site: SimpleNamespace, tmp_pa
         assert len(under) >= 2 and all(one["text"].replace(",", "").isdigit() for one in under), under
         assert all(before["right"] < after["left"] for before, after in itertools.pairwise(under)), under
         assert all(one["left"] >= 0 and one["right"] <= 320 for one in labels), labels
-    finally:
-        tab.close()
 
 
 _LABELS = """[...document.querySelectorAll('#charts svg > text')].map(one => { const {left, right, top} = one.getBoundingClientRect();
@@ -175,8 +158,7 @@ def test_an_engine_of_accessibility_finds_nothing_serious(site: SimpleNamespace,
     if not (engine := os.environ.get("HOLDFAST_AXE")):
         pytest.skip("HOLDFAST_AXE names no axe.min.js: pip download --no-deps axe-playwright-python has one")
     make_run(site.runs, name="other")
-    tab = Tab(tmp_path, "390,844")
-    try:
+    with closing(Tab(tmp_path, "390,844")) as tab:
         tab.call("Page.setBypassCSP", enabled=True)
         tab.call("Page.navigate", url=f"{site.url}#made&with=other")
         tab.wait("document.querySelectorAll('#charts svg').length === 3 && document.querySelectorAll('#pair path').length === 2")
@@ -185,8 +167,6 @@ def test_an_engine_of_accessibility_finds_nothing_serious(site: SimpleNamespace,
             tab.value(f"{Path(engine).read_text()};1")
             serious = "found.violations.filter(one => ['serious', 'critical'].includes(one.impact))"
             assert tab.value(f"axe.run().then(found => JSON.stringify({serious}.map(one => one.help + one.nodes[0].html)))") == "[]"
-    finally:
-        tab.close()
 
 
 def _reads_values_and_zooms(tab: Tab) -> None:

@@ -37,7 +37,7 @@ def has_room(folder: Path) -> bool:
 
 
 def wait_for_room(folder: Path, stop: Callable[[], bool]) -> bool:
-    """Wait until there is room, at most MOST_S seconds or until `stop`; whether there is."""
+    """Wait until there is room, at most MOST_S seconds or until `stop`; return whether there is."""
     until = time.monotonic() + MOST_S
     while not has_room(folder):
         if time.monotonic() > until or stop():

@@ -291,7 +291,7 @@ def _whole_lines(handle: BinaryIO) -> bytes:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut what follows the last line end of a journal; the number of bytes removed.
+    """Cut what follows the last line end of a journal; return the number of bytes removed.
 
     Raises DamagedFile as `read_lines` does.
     """

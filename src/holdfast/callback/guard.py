@@ -69,7 +69,7 @@ class Guard:
             raise FloatingPointError(reason)
 
     def resume(self) -> int:
-        """Load the newest state that was kept, where there is one; the step to go on with."""
+        """Load the newest state that was kept, where there is one; return the step to go on with."""
         if self.packer is not None and self.packer.path.exists():
             found = unpack(self.packer.path)
             if found is not None and "held" in found[0]:

@@ -64,7 +64,9 @@ def investigate_course(lab: Lab, trouble: Trouble, steps: dict[int, Any]) -> Ver
         around = [step for step in range(trouble.onset - BEFORE + 1, trouble.onset + 1) if step >= lab.step and step in steps]
         loudest = max(around, key=lambda step: steps[step].get("grad_norm") or 0.0, default=None)
         suspects = list(steps[loudest]["samples"]) if loudest is not None else []
-        guilty = _smallest(suspects, without) if suspects and not without(suspects) else []
+        # the search looks for samples whose presence does it: here, whose absence cures it
+        cured = suspects and not without(suspects)
+        guilty = smallest_failing(suspects, lambda some: not without(list(some))) if cured else []
         others = _as_many_others(guilty, suspects, lab.step, loudest, steps)
         innocent = bool(guilty and others) and all(without(some) for some in others)
         if innocent and cures(quarantine=[*lab.settings.quarantine, *guilty]):
@@ -105,12 +107,3 @@ def _as_many_others(guilty: list[int], suspects: list[int], first: int, loudest:
     elsewhere = [one for step in near for one in steps[step]["samples"] if one not in suspects]
     same = [one for one in suspects if one not in guilty]
     return [some[: len(guilty)] for some in (same, elsewhere) if some]
-
-
-def _smallest(suspects: list[int], without: Any) -> list[int]:
-    """Find the fewest samples without which the loss stays at its level."""
-
-    def fails(some: Any) -> bool:
-        return not without(list(some))  # the search looks for a set that does it: here, that cures it
-
-    return smallest_failing(suspects, fails)

@@ -46,7 +46,7 @@ class Host:
         return self.child.poll() is None
 
     def ask(self, folder: Path, start_s: float, deadline_s: float) -> str:
-        """Have one trial done; how it ended. Raises Stuck.
+        """Have one trial done; return how it ended. Raises Stuck.
 
         `start_s`: patience until it computes, `deadline_s`: until it is done.
         """
@@ -98,7 +98,7 @@ class Hosts:
             host.close()
 
     def replay(self, change: TrialChange) -> Json:
-        """Try the step under a change; the outcome, kept under RUN/trials. Raises TrialsSpent, Stuck, OSError."""
+        """Try the step under a change; return the outcome, kept under RUN/trials. Raises TrialsSpent, Stuck, OSError."""
         waited_s = 0.0
         while (result := self._on_a_disk_with_room(change)) is None:
             waited_s += self._wait_for_room()
@@ -126,7 +126,7 @@ class Hosts:
         return None
 
     def _wait_for_room(self) -> float:
-        """Wait until trials can be written; the seconds it took.
+        """Wait until trials can be written; return the seconds it took.
 
         Raises TrialsSpent where the user wants to stop, OSError where there is no room for too long.
         """

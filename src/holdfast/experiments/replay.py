@@ -64,7 +64,7 @@ class TrialChange:
 
 
 def replay(run: RunFolder, step: int, change: TrialChange, environment: dict[str, str], deadline_s: float) -> Json:
-    """Replay `step` under `change` in a child of its own; the outcome as the command prints it. Raises Stuck."""
+    """Replay `step` under `change` in a child of its own; return the outcome as the command prints it. Raises Stuck."""
     folder = new_trial(run, step, change)
     began = time.monotonic()
     with open_log(folder / "output.log") as output:

@@ -90,7 +90,7 @@ def _last_line(log: Path) -> str:
 
 
 def follow(command: list[str], log: IO[bytes], env: Mapping[str, str], say: Say, file: Path, first: str = "loading torch") -> int:
-    """Run the command and tell every ten seconds how far it is; its exit code. What takes less is not told.
+    """Run the command and tell every ten seconds how far it is; return its exit code. What takes less is not told.
 
     file: where it writes that; first: what it does while nothing is written there. Killed where this is interrupted.
     """

@@ -245,7 +245,7 @@ def refuse_unequal(order: ExportRequest, compared: Comparison) -> None:
 
 
 def finish(order: ExportRequest, folder: Path, figures: Json, known: dict[str, str]) -> Json:
-    """Write the manifest, flush, and give the folder its name; the answer of the command."""
+    """Write the manifest, flush, and give the folder its name; return the answer of the command."""
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     entries = [
         {"path": name, "bytes": (folder / name).stat().st_size, "sha256": known.get(name) or sha256(folder / name)} for name in names

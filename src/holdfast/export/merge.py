@@ -97,7 +97,7 @@ def _tensor_bytes(name: str, held: StoredTensor, change: WeightChange | None, dt
 
 
 def write_merged(subject: Subject, codec: Codec, folder: Path, most: int = SHARD_BYTES, wide: bool = False) -> list[tuple[Path, str]]:
-    """Write the merged model to an empty folder; its weight files with their hashes. wide: what was changed in fp32."""
+    """Write the merged model to an empty folder; return its weight files with their hashes. wide: what was changed in fp32."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".merging-") as work:
         tensors, delta = merged_tensors(subject, wide=wide, work=Path(work))
         written = write_shards(folder, tensors, most)

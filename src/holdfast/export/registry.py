@@ -179,7 +179,7 @@ def remember(write: Callable[[], int], tell: Callable[[str], None]) -> None:
 
 
 def record_export(file: Path, name: str, hashes: Json, answer: Json) -> int:
-    """Write an export down; the version it is of."""
+    """Write an export down; return the version it is of."""
     return _record(file, name, hashes, {"event": "exported", "kind": answer["kind"], "path": answer["out"], "files": answer["files"]})
 
 
@@ -216,7 +216,7 @@ def _is_of(version: Json, hashes: Json) -> bool:
 
 
 def promote(file: Path, name: str, number: int, reason: str | None) -> Registry:
-    """Put a version in place; the list as it is then, which need not be read again.
+    """Put a version in place; return the list as it is then, which need not be read again.
 
     Raises Stop(1) where no verdict says that it is better than what is there, unless a reason is given.
     """
@@ -249,7 +249,7 @@ def _gate(name: str, number: int, version: Version, before: Version | None) -> N
 
 
 def rollback(file: Path, name: str) -> Registry:
-    """Put the version back in place that was there before; the list as it is then. Raises Stop(1) where there was none."""
+    """Put the version back in place that was there before; return the list as it is then. Raises Stop(1) where there was none."""
     with _held(file) as registry:
         numbers = registry.in_place.get(name)
         if not numbers:

@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from holdfast.base.units import counted, span
 from holdfast.run.plan import Params, Seconds
@@ -23,8 +25,11 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
 _LEAST, _LIKELY = 0.1, 1 / 3  # of the probe's own rate, which training comes to: 30 to 50 % are reported of large models
 
 
-@dataclass(frozen=True)
-class PastRun:
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Span = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PastRun(BaseModel, frozen=True, extra="ignore"):
     """A run that ended on this machine. alike: of the same shape, so that its rates are this run's own.
 
     work: operations a token; rate: tokens a second in committed steps, likely, and the 10th and 90th of a hundred steps; begin, end: from
@@ -34,17 +39,17 @@ class PastRun:
     versions, whose work counts idle experts, too.
     """
 
-    alike: bool
     precision: str
-    work: float
-    rate: tuple[float, float, float]
-    begin: float
-    end: float
-    beside: float
-    wall: float
-    lost: float
-    check: float | None = FORWARD
-    cards: int | None = None
+    work: _Positive
+    rate: tuple[_Positive, _Positive, _Positive]
+    begin: _Span
+    end: _Span
+    beside: _Span
+    wall: _Positive
+    lost: _Span
+    check: _Span | None = None
+    cards: int | None = Field(None, gt=0)
+    alike: bool = False
 
 
 @dataclass(frozen=True)

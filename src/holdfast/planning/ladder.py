@@ -130,7 +130,7 @@ def ladder_entry(config: Config, machine: Json, settings: Settings) -> tuple[Ent
 
 
 def count_against(config: Config, machine: Json, changed: set[str]) -> list[str]:
-    """Count an incident whose remedy changed these settings or variables against the rungs that set them; their names."""
+    """Count an incident whose remedy changed these settings or variables against the rungs that set them; return their names."""
     proof, _ = read_proof(config, machine)
     if proof is None:
         return []

@@ -9,10 +9,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.errors import Stop
@@ -38,33 +37,14 @@ _USUAL = (("ranks", 1), ("fsdp", False), ("attention", "sdpa"), ("packing", True
 
 _NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "bfloat16"}  # of the rate that stands for it: both halves multiply at one
 
-_AS_PAST = ("precision", "work", "rate", "begin", "end", "beside", "wall", "lost", "check", "cards")
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Span = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _Row(BaseModel, frozen=True, extra="ignore"):
-    """A run that ended: of which machine and shape, its bytes as planned and measured, and what its seconds went into (as in PastRun)."""
+class _Row(PastRun, frozen=True, extra="ignore"):
+    """A run that ended: of which machine and shape, its bytes as planned and measured, and what its seconds went into."""
 
     machine: str
     shape: str
     planned: int = Field(gt=0)
     measured: int = Field(gt=0)
-    precision: str
-    work: Positive
-    rate: tuple[Positive, Positive, Positive]
-    begin: Span
-    end: Span
-    beside: Span
-    wall: Positive
-    lost: Span
-    check: Span | None = None
-    cards: int | None = Field(None, gt=0)
-
-    def as_past(self, shape: str) -> PastRun:
-        told = {name: getattr(self, name) for name in _AS_PAST}
-        return PastRun(alike=self.shape == shape, **told)
 
 
 def remember(run: RunFolder, config: Config, summary: Json, say: Callable[[str], None]) -> None:
@@ -171,7 +151,8 @@ def with_duration(config: Config, machine: Json, plan: Plan, tokens: float, chec
     idle = idle_parameters(text or {}, plan.weights_by_part)
     work = work_of(plan.params, idle)
     ahead = Ahead(tokens, checked, work, plan.precision, cards, work_of(plan.params) - work)
-    runs = [row.as_past(_shape(config, plan)) for row in _kept(machine)]
+    shape = _shape(config, plan)
+    runs = [row.model_copy(update={"alike": row.shape == shape}) for row in _kept(machine)]
     probed = _probed(machine, plan.precision)
     if config.train.offload == "layers" and training_devices(machine):  # the bus's speed, which products tell nothing of
         runs, probed = [one for one in runs if one.alike], None

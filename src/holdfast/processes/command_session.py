@@ -155,7 +155,7 @@ def _terminal(size: list[int] | None) -> tuple[int | None, int | None]:
 
 
 def _pump(master: int, output: Any) -> bool:
-    """Copy what the terminal has; whether there was anything."""
+    """Copy what the terminal has; return whether there was anything."""
     seen = False
     for _ in range(64):
         try:
@@ -244,7 +244,7 @@ def _settle(meanwhile: Callable[[], object]) -> list[int]:
 
 
 def _end_what_is_left() -> list[str]:
-    """End what the command left; the names of what had to be ended."""
+    """End what the command left; return the names of what had to be ended."""
     names = [name for pid in below(os.getpid()) if (name := command_of(pid))]
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + LEAVE_S

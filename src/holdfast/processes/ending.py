@@ -17,7 +17,7 @@ def stuck(what: str) -> str:
 
 
 def end(child: subprocess.Popen[bytes], what: str) -> int:
-    """Kill a child and collect it; its exit code. `what` it is, in words. Raises Stuck."""
+    """Kill a child and collect it; return its exit code. `what` it is, in words. Raises Stuck."""
     child.kill()
     try:
         return child.wait(STUCK_S)

@@ -44,7 +44,7 @@ class Pauses:
             self.clock.sleep(0.02)
 
     def until_found(self, ask: Callable[[], T], gone: object, reason: str, stop: Callable[[], bool]) -> T:
-        """Ask again and again while the answer is that the GPU is `gone`, for run.device_s seconds; the last answer."""
+        """Ask again and again while the answer is that the GPU is `gone`, for run.device_s seconds; return the last answer."""
         limit_s = self.run.config().run.device_s
         while (answer := ask()) == gone and not stop():
             away_s = self.missing(reason)

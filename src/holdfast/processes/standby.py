@@ -96,7 +96,7 @@ class Standby(WaitingShim):
         self.launch = launch
 
     def take_over(self, attempt: Path, launch: Launch) -> subprocess.Popen[bytes] | None:
-        """Give the attempt, whose launch.json is written, to the standby; its shim, or None when none fits or it is gone."""
+        """Give the attempt, whose launch.json is written, to the standby; return its shim, or None when none fits or it is gone."""
         if launch != self.launch:
             self.discard()
         if shim := self.hand_over(attempt):
@@ -113,7 +113,7 @@ def start_waiting(run: RunFolder, how: str, orders: Json) -> subprocess.Popen[by
 
 
 def give(shim: subprocess.Popen[bytes], attempt: Path) -> bool:
-    """Give the attempt to a shim that waits; whether it is there to read it."""
+    """Give the attempt to a shim that waits; return whether it is there to read it."""
     assert shim.stdin is not None
     try:
         shim.stdin.write(f"{attempt}\n".encode())

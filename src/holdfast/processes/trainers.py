@@ -91,7 +91,7 @@ class Trainers:
                 process.kill()
 
     def tell(self, line: str) -> bool:
-        """Write a line to each one's standard input and close it; whether all are there to read it."""
+        """Write a line to each one's standard input and close it; return whether all are there to read it."""
         for process in self.processes:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ class WaitingCommand(Trainers):
         os.close(answer)
 
     def become(self, launch: dict[str, Any], environment: dict[str, str], terminal: int | None, attempt: Path) -> bool:
-        """Give it the attempt; whether it took it. One that hangs, does not answer or is of another start is gone afterwards."""
+        """Give it the attempt; return whether it took it. One that hangs, does not answer or is of another start is gone afterwards."""
         order = {name: launch.get(name) for name in ("argv", "folder", "stdin")} | {
             "before": self.before,
             "environment": environment,

@@ -92,7 +92,7 @@ def _mapped(place: Path, held: tuple[int, MemoryFile] | None) -> tuple[int, Memo
 def _save_pinned(
     run: RunFolder, memory: MemoryFile, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int, living: bool
 ) -> int:
-    """Save every pinned snapshot; how many there were. One that other ranks have not sealed their parts of waits while they live."""
+    """Save every pinned snapshot; return how many there were. One that other ranks have not sealed their parts of waits while they live."""
     saved = 0
     for header in memory.pinned_headers():
         with everybodys(memory, header) as state:
@@ -140,7 +140,7 @@ def _locked(run: RunFolder) -> bool:
 
 
 def _save(run: RunFolder, snapshot: Snapshot | ShardedState, artifact: Artifact, keep: Save, faults: list[Fault], attempt: int) -> float:
-    """Save one checkpoint; the seconds it took. A save that fails is an event and not the end: training goes on."""
+    """Save one checkpoint; return the seconds it took. A save that fails is an event and not the end: training goes on."""
     began = time.perf_counter()
     step = snapshot.step
     try:

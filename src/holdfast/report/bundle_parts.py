@@ -104,7 +104,7 @@ def _walked(run: Path) -> tuple[list[Path], dict[str, str]]:
 
 
 def write_archive(file: Path, folder: str, parts: list[BundlePart]) -> int:
-    """Pack the parts below one folder, whole or not at all; the archive's bytes. The same parts make the same archive."""
+    """Pack the parts below one folder, whole or not at all; return the archive's bytes. The same parts make the same archive."""
     with replacing(file) as handle, zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as archive:
         for part in parts:
             entry = zipfile.ZipInfo(f"{folder}/{part.name}", _DAY)

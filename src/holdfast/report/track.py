@@ -182,7 +182,7 @@ def follow(run: RunFolder, names: list[str], alive: Callable[[], bool], memory_n
 
 
 def _pass_on(run: RunFolder, trackers: list[Tracker], known: Json, steps: Tail, journal: Tail) -> Json:
-    """Send what is new since `known`, and what took the place of steps that were taken back; what is known then."""
+    """Send what is new since `known`, and what took the place of steps that were taken back; return what is known then."""
     now, events = dict(known), journal.new()[0]
     for event in events:
         if event["event"] != "rolled_back":

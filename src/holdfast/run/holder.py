@@ -12,7 +12,7 @@ from holdfast.base.locks import holds
 
 
 def signal_holder(identity: Identity, lock: Path, number: signal.Signals) -> bool:
-    """Send a signal to a process, if it is alive and holds `lock`; whether it was sent. Raises PermissionError.
+    """Send a signal to a process, if it is alive and holds `lock`; return whether it was sent. Raises PermissionError.
 
     What a folder says of processes may be wrong, or made up: a signal goes to none that has nothing to do with the run.
     """

@@ -77,6 +77,6 @@ def read_timeline(file: Path) -> list[Entry]:
 
 
 def add_entry(file: Path, entry: Entry) -> Entry:
-    """Write one change down, durably and before anything uses it; the entry."""
+    """Write one change down, durably and before anything uses it; return the entry."""
     append_line(file, asdict(entry), durable=True)
     return entry

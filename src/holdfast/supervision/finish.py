@@ -103,7 +103,7 @@ def _chosen(run: RunFolder, config: Config, newest: Checkpoint, audience: RunAud
 
 
 def keep_newest(run: RunFolder, places: list[Path], config: Config, tell: Tell) -> int | None:
-    """Make the newest state durable, whoever was meant to; the step that is now safe on disk."""
+    """Make the newest state durable, whoever was meant to; return the step that is now safe on disk."""
     artifact = _artifact(run)
     if artifact is not None:
         persist_newest(run, places, artifact, config.save, tell)
@@ -176,7 +176,7 @@ def _killed(run: RunFolder, ended: int | str) -> bool:
 
 
 def _ask(run: RunFolder, config: Config, log: Path, audience: RunAudience, stop: Callable[[], bool]) -> int | str:
-    """Have the child evaluate; its exit code, or for how long it gave no sign of life before it was ended."""
+    """Have the child evaluate; return its exit code, or for how long it gave no sign of life before it was ended."""
     asked = rows_asked(config, run.plan().rows.held_out)
     timeout = HangTimeout(config.run.hang_s, FIRST_S + reading_s(run))
     with open_log(log, anew=True) as output, audience.counting("evaluating", asked) as show, _pipe() as (listen, tell):

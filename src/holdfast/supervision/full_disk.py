@@ -50,7 +50,7 @@ class BufferedRunFolder(RunFolder):
         self.tell(f"{_fact(error, self.path)}: what is written down of the run is kept in memory {until}; supervision goes on")
 
     def flush(self) -> bool:
-        """Write what waits, as far as the disk takes it; whether nothing waits any more."""
+        """Write what waits, as far as the disk takes it; return whether nothing waits any more."""
         with self._lock:
             waited = len(self.waiting)
             while self.waiting and self._written(*self.waiting[0]):

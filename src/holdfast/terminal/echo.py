@@ -30,7 +30,7 @@ class Echo:
         self._close()
 
     def look(self) -> bool:
-        """Show what is new, as far as the output takes it; whether something was shown."""
+        """Show what is new, as far as the output takes it; return whether something was shown."""
         if self.file is None:
             return False
         try:

@@ -55,7 +55,7 @@ MANAGEMENT = ("amdsmi", "pynvml")  # torch imports one of them if it is there, a
 
 
 def main(argv: list[str]) -> int:
-    """Do one job; the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
+    """Do one job; return the exit code. A GPU that is gone ends it with a sentence, for the parent to wait; so does what it refuses."""
     faulthandler.enable()
     if current_folder() is None:  # it was removed under the run; transformers asks for it when it is imported
         os.chdir("/")

@@ -92,7 +92,7 @@ def _show_command(folder: RunFolder) -> None:
 
 
 def _ended(standing: RunStanding, terminal: Terminal) -> tuple[int, Json]:
-    """Show how a run ended that nobody works on; its exit code."""
+    """Show how a run ended that nobody works on; return its exit code."""
     run, state = standing.run, standing.state
     command = standing.holder.get("command") or "holdfast train CONFIG"
     after = f"after step {standing.step}" if standing.step else "before its first step"

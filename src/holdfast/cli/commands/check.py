@@ -74,7 +74,7 @@ def _only(text: str | None) -> list[str]:
 
 
 def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: list[str], found: list[Item], terminal: Terminal) -> Json:
-    """Prepare the run in `place` and try the items, which go into `found` one by one; what `start` found."""
+    """Prepare the run in `place` and try the items, which go into `found` one by one; return what `start` found."""
     with held(place) as (folder, _):
         config = with_start(folder, config)
         try:

@@ -153,7 +153,7 @@ def _named(facts: Json) -> str:
 
 
 def _report(file: Path, answer: Json) -> dict[str, int]:
-    """Write the report without the traces of a person; what was taken out, by kind."""
+    """Write the report without the traces of a person; return what was taken out, by kind."""
     text = machine_report(answer, paths(answer["machine"]), __version__)
     scrubber = Scrubber(person([text], os.environ))
     write_in_folder(file, scrubber.text(text), "choose another place with --report FILE")

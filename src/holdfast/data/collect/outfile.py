@@ -63,7 +63,7 @@ class OutFile:
             self._keys.add(np.array(keys, np.int64))
 
     def add(self, rows: list[Json]) -> list[bool]:
-        """Append the rows that are new, durably; which these were. A repeated row's rating is kept for the first of its kind."""
+        """Append the rows that are new, durably; return which these were. A repeated row's rating is kept for the first of its kind."""
         keys = [row_key(row) for row in rows]
         again = self._keys.add(np.array(keys, np.int64)) if keys else np.zeros(0, np.bool_)
         fresh = [row for row, known in zip(rows, again, strict=True) if not known]

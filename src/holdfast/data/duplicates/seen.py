@@ -55,7 +55,7 @@ class SeenKeys:
         return places
 
     def add(self, keys: Keys) -> Mask:
-        """Add keys in order; which of them stood before, here or earlier among them. Raises Stop(1) where the disk is full."""
+        """Add keys in order; return which of them stood before, here or earlier among them. Raises Stop(1) where the disk is full."""
         return self.add_at(keys, np.zeros(len(keys) if self._placed else 0, np.int64)) >= 0
 
     def add_at(self, keys: Keys, places: Keys) -> Keys:

@@ -140,7 +140,7 @@ class Near:
         self._count = 0
 
     def add(self, fresh: Signatures) -> Mask:
-        """Add signatures in order; which of them are like an earlier one."""
+        """Add signatures in order; return which of them are like an earlier one."""
         return self.add_at(fresh, np.zeros(len(fresh), np.int64)) >= 0
 
     def add_at(self, fresh: Signatures, where: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -98,7 +98,7 @@ class JsonStream:
         return overlong(line, raw, size) if size > len(kept) else UnparsedRow(line, raw, ("parse_error", f"{wrong}; {lost}"))
 
     def _cut_off(self, between: str) -> bool:
-        """Move to the next character that is not one of `between`; whether the stream ends before it."""
+        """Move to the next character that is not one of `between`; return whether the stream ends before it."""
         while True:
             at = self.at
             while at < len(self.text) and self.text[at] in between:

@@ -176,7 +176,7 @@ class _Writer:
         return _Request(category, difficulty, wanted, messages(self._order.recipe, category, difficulty, wanted, self._newest[name], rng))
 
     def keep(self, request: _Request, answer: Answer) -> int:
-        """Check an answer and write down what is good of it; how many new rows."""
+        """Check an answer and write down what is good of it; return how many new rows."""
         name = request.category.name
         values, broken = rows_in(answer.text)
         refused = Counter({"cut_off" if answer.cut or broken == "cut_off" else broken: 1} if broken else {})

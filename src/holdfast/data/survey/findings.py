@@ -114,7 +114,7 @@ class Findings:
     many_answers: ManyAnswers = field(default_factory=ManyAnswers)
 
     def take(self, file: str, block: BlockLike, survey: Survey) -> tuple[list[Json], Mask]:
-        """Count a block; its rejects in the order of the lines, and which of the survey's rows are left."""
+        """Count a block; return its rejects in the order of the lines, and which of the survey's rows are left."""
         found = self.repetitions.take(file, block.first_line, survey)
         self.same_as_held_out += int((self.repetitions.held_out.places_of(survey.pairs) >= 0).sum())
         left = np.ones(len(survey.at), np.bool_)

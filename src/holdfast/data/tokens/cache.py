@@ -44,7 +44,7 @@ class TokenCache:
         return None
 
     def keep(self, name: str, data: bytes) -> Path:
-        """Write a shard; where it lies. Raises OSError when the run folder takes no more either."""
+        """Write a shard; return its path. Raises OSError when the run folder takes no more either."""
         path = self._places[0] / f"{name}.safetensors"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

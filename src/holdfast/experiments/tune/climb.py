@@ -68,7 +68,7 @@ class Climb:
     rung_s: float = 0.0  # the longest that a rung takes, by the reference's own time
 
     def begin(self) -> bool:
-        """Compute the reference; whether it goes through. Without it nothing is proven."""
+        """Compute the reference; return whether it goes through. Without it nothing is proven."""
         rung = Rung("reference", verdict="kept", why="plain kernels in fp32")
         steps = {"steps": 3, "rate": self.bench.config.train.lr, "most_tokens": self.bench.most_tokens, "leave_state": True}
         self.state = self._ask(self.settings, {}, **steps)

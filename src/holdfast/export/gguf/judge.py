@@ -26,7 +26,7 @@ _BASE: Budget = {"nmse": 1e-3, "kl_per_token": 1e-2, "top1_agreement": 0.95}  # 
 
 
 def judged(job: GgufJob, file: Path, kind: str, proven: bool) -> Comparison:
-    """Compare one file with the reference; its reasons say why it is refused. proven: a wider file of the same model is equal."""
+    """Compare one file with the reference; the reasons say why it is refused. proven: a wider file of the same model is equal."""
     job.order.say(f"comparing {file.name} with {job.order.subject.told} by llama.cpp")
     compared = compare_gguf(file, None, kind, job.reference, job.questions, job.work, job.order.env, job.order.say)
     compared.figures.update({"type": kind} | job.order.subject.held_otherwise())

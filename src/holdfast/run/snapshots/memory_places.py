@@ -30,7 +30,7 @@ def is_gone(owner: Path) -> bool:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove what `abandoned` finds; what was removed."""
+    """Remove what `abandoned` finds; return what was removed."""
     removed = []
     for file in abandoned(folder):
         with contextlib.suppress(OSError):

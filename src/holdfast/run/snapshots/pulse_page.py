@@ -49,7 +49,7 @@ class PulsePage:
         return value
 
     def count_micro_batch(self) -> int:
-        """Count one more micro-batch of the run, over all attempts and trials; the new number."""
+        """Count one more micro-batch of the run, over all attempts and trials; return the new number."""
         count: int = struct.unpack_from("<Q", self.memory, _COUNT_AT)[0] + 1
         self.memory[_COUNT_AT : _COUNT_AT + 8] = struct.pack("<Q", count)
         return count

@@ -105,7 +105,7 @@ def fetch_newer(path: Path, address: str, tell: Tell, reached: Callable[[RunFold
 
 
 def take_from(target: Target, path: Path, tell: Tell) -> Json:
-    """Fetch the newest state that verifies into `path` and look at this machine for it; what was found. Raises Stop and OSError."""
+    """Fetch the newest state that verifies into `path` and look at this machine for it; return what was found. Raises Stop and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not any(path.iterdir()):
         path.rmdir()

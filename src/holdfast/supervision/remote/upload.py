@@ -49,7 +49,7 @@ def main(run: RunFolder, address: str, keep: int, every: int = 1) -> int:
 
 
 def _send_until(told: Flag, orphaned: Callable[[], bool], sender: Sender, lease: Lease, keep: int) -> bool:
-    """Send each new checkpoint until told to end, or the lease is lost; whether the newest one is there at the end."""
+    """Send each new checkpoint until told to end, or the lease is lost; return whether the newest one is there at the end."""
     run, address = sender.run, sender.target.address
     sent: tuple[int, object] | None = None
     wait_s, failure = LOOK_S, ""

@@ -23,7 +23,7 @@ _FILE = "rollback.json"
 
 
 def roll_back(run: RunFolder, places: Sequence[Path], to: int, settings: PartialSettings, quarantined: list[Json], reason: str) -> Json:
-    """Let the run stand at step `to` again, `settings` in force from the step after it; what was done. Only while no trainer lives.
+    """Let the run stand at step `to` again, `settings` in force from the step after it; return what was done. Only while no trainer lives.
 
     Rows of later steps leave steps.jsonl and evaluations.jsonl for RUN/rollbacks/NNN, with the checkpoints of those steps. Raises OSError.
     """

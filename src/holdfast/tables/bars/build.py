@@ -78,7 +78,7 @@ class _Count:
 
 
 def build_features(wish: Wish, done: Callable[[int], None]) -> Json:
-    """Write wish.out, whole or not at all, and the bars that are no bars into wish.rejects; the facts. `done` is told bars so far.
+    """Write wish.out, whole or not at all, and the bars that are no bars into wish.rejects; return the facts. `done` is told bars so far.
 
     Raises Stop where nothing can be made of the file, and OSError.
     """

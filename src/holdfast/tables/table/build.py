@@ -183,7 +183,7 @@ def _write(
     out: Path, kinds: dict[str, np.dtype[Any]], form: Form, schema: Schema, raw: Raw, part: Array,
     target: Callable[[slice], Array], files: tuple[str, ...],
 ) -> str:  # fmt: skip
-    """Write the arrays one after the other, a chunk at a time; the SHA-256 of the file."""
+    """Write the arrays one after the other, a chunk at a time; return the SHA-256 of the file."""
     rows = len(part)
     wide = {"inputs": form.width, "codes": len(form.categories)}
     sizes = {name: rows * wide.get(name, 1) for name in kinds}

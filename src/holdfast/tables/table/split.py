@@ -46,7 +46,7 @@ def part_rows(config: Config, usable: npt.NDArray[np.bool_], file: npt.NDArray[n
 
 def _by_time(part: Part, ordered: npt.NDArray[np.int64], time: npt.NDArray[np.int64], file: npt.NDArray[np.int32], table: Table,
              share: float) -> int:  # fmt: skip
-    """Hold out the newest rows, or the stretch of the fold; how many rows are left out beside it. Rows of one time stay together."""
+    """Hold out the newest rows, or the stretch of the fold; return how many rows are left out beside it. Rows of one time stay together."""
     count = len(ordered)
     edges = np.round(np.linspace(count * (1 - share), count, (table.folds or 1) + 1)).astype(int)
     fold = (table.fold or 1) - 1

@@ -92,7 +92,7 @@ def trim_heap() -> None:
 
 
 def forget_peak() -> bool:
-    """Forget the memory that this process had in use at its most; whether that was possible: on the CPU it is Linux that does it."""
+    """Forget the memory that this process had in use at its most; return whether that was possible: on the CPU it is Linux that does it."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats()
     trim_heap()  # what was freed and is kept for later would count as in use

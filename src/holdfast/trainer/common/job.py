@@ -105,7 +105,7 @@ class Job:
         self.timeline.append(entry if self.rank and not alone else add_entry(self.run.timeline_file, entry))
 
     def at(self, moment: Moment) -> float:
-        """Let the faults that fire at `moment` happen; what the micro-batch's loss, or its gradients, are to be multiplied by."""
+        """Let the faults that fire at `moment` happen; return what the micro-batch's loss, or its gradients, are to be multiplied by."""
         factor = 1.0
         for fault in self.faults:
             if not fires(fault, moment):

@@ -40,11 +40,11 @@ class Rank:
         return self.number == 0
 
     def exchange(self, facts: Json) -> list[Json]:
-        """Tell all ranks `facts`; what each told, by rank. Waits for all. Raises PeerLost."""
+        """Tell all ranks `facts`; return what each told, by rank. Waits for all. Raises PeerLost."""
         return [facts]
 
     def agreed(self, work: Callable[[], Result], facts: Callable[[Result], Json] = no_facts) -> tuple[Result, list[Json]]:
-        """Do `work`, then hear from all ranks; its result, and what `facts` tells of each rank's.
+        """Do `work`, then hear from all ranks; return its result, and what `facts` tells of each rank's.
 
         Raises OutOfMemory on all of them where one ran out of memory, about the same micro-batch, and PeerLost.
         """

@@ -78,7 +78,7 @@ class _Stage:
         self.leaving = False
 
     def replay(self, folder: Path) -> bool:
-        """Leave outcome.json in `folder`; whether the step could be reached."""
+        """Leave outcome.json in `folder`; return whether the step could be reached."""
         request = read_json(folder / "request.json") or {}
         job = open_job(self.run, request["attempt"], folder, request)
         # a process has one device, for all its steps

@@ -44,7 +44,7 @@ from holdfast.trainer.tasks import task_of
 
 
 def train(job: Job, ready: TrainingState | None = None) -> int:
-    """Run one attempt; the exit code. What the exit code cannot say is in the attempt's result.json.
+    """Run one attempt; return the exit code. What the exit code cannot say is in the attempt's result.json.
 
     `ready` was built before the attempt began; it serves where the settings are still those it was built for.
     """

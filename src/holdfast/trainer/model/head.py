@@ -194,7 +194,7 @@ def _back(slopes: Tensor, weight: Tensor, grad: Tensor) -> None:
 
 
 def _bend(logits: Tensor, scale: float, cap: float | None) -> Tensor | None:
-    """Scale and soft-cap in place; the derivative of the capping, None where there is none."""
+    """Scale and soft-cap in place; return the derivative of the capping, None where there is none."""
     if scale != 1.0:
         logits.mul_(scale)
     if cap is None:

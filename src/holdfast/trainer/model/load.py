@@ -300,7 +300,7 @@ def _own_draws(model: nn.Module, *words: str) -> list[tuple[nn.Module, str, floa
 
 
 def checkpoint_layers(model: nn.Module, layers: int) -> int:
-    """Let the first `layers` decoder layers keep their inputs alone and compute the rest again in backward; how many are able to."""
+    """Let the first `layers` decoder layers keep their inputs alone and compute the rest again in backward; return how many are able to."""
     drawn = bool(_own_draws(model, _DROPS, _JITTERS))  # else nothing is: dropout is a hash, and a model's own attention dropout is off
     able = [module for module in text_decoder(model).modules() if isinstance(module, GradientCheckpointingLayer)]
     for at, module in enumerate(able):

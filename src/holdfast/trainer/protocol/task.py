@@ -74,7 +74,7 @@ class Task(Protocol[OneBatch]):
 
     @classmethod
     def evaluate(cls, run: RunFolder, config: Config, settings: Settings, asked: Asked) -> Json:
-        """Load the finished artifact afresh and measure it on the held-out rows; the content of evaluation.json."""
+        """Load the finished artifact afresh and measure it on the held-out rows; return the content of evaluation.json."""
         ...
 
     @property

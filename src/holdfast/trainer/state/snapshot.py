@@ -219,7 +219,7 @@ class Snapshots:
         self.training.state.write(self.memory.memory, state_at)
 
     def _copied_from_device(self, slot: int, step: int, extremes: list[Tensor]) -> bool:
-        """Copy the state beside the step that computes; whether its extremes are sane."""
+        """Copy the state beside the step that computes; return whether its extremes are sane."""
         with torch.cuda.stream(self._side):
             try:
                 self._copy(slot, step)

@@ -215,7 +215,7 @@ def _over_rounds(found: Tensor) -> Tensor:
 def _accumulate(
     task: AnyTask, optimizer: FlatOptimizer, step: int, number: int, batch: Batch, divisor: float, announce: Announce
 ) -> Tensor:
-    """Add one micro-batch's share to the gradients; its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
+    """Add one micro-batch's share to the gradients; return its loss and what was measured beside it, [1 + measures]. Raises OutOfMemory."""
     with tag_out_of_memory(batch):
         factor = announce("forward", number, batch)
         task.step_hooks.begin_pass(counts=True)

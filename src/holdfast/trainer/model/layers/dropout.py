@@ -157,7 +157,7 @@ def words_of_positions(context: StepContext, name: str, width: int, features: in
 
 
 def make_stateless(model: nn.Module, context: StepContext) -> list[str]:
-    """Replace every nn.Dropout of a model (its own and its adapter's) in place; the names of those replaced."""
+    """Replace every nn.Dropout of a model (its own and its adapter's) in place; return the names of those replaced."""
     replaced = []
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Dropout):

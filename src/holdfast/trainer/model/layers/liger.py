@@ -60,7 +60,7 @@ class Liger:
 
 
 def _apply(model: nn.Module) -> str:
-    """Let the package put its kernels in; what it raised, or nothing."""
+    """Let the package put its kernels in; return what it raised, or nothing."""
     try:
         from liger_kernel.transformers.monkey_patch import _apply_liger_kernel_to_instance  # type: ignore[import-not-found]
 

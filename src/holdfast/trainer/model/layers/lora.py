@@ -22,7 +22,7 @@ from holdfast.trainer.model.layers.siblings import SiblingGroup, dropouts_of, gr
 
 
 def use_lean_lora(model: nn.Module, half: torch.dtype | None = None, cut: bool = False, near: Near = everywhere) -> int:
-    """Replace the forward pass of every plain LoRA linear layer; how many. Variants (DoRA, several adapters) keep PEFT's own.
+    """Replace the forward pass of every plain LoRA linear layer; return how many. Variants (DoRA, several adapters) keep PEFT's own.
 
     half: the 16 bits that products are in, where they are (mixed.py). cut: the frozen weights are in pieces between products.
     near: inside, those of a module are where it computes.
