@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -70,7 +71,7 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1, once: bool = F
 
     once: all-linear is what it was in run folders without the setting `all_learn`. exact: as the setting `exact_start`.
 
-    Raises Refusal where adapter.targets names nothing that PEFT can put an adapter on.
+    Raises Refusal where adapter.targets names what PEFT can put no adapter on.
     """
     adapter = config.adapter
     torch.manual_seed(config.train.seed)
@@ -95,19 +96,41 @@ def add_adapter(model: nn.Module, config: Config, steps: int = 1, once: bool = F
         with without_bitsandbytes():
             wrapped: Any = get_peft_model(model, wanted, autocast_adapter_dtype=True)
     except ValueError as error:
-        able = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
+        able = _layer_names(model)
         named = f"adapter.targets is {adapter.targets!r}" + (
             f", adapter.modules_to_save {adapter.modules_to_save!r}" if adapter.modules_to_save else ""
         )
         text = " ".join(f"{named}: {error}".split())
         text = text if len(text) <= _SHORT else text[:_SHORT] + " ..."
         raise Refusal("launch_misconfigured", text, f"this model has {', '.join(able)}; or write all-linear") from error
+    if exact:
+        _refuse_unmatched(wrapped, adapter)
     _refuse_unsaved(wrapped, adapter)
     _refuse_shared_weights(wrapped, adapter)
     if adapter.targets == "all-linear" and isinstance(found := getattr(wrapped.peft_config["default"], "target_modules", None), set):
         found &= _named_by(wrapped.targeted_module_names)
     trained: nn.Module = wrapped.train()
     return trained
+
+
+def _layer_names(model: nn.Module) -> list[str]:
+    """Return the last parts of the names of layers that LoRA goes on, each once, in order."""
+    return sorted({name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, (nn.Linear, nn.Embedding))})
+
+
+def _refuse_unmatched(wrapped: Any, adapter: Adapter) -> None:
+    """Raise Refusal where adapter.targets is a list with names of no layer: PEFT trains the others, and says nothing."""
+    found = [f".{name}" for name in getattr(wrapped, "targeted_module_names", ())]
+    if not found or isinstance(adapter.targets, str):
+        return
+    missing = [name for name in adapter.targets if not any(one.endswith(f".{name}") for one in found)]
+    if not missing:
+        return
+    there = [name for name in _layer_names(wrapped.get_base_model()) if name not in ("base_layer", "default")]
+    able = sorted({*there, *(one.rpartition(".")[2] for one in found)})
+    near = [f"{name}: did you mean {close[0]}?" for name in missing if (close := difflib.get_close_matches(name, able, 1))]
+    text = f"adapter.targets names {', '.join(missing)}, and this model has no such layer that is trained"
+    raise Refusal("launch_misconfigured", text, "; ".join([*near, f"this model has {', '.join(able)}; or write all-linear"]))
 
 
 def _named_by(modules: Iterable[str]) -> set[str]:
