@@ -130,6 +130,7 @@ def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "adapter"),
     [
+        ("hrm_text", ["self_attn.q_proj", "self_attn.o_proj"]),  # by path: its files have another word there
         *((kind, "lora") for kind in ("jamba", "laguna", "lfm2_moe", "deepseek_v3", "qwen2_moe")),
         ("deepseek_v3", "adalora"),
         *((kind, "lora") for kind in ("hunyuan_vl", "minicpmv4_6", "paddleocr_vl")),  # parts of a tower, by names that do not say so
@@ -137,9 +138,13 @@ def test_fewer_bits_are_refused_by_a_config_json_alone(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")
-def test_what_is_said_to_learn_is_what_carries_an_adapter_in_the_built_model(kind: str, adapter: str, tmp_path: Path) -> None:
+def test_what_is_said_to_learn_is_what_carries_an_adapter_in_the_built_model(kind: str, adapter: str | list[str], tmp_path: Path) -> None:
     make(kind, tmp_path, EMBEDDED["tiny"], 3584)
-    tree = {"model": str(tmp_path), "data": {"files": "rows.jsonl"}, "adapter": {"type": adapter, "r": 4}}
+    tree = {
+        "model": str(tmp_path),
+        "data": {"files": "rows.jsonl"},
+        "adapter": {"r": 4} | ({"type": adapter} if isinstance(adapter, str) else {"targets": adapter}),
+    }
     config, model = Config.model_validate(tree), read_model(str(tmp_path))
     made = PeftAdapter(loader(model).from_pretrained(tmp_path, dtype=torch.float32), config, 1, torch.device("cpu"))
     built = parts_of(made.model, made.tensors, is_wrapped(model))
