@@ -76,6 +76,8 @@ def test_what_a_server_ignores_in_silence_is_known(config: dict[str, Any], keys:
         ("model.layers.0.mlp.shared_experts.up_proj.weight", "mlp"),
         ("model.layers.0.mlp.experts.gate_up_proj", "experts"),
         ("model.layers.0.block_sparse_moe.experts.0.w1.weight", "experts"),
+        ("model.layers.0.block_sparse_moe.input_linear.weight", "experts"),
+        ("model.layers.0.shared_mlp.input_linear.weight", "mlp"),
         ("model.layers.0.mlp.gate.weight", "router"),
         ("model.layers.0.mlp.router.weight", "router"),
         ("model.layers.0.mlp.shared_expert_gate.weight", "router"),

@@ -13,6 +13,7 @@ from holdfast.base_model.types import is_tower
 PARTS = ("attention", "mlp", "experts", "router", "embeddings", "towers", "other")
 STACKS = ("gate_up_proj", "down_proj")  # weights of all experts of a layer in one
 _APART = re.compile(r"experts\.\d+\.")  # an expert by its number, in files that have each apart
+_STACKED = ("input_linear", "output_linear")  # of Granite's block_sparse_moe, beside whose experts no word says so
 _EMBEDDINGS = ("embed", "lm_head", "wte", "wpe", "embd")
 _BY_PEFT = dict.fromkeys(("falcon_h1", "nemotron_h", "mamba2"), ("out_proj", "conv1d"))  # by model_type: PEFT refuses these, as named below
 _READ_PAST = {  # by model_type, layers whose weight the model's code, or fused code that it calls, multiplies with beside the layer
@@ -44,6 +45,8 @@ def part_of(name: str, wrapped: bool = False) -> str:
     if is_router(name):
         return "router"
     if any(word.endswith("experts") and "shared" not in word for word in words):
+        return "experts"
+    if "block_sparse_moe" in words and any(word in _STACKED for word in words):
         return "experts"
     attends = [at for at, word in enumerate(words[:-1]) if ("attn" in word or "attention" in word) and "norm" not in word]
     if attends:

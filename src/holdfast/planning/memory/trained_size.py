@@ -27,6 +27,7 @@ _APART_AS_LOADED = {  # by model_type, the layers that transformers makes of one
     },
     "hrm_text": {"gqkv_proj": ("gate_proj", "q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")},
 }
+_RENAMED = {"hrm_text": (".attn.", ".self_attn.")}  # by model_type, words of a file's names, and as transformers loads them
 _TOPS = ("model", "transformer")  # of a loaded model, which some files leave out
 _HOMES = ("", "model.", "language_model.", "model.language_model.", "language_model.model.")  # of a language half's layers, here or there
 _OF_A_LAYER = re.compile(r"\.(\d+)\.")
@@ -177,7 +178,9 @@ def _adapted(model: ModelFacts, targets: str | list[str]) -> dict[str, Matrix]:
 
 def _as_loaded(model: ModelFacts, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Return the modules that transformers makes of a matrix in a file: it loads some of them as one layer, and some apart."""
-    kind, (home, dot, last) = model.config.get("model_type"), name.rpartition(".")
+    kind = model.config.get("model_type")
+    name = name.replace(*_RENAMED.get(str(kind), ("", "")))
+    home, dot, last = name.rpartition(".")
     if kind in _FUSES_GATES:
         return {_GATE_OR_UP.sub(".gate_up_proj", name): shape}
     parts = _APART_AS_LOADED.get(str(kind), {}).get(last)
