@@ -355,6 +355,20 @@ def test_the_result_of_a_command_of_several_stages_is_that_of_the_last(tmp_path:
     assert found is not None and found.path == tmp_path / "dpo/checkpoint-4" and found.name == str(found.path)
 
 
+@pytest.mark.parametrize(("reached", "complete"), [(4, True), (3, False)])
+def test_a_start_that_had_nothing_left_to_do_is_of_a_complete_training(tmp_path: Path, reached: int, complete: bool) -> None:
+    """Killed behind its last step, and at each start from there on, it was started eight times more and given up."""
+    run = RunFolder(tmp_path / "run")
+    run.attempt(1).mkdir(parents=True)
+    write_json(run.attempt(1) / "launch.json", {"started": 1.0})
+    run.append(run.progress_file, {"attempt": 1, "step": reached, "total": 4, "source": "output", "time": 2.0}, durable=False)
+    (tmp_path / "out/step-4").mkdir(parents=True)
+    (tmp_path / "out/step-4/weights.npz").write_bytes(b"weights")
+    states = States(run, Command(("true",), str(tmp_path), checkpoints="out"), None, print)
+    found = states.complete(ProgressSigns(None, None, None, stepped=False, printed=False, worked=False))
+    assert (found is not None and found.step == 4) == complete
+
+
 def test_steps_of_a_later_stage_that_went_on_from_its_own_checkpoint_are_not_counted_as_computed_twice() -> None:
     rows = [{"attempt": at, "step": 7, "total": 8, "source": "callback", "first": 1, "time": 1.0, "stages": True} for at in (1, 2)]
     launches: dict[int, Any] = {1: {}, 2: {"resumed_step": 4, "resumed_from": "sft/checkpoint-4", "resumed_later": True}}
