@@ -50,6 +50,10 @@ def test_the_page_shows_runs_and_lets_nothing_in(site: SimpleNamespace, size: st
             if kept := os.environ.get("HOLDFAST_SCREENSHOTS"):
                 shutil.copy(tmp_path / f"{scheme}.png", Path(kept) / f"watch-{size.split(',')[0]}-{scheme}.png")
         assert (tmp_path / "light.png").read_bytes() != (tmp_path / "dark.png").read_bytes()
+        long = make_run(site.runs, name="a-run-of-a-name-" + "that-is-long-" * 4)
+        tab.wait("document.querySelectorAll('#other option').length === 3")
+        assert tab.value("document.documentElement.scrollWidth <= innerWidth"), "a choice of runs is no wider than the screen either"
+        shutil.rmtree(long)
         make_run(site.runs, steps=9)
         tab.wait("document.getElementById('tiles').textContent.includes('9 of 10')")
         shutil.rmtree(site.runs / "other")

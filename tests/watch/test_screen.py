@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_it_shows_what_the_page_shows_and_stops_a_run_at_the_second_press(tmp_pa
 
             await until(lambda: screen.query_one(DataTable).row_count == 2 and "native crash" in text("#about"))
             assert text("#said") == "2 runs, 2 running"
+            assert re.search(r": training.*, last step [\d.]+ \w+ ago$", text("#about").splitlines()[0]), "the last step is long ago"
             assert time.strftime("%F %T  healthy", time.localtime(3.9)) in text("#about"), "a day that is not today's"
             assert "holdfast explain crash-signal" in text("#about") and "done: killed" in text("#about")
             assert HOSTILE.partition("\x1b")[0] in text("#about") and "\x1b" not in text("#about")

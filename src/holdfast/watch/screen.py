@@ -13,6 +13,7 @@ from textual.widgets import DataTable, Footer, Sparkline, Static
 
 from holdfast.base.files import Json
 from holdfast.base.inert import brief, inert
+from holdfast.base.units import span
 from holdfast.machine.readings.words import told
 from holdfast.report.words import between
 from holdfast.run.folder import RunFolder
@@ -20,6 +21,7 @@ from holdfast.run.plan import Seconds
 from holdfast.watch.board import Board
 
 _EVERY_S = 1.0
+_SILENT_S = 60.0  # from which on it is told when the last step was, as on the page
 _SURE_S = 5.0  # within which the second press stops
 _COLUMNS = ("run", "state", "step", "loss", "left", "incident")
 _STATES = {"gave_up": "given up", "interrupted": "stopped", "dead": "dead: nobody works on it"}
@@ -122,6 +124,8 @@ def _cells(row: Json) -> tuple[str, ...]:
 def _lines(run: Json) -> list[str]:
     """Describe the chosen run in lines of text."""
     rate = f", {run['tokens_per_second']:,.0f} tokens a second" if run["tokens_per_second"] else ""
+    silent = time.time() - run["last_step_time"] if run["state"] == "running" and run["last_step_time"] else 0.0
+    rate += f", last step {span(silent)} ago" if silent > _SILENT_S else ""
     lines = [f"{run['run']} on {run['host'] or 'an unknown host'}: {_state(run)}{rate}"]
     lines += [f"! {text}" for text in (*run["ills"], *run["problems"], *(sign["says"] for sign in run["signs"]))]
     lines += [run["reason"]] if run["reason"] else []
