@@ -894,4 +894,5 @@ def test_steps_that_the_attempt_after_the_next_computes_again_are_no_useful_time
     assert useful_seconds([*first, *third], launches) == 4.0 + 14.0, "from step 1 to 5, and from 6 to 20"
     silent = launches | {4: {"started": 200.0}}
     assert useful_seconds([*first, *third], silent) is None, "whether a start that showed no step began anew is not known"
-    assert useful_seconds([*first, *third], silent | {5: {"resumed_from": "out/checkpoint-15", "resumed_step": 15}}) == 4.0 + 9.0
+    told = launches | {4: {"resumed_from": "out/checkpoint-15", "resumed_step": 15}}
+    assert useful_seconds([*first, *third], told) == 4.0 + 9.0
