@@ -56,6 +56,8 @@ def train(job: Job, ready: TrainingState | None = None) -> int:
             job.event("checkpoint_passed_over", **passed)
         cap_memory(job.settings(1).memory_limit_bytes, shared=_on_main_memory(job))
         if found.snapshot is None:
+            for kind, facts in task_of(job.config).look_first(job.run, job.config):
+                job.event(kind, **facts)
             _settle(job, rank)
         settings = settings_of_process(job.timeline)
         if ready is not None and ready.settings == settings and not (job.config.cuts_trained and rank.size > 1):

@@ -65,6 +65,14 @@ class Task(Protocol[OneBatch]):
         ...
 
     @classmethod
+    def look_first(cls, run: RunFolder, config: Config) -> Iterator[tuple[str, Json]]:
+        """Give (kind, facts) of what is to be told before the first step of a run, and can be known before anything is built.
+
+        Raises Refusal where the run cannot serve its purpose.
+        """
+        ...
+
+    @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device, trial: bool = False) -> Task[OneBatch]:
         """Build the task as it is before its first step: that follows from the run's data, config and settings alone.
 

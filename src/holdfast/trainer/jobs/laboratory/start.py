@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from holdfast.trainer.step.training_state import TrainingState
 
 def start_facts(training: TrainingState, request: Json, folder: Path) -> Json:
     """Collect `start` as `holdfast check` prints it, and what the experiments need to know of the rows."""
-    task = training.task
+    task, job = training.task, training.job
     trained = {id(tensor): name for name, tensor in training.artifact.tensors.items()}
     frozen = Counter(str(p.dtype).removeprefix("torch.") for p in task.model.parameters() if id(p) not in trained and not p.requires_grad)
     return {
@@ -35,9 +36,9 @@ def start_facts(training: TrainingState, request: Json, folder: Path) -> Json:
             "learns": _learns(training),
         },
         "facts": task.facts,
-        "remarks": [kind for kind, _ in task.remarks(fresh=True)],
+        "remarks": [kind for kind, _ in chain(task.look_first(job.run, job.config), task.remarks(fresh=True))],
         "settings": training.settings.as_json(),
-        "steps": training.job.settings(1).steps,
+        "steps": job.settings(1).steps,
         "trainable": sum(p.numel() for p in training.optimizer.parameters.values()),
         "rows": label_facts(training),
     }

@@ -78,6 +78,10 @@ class Tabular:
         return {}, ""
 
     @classmethod
+    def look_first(cls, run: RunFolder, config: Config) -> Iterator[tuple[str, Json]]:
+        return iter(())
+
+    @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device, trial: bool = False) -> Tabular:
         return cls(config, load_table(run.data_file), device)
 

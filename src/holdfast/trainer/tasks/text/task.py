@@ -55,6 +55,17 @@ class TextTask(TextModel):
         return {}, ""
 
     @classmethod
+    def look_first(cls, run: RunFolder, config: Config) -> Iterator[tuple[str, Json]]:
+        """Yield an event where tokenizers disagree. Raises Refusal where they cut the rows otherwise.
+
+        Two tokenizers of 262,144 tokens are 430 MiB: beside a model's weights they would be the most a small one needs.
+        """
+        differing = compare_readers(config, load_tokens(run.data_file))
+        trim_heap()  # they were small blocks, between which no tensor fits
+        if differing:
+            yield "tokenizers_disagree", differing
+
+    @classmethod
     def build(cls, run: RunFolder, config: Config, settings: Settings, device: torch.device, trial: bool = False) -> TextTask:
         task = cls(config, settings, load_tokens(run.data_file), device, run.path)
         if task.compared is not None:
@@ -84,11 +95,7 @@ class TextTask(TextModel):
         )
 
     def remarks(self, fresh: bool) -> Iterator[tuple[str, Json]]:
-        """Yield events on tokenizers that disagree, on longer answers being preferred, and on changes to the model's configuration."""
-        differing = compare_readers(self.config, self.tokens) if fresh else None
-        trim_heap()  # two tokenizers of 262,144 tokens are 430 MiB in small blocks, between which no tensor fits
-        if differing:
-            yield "tokenizers_disagree", differing
+        """Yield events on longer answers being preferred, and on changes to the model's configuration."""
         if fresh and self.compared is not None and (leaning := length_bias(self.tokens)):
             yield "length_bias", leaning
         for note in self.notes:
