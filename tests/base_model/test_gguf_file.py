@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from holdfast.base.errors import Stop
 from holdfast.base_model import gguf_file
 from holdfast.base_model.folder import read_model
+from holdfast.base_model.gguf_file import read_tensors
 from holdfast.cli.main import main
 from holdfast.config.load import load_config
 from holdfast.data.tokens.codec import load_codec
@@ -97,7 +98,27 @@ def test_a_torn_file_is_told_wherever_it_ends(written: Callable[[str], Path], tm
         with pytest.raises(Stop, match=r"torn\.gguf is (torn|no GGUF file)") as stop:
             read_model(str(file))
         assert stop.value.code == 1 and stop.value.hint == "download it again"
+        assert share < 0.3 or f"has {file.stat().st_size:,} bytes, and its" in stop.value.message
     assert not list((tmp_path / "cache/widened").glob("*/")), "nothing half made is left"
+    assert here == [], "no program that loads models was begun"
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_tensors_are_where_the_package_finds_them(kind: str, written: Callable[[str], Path], tmp_path: Path) -> None:
+    file = tmp_path / "more.gguf"
+    values = {"a": 3, "b": float("nan"), "c": "text", "d": ["x", "", "yz"], "e": [1, 2, 3], "f": True, "g": [[1, 2], [3]]}
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, value in values.items():
+        writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
+    writer.add_custom_alignment(64)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 8), np.float16))
+    writer.add_tensor("output_norm.weight", np.zeros(5, np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    for one in (file, written(kind)):
+        tensors, start = read_tensors(one)
+        theirs = [(int(each.tensor_type), tuple(map(int, each.shape)), each.data_offset) for each in gguf.GGUFReader(one).tensors]
+        assert [(each.kind, each.shape, start + each.at) for each in tensors] == theirs
 
 
 def test_what_cannot_be_widened_is_told(written: Callable[[str], Path], tmp_path: Path) -> None:
@@ -113,7 +134,14 @@ def test_what_cannot_be_widened_is_told(written: Callable[[str], Path], tmp_path
         writer.close()
     (tmp_path / "rows.gguf").write_text('{"prompt": "a"}\n')
     (tmp_path / "lfs.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
-    told = {"strange": "cannot widen", "part": "one of 3 parts", "rows": "is no GGUF file", "lfs": "pointer of Git LFS"}
+    (tmp_path / "old.gguf").write_bytes(b"GGUF\x01" + bytes(40))
+    told = {
+        "old": "of version 1",
+        "strange": "cannot widen",
+        "part": "one of 3 parts",
+        "rows": "is no GGUF file",
+        "lfs": "pointer of Git LFS",
+    }
     for name, words in told.items():
         with pytest.raises(Stop, match=words):
             read_model(str(tmp_path / f"{name}.gguf"))

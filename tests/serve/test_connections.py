@@ -197,7 +197,7 @@ def test_health_says_that_the_engine_cannot_answer_and_why(served: SimpleNamespa
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port)) as line:
         line.request("GET", "/health")
         told = line.getresponse()
-        facts = {"status": "down", "engine": "waiting", "serves": "first", "reason": "the model's process was stopped"}
+        facts = {"status": "down", "engine": "waiting", "serves": "first", "context": 512, "reason": "the model's process was stopped"}
         assert (told.status, json.loads(told.read())) == (503, facts)
     served.engine.trouble = ""
     assert healthy(served)
@@ -225,7 +225,7 @@ def test_requests_on_one_connection_are_each_given_their_time(served: SimpleName
         for _ in range(3):
             line.request("GET", "/health")
             told = line.getresponse()
-            assert (told.status, told.read()) == (200, b'{"status":"ok","engine":"waiting","serves":"first"}')
+            assert (told.status, told.read()) == (200, b'{"status":"ok","engine":"waiting","serves":"first","context":512}')
 
 
 def test_a_vote_is_told_as_kept_whatever_else_stands_in_its_file_and_an_error_is_an_answer(served: SimpleNamespace, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.base_model.folder import read_model
@@ -128,5 +129,30 @@ def test_virtual_tokens_stand_within_the_context(adapter: dict[str, int], tmp_pa
     subject = Subject("run", tmp_path, adapter, "tiny", read_model("tiny"), None)
     for name in ("_engine", "_experts"):
         monkeypatch.setattr(serve, name, lambda *_: None)
-    context = serve._served(argparse.Namespace(base=None), subject, "run", tmp_path).context
+    context = serve._served(argparse.Namespace(base=None, context=None), subject, "run", tmp_path).context
     assert subject.facts.positions and context == subject.facts.positions - adapter.get("num_virtual_tokens", 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "row", "context"), [(None, 100, 8192), (None, 20_000, 20_000), (512, 20_000, 512), (131_072, 9, 131_072)]
+)
+def test_llama_cpp_reserves_what_is_needed(
+    asked: int | None, row: int, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of 131,072 positions took 32 GiB for keys and values when it was loaded."""
+    tiny = read_model("tiny")
+    facts = replace(tiny, config=tiny.config | {"max_position_embeddings": 131_072})
+    run: Any = SimpleNamespace(path=tmp_path, data_file=tmp_path / "tokens")
+    nothing = [(serve, name) for name in ("_experts", "subject_codec", "measuring_environment")]
+    nothing += [(engines, name) for name in ("_base_in_gguf", "write_gguf_adapter", "Child")]
+    for module, name in nothing:
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(serve, "load_tokens", lambda _: SimpleNamespace(starts=np.array([0, 5, 5 + row])))
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda _: True)
+    arguments = argparse.Namespace(base=None, context=asked, engine=None)
+    served = serve._served(arguments, Subject("run", tmp_path, {}, "tiny", facts, run), "run", tmp_path)
+    assert json.loads((tmp_path / "serve.json").read_text())["context"] == served.context == context
+    with pytest.raises(RequestRefused) as refused:
+        wanted_of(served.context, {}, [1] * context, longer=served.longer)
+    longer = "this endpoint takes {:,}; start it with --context TOKENS, of up to 131,072" if context < 131_072 else "the model takes {:,}"
+    assert str(refused.value) == f"the prompt has {context:,} tokens, {longer.format(context)}"

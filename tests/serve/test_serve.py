@@ -47,6 +47,7 @@ def served(request: pytest.FixtureRequest, adapter: Path, tmp_path_factory: pyte
         pytest.importorskip("xllamacpp", reason="the package xllamacpp is not installed")
     kept = tmp_path_factory.mktemp("kept") / "preferences.jsonl"
     command = [sys.executable, "-m", "holdfast", "serve", adapter, "--json", "--ab", "--engine", request.param, "--preferences", kept]
+    command += ["--context", 200]
     child = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout and child.stderr
     line = child.stdout.readline()
@@ -115,7 +116,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], int, str]] = [
     ("/v1/completions", {"prompt": "x", "logprobs": 0}, {}, 400, "logprobs"),
     ("/v1/chat/completions", CHAT | {"stop": [""]}, {}, 400, "stop"),
     ("/v1/chat/completions", CHAT | {"stream_options": {"x": 1}}, {}, 400, "stream_options"),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c " * 400}]}, {}, 400, "the model takes 256"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c " * 400}]}, {}, 400, "takes 200; start it with --context"),
     ("/nowhere", None, {}, 404, "there is no"),
     ("/ab/vote", {"id": "x", "choice": "left"}, {}, 404, "no such pair"),
 ]
@@ -125,7 +126,9 @@ def test_what_is_not_understood_is_refused_with_a_sentence(served: Any) -> None:
     for path, body, given, status, told in REFUSED:
         code, answer = asked(served, path, body, **given)
         assert (code, told in str(answer)) == (status, True), (path, body, answer)
-    assert asked(served, "/health", token=None)[0] == 200
+    code, health = asked(served, "/health", token=None)
+    assert (code, health["context"], served.context) == (200, 200, 200)
+    assert [model["max_model_len"] for model in asked(served, "/v1/models")[1]["data"]] == [200, 200]
 
 
 def test_values_that_ask_for_nothing_are_taken(served: Any) -> None:
@@ -260,6 +263,7 @@ def test_bad_input_is_answered_before_a_model_is_loaded(adapter: Path, tmp_path:
         taken.listen()
         cases = [(["--port", str(taken.getsockname()[1])], "cannot be used"), (["--port", "99999"], "below 65536")]
         cases += [(["--preferences", "x"], "is for --ab"), (["--ab", "--preferences", str(tmp_path / "no/file")], "cannot be written")]
+        cases += [(["--context", given], "takes 1 to 256 tokens") for given in ("0", "-1", "257")]
         cases += [(["--ab-models", "base,tuned"], "is for --ab"), (["--ab", "--ab-models", "tuned,routed"], "two of base, tuned")]
         cases += [(["--ab", "--ab-models", one], "not two models with a comma") for one in ("tuned", "tuned,", "a,b,c", "tuned,tuned")]
         for given, told in cases:

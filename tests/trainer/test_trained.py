@@ -225,6 +225,14 @@ def test_names_that_the_model_has_not_are_told(model: Path, adapter: dict[str, A
         assert Stand(model, adapter=adapter), "a run that began before goes on as it was"
 
 
+def test_an_output_layer_that_is_the_table_of_trained_tokens_is_told(tmp_path: Path) -> None:
+    tied = model_folder(tmp_path, lambda: transformers.LlamaConfig(**GQA, tie_word_embeddings=True))
+    tokens = {"trainable_token_indices": [3]}
+    with pytest.raises(Refusal, match="names lm_head, one weight with the embeddings in this model, of which") as told:
+        Stand(tied, adapter=tokens | {"modules_to_save": ["lm_head"]})
+    assert told.value.hint.startswith("leave modules_to_save out") and Stand(tied, adapter=tokens)
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"type": "full", "init": "pissa"}, "init belongs to type lora"),
     ({"type": "layers"}, "needs layers"),

@@ -1,14 +1,21 @@
-"""A base model that is one GGUF file: widened once, into a folder in Hugging Face layout in the cache. Loads no weights itself."""
+"""A base model that is one GGUF file: widened once, into a folder in Hugging Face layout in the cache. Loads no weights itself.
+
+How a file is laid out: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import mmap
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.base.cache import cache_folder
 from holdfast.base.child import trainer_command
@@ -17,11 +24,23 @@ from holdfast.base.file_errors import at_place
 from holdfast.base.files import read_json
 from holdfast.base.locks import hold
 from holdfast.base.safe_open import open_regular
+from holdfast.base.versions import install
 
 REFUSED = "refused.json"  # what the child leaves in its folder where it cannot
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 _MAGIC, _POINTER = b"GGUF", b"vers"  # how a GGUF file begins, and a pointer of Git LFS
 _SIXTEEN = "give the model's folder in Hugging Face layout"
+_AGAIN = "download it again"
+_VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "I", 7: "B", 10: "Q", 11: "q", 12: "Q"}  # struct's, as wide as the type
+_TEXT, _LIST = 8, 9
+
+
+class GgufTensor(NamedTuple):
+    """A tensor as the head of a GGUF file describes it. kind: the number of its type; at: its first byte behind the head."""
+
+    kind: int
+    shape: tuple[int, ...]
+    at: int
 
 
 def is_gguf(model: str) -> bool:
@@ -52,6 +71,7 @@ def widened_folder(file: Path) -> Path:
 
 
 def _widen(file: Path, folder: Path) -> None:
+    _refuse_torn(file)
     print(f"{file.name} is widened, once, into {folder}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix=".widening-", dir=folder.parent, ignore_cleanup_errors=True) as place:
         made = Path(place) / "model"
@@ -76,7 +96,7 @@ def _content(file: Path) -> str:
             if start == _POINTER:
                 raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull")
             if start != _MAGIC:
-                raise Stop(BLOCKED, f"{file} is no GGUF file: it has {size:,} bytes and begins with {start!r}", "download it again")
+                raise Stop(BLOCKED, f"{file} is no GGUF file: it has {size:,} bytes and begins with {start!r}", _AGAIN)
             digest = hashlib.sha256(str(size).encode())
             for number in range(_SAMPLES):
                 handle.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
@@ -84,3 +104,79 @@ def _content(file: Path) -> str:
     except OSError as error:
         raise at_place(error, file, "cannot be read", "correct the path") from None
     return digest.hexdigest()[:16]
+
+
+class _Head:
+    """Reads the head of a GGUF file, one thing after the other. Raises what struct raises where the file ends."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self.at = data, len(_MAGIC)
+
+    def number(self, kind: str) -> int:
+        (found,) = struct.unpack_from(f"<{kind}", self._data, self.at)
+        self.at += struct.calcsize(f"<{kind}")
+        return int(found)
+
+    def text(self) -> bytes:
+        size = self.number("Q")
+        self.at += size
+        return self._data[self.at - size : self.at]
+
+    def value(self, kind: int) -> int | None:
+        """Read a value; return it where it is a number, and pass over any other."""
+        if kind == _TEXT:
+            self.text()
+        elif kind != _LIST:
+            return self.number(_VALUES[kind])
+        else:
+            inner, count = self.number("I"), self.number("Q")
+            if inner in _VALUES:
+                self.at += count * struct.calcsize(f"<{_VALUES[inner]}")
+            else:
+                for _ in range(count):
+                    self.value(inner)
+        return None
+
+
+def read_tensors(file: Path) -> tuple[list[GgufTensor], int]:
+    """Return the tensors of a GGUF file, and where the first byte of their values is. Raises Stop(1) for what cannot be read."""
+    with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            head = _Head(data)
+            if (version := head.number("I")) not in (2, 3):
+                raise Stop(BLOCKED, f"{file} is a GGUF file of version {version}, and 2 and 3 are read", _SIXTEEN)
+            count, values = head.number("Q"), head.number("Q")
+            told = {head.text(): head.value(head.number("I")) for _ in range(values)}
+            tensors = [_tensor(head) for _ in range(count)]
+        except (struct.error, KeyError, OverflowError, RecursionError):
+            text = f"{file} is torn: its {len(data):,} bytes end before the list of its tensors does, or the list is damaged"
+            raise Stop(BLOCKED, text, _AGAIN) from None
+    if (parts := told.get(b"split.count") or 1) > 1:
+        text = f"{file} is one of {parts} parts of a model"
+        raise Stop(BLOCKED, text, "join them: llama-gguf-split --merge FIRST-PART OUT.gguf")
+    whole = told.get(b"general.alignment") or 32
+    return tensors, -(-head.at // whole) * whole
+
+
+def _tensor(head: _Head) -> GgufTensor:
+    head.text()
+    shape = tuple(head.number("Q") for _ in range(head.number("I")))
+    return GgufTensor(head.number("I"), shape, head.number("Q"))
+
+
+def _refuse_torn(file: Path) -> None:
+    """Raise Stop(1) where a file is shorter than its tensors: a download that broke off is told at once, and nothing is loaded."""
+    try:
+        from gguf import GGML_QUANT_SIZES
+    except ImportError:
+        text = f"{file} is a GGUF file, and the package gguf that reads it is not installed"
+        raise Stop(BLOCKED, text, install("ship")) from None
+    tensors, start = read_tensors(file)
+    if not sum(math.prod(one.shape) for one in tensors):
+        raise Stop(BLOCKED, f"{file} holds no weights", _SIXTEEN)
+    needs = start
+    for one in tensors:
+        block, size = GGML_QUANT_SIZES.get(one.kind, (1, 0))  # of a type that is not known here: nothing
+        needs = max(needs, start + one.at + math.prod(one.shape) // block * size)
+    if (size := file.stat().st_size) < needs:
+        raise Stop(BLOCKED, f"{file} is torn: it has {size:,} bytes, and its {len(tensors):,} tensors need {needs:,}", _AGAIN)

@@ -61,7 +61,10 @@ class Engine(Protocol):
 
 
 class LlamaCpp:
-    """llama.cpp's server, behind a key of its own, in a process that dies with this one's pipe."""
+    """llama.cpp's server, behind a key of its own, in a process that dies with this one's pipe.
+
+    context: tokens of prompt and answer, whose keys and values it reserves for each of two at once when it starts.
+    """
 
     name = "llama.cpp"
 
@@ -73,7 +76,9 @@ class LlamaCpp:
         env: Mapping[str, str],
         say: Callable[[str], None],
         experts: Mapping[str, Subject] | None = None,
+        context: int = 2048,
     ) -> None:
+        self.context = context
         base = _base_in_gguf(subject, codec, work, env, say)
         adapters = {"tuned": subject, **(experts or {})}
         self._names = [*adapters]
@@ -81,7 +86,7 @@ class LlamaCpp:
         for one, file in zip(adapters.values(), lora, strict=True):
             write_gguf_adapter(one, Path(file))
         request: Json = {"model": str(base), "lora": lora, "threads": usable_threads(), "slots": 2}
-        write_json(work / "serve.json", request | {"context": subject.facts.positions or 2048})
+        write_json(work / "serve.json", request | {"context": context})
         command = module_command("holdfast.serve.llama", work / "serve.json")
         self._child = Child(command, work / "engine.log", env)
 

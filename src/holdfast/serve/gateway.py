@@ -52,6 +52,7 @@ class GatewayHandler(GuardedHandler):
         served = self.state.served
         trouble = getattr(served.engine, "trouble", "")
         facts: Json = {"status": "down" if trouble else "ok", "engine": served.engine.name, "serves": served.name}
+        facts["context"] = served.context
         self.send_json(facts | ({"reason": trouble} if trouble else {}), 503 if trouble else 200)
 
     def _metrics(self) -> None:
@@ -64,8 +65,8 @@ class GatewayHandler(GuardedHandler):
 
     def _models(self) -> None:
         served = self.state.served
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": f"holdfast:{served.name}"} for name in served.models]
-        self.send_json({"object": "list", "data": models})
+        facts: Json = {"object": "model", "created": 0, "owned_by": f"holdfast:{served.name}", "max_model_len": served.context}
+        self.send_json({"object": "list", "data": [{"id": name} | facts for name in served.models]})
 
     def _chat(self) -> None:
         body = self.read_body()
@@ -84,7 +85,8 @@ class GatewayHandler(GuardedHandler):
             self._complete(served, body, text_ids(served.codec, body["prompt"]), chat=False)
 
     def _complete(self, served: ServedModel, body: Json, ids: list[int], chat: bool) -> None:
-        asked = replace(wanted_of(served.context, body, ids, {"messages"} if chat else {"prompt"}, served.models), goes_on=not chat)
+        read = {"messages"} if chat else {"prompt"}
+        asked = replace(wanted_of(served.context, body, ids, read, served.models, served.longer), goes_on=not chat)
         self.state.refuse(asked.model)
         wanted, told = served.routed(asked)
         name, made = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
@@ -136,7 +138,8 @@ class GatewayHandler(GuardedHandler):
         with self.state.held() as served:
             ids = chat_ids(served.codec, [Message("user", prompt)])
             settings = {"max_tokens": body.get("max_tokens")}
-            wishes = [wanted_of(served.context, settings | {"model": model}, ids, models=served.models) for model in order]
+            asked = [settings | {"model": model} for model in order]
+            wishes = [wanted_of(served.context, one, ids, (), served.models, served.longer) for one in asked]
             if streamed:
                 self.begin_stream()
             for side, wanted in zip(("left", "right"), wishes, strict=True):

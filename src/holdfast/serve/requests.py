@@ -70,8 +70,10 @@ def text_ids(codec: Codec, text: str) -> list[int]:
     return own if begun or not lead else [*codec.tokenizer.encode(lead, add_special_tokens=False).ids, *own]
 
 
-def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = (), models: Sequence[str] = MODELS) -> AnswerRequest:
-    """Return the settings of a request to one of `models`. read: its keys that were dealt with.
+def wanted_of(
+    context: int, body: Json, ids: list[int], read: Iterable[str] = (), models: Sequence[str] = MODELS, longer: str = ""
+) -> AnswerRequest:
+    """Return the settings of a request to one of `models`. read: its keys that were dealt with; longer: how to have a longer context.
 
     Without a seed each answer is another draw. Raises RequestRefused for a key that is not understood, or a model that is not known.
     """
@@ -97,7 +99,8 @@ def wanted_of(context: int, body: Json, ids: list[int], read: Iterable[str] = ()
         numbers[name] = value
     room = context - len(ids)
     if room < 1:
-        raise RequestRefused(400, f"the prompt has {len(ids):,} tokens, the model takes {context:,}")
+        who = "this endpoint" if longer else "the model"
+        raise RequestRefused(400, f"the prompt has {len(ids):,} tokens, {who} takes {context:,}" + f"; {longer}" * bool(longer))
     longest = body.get("max_completion_tokens", body.get("max_tokens", min(_LONGEST, room)))
     if type(longest) is not int or longest < 1:
         raise RequestRefused(400, "max_tokens: a whole number from 1")

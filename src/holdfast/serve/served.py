@@ -27,6 +27,7 @@ def served_models(experts: RoutedExperts | None) -> list[str]:
 class ServedModel:
     """name: of the run, or NAME VERSION of what is in place; engine: closed once it is `over` and its last answer is out.
 
+    context: tokens of prompt and answer, longer: how to have more than that, "" where the model takes no more.
     experts: among which `routed` chooses; stamp: of those that were there when it was loaded.
     """
 
@@ -39,6 +40,7 @@ class ServedModel:
     turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(_AT_ONCE))
     experts: RoutedExperts | None = None
     stamp: int = 0
+    longer: str = ""
 
     @property
     def models(self) -> list[str]:

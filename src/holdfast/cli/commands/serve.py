@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import orjson
 
 from holdfast.base.errors import DONE, USAGE, Stop
@@ -24,6 +25,7 @@ from holdfast.base.files import Json
 from holdfast.base.units import listed
 from holdfast.base.versions import __version__, install
 from holdfast.base.wait import Flag
+from holdfast.data.token_set.token_set import load_tokens
 from holdfast.data.tokens.codec import Codec
 from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import Subject, read_subject, subject_codec
@@ -41,6 +43,8 @@ from holdfast.supervision.launch import measuring_environment
 EXAMPLE = "holdfast serve runs/first --port 8080 --ab"
 ENGINES = ("llama.cpp", "transformers", "vllm")
 _LOOK_S = 1.0  # how often the list of models is looked at
+_UNTOLD = 2048  # positions of a model that does not say how many it has
+_CONTEXT = 8192  # tokens that llama.cpp reserves memory for where nothing is asked: all positions of a model of today are tens of GiB
 _WHAT = "a finished run, one of its checkpoints, a PEFT folder, or a name of `holdfast models`: its version in place, followed"
 
 
@@ -49,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of 127.0.0.1 (default: one that is free)")
     parser.add_argument("--engine", choices=ENGINES, help="what generates (default: llama.cpp where it can, else transformers)")
     parser.add_argument("--engine-url", metavar="URL", help="where the vLLM of --engine vllm listens; adapters are loaded into it by name")
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="TOKENS",
+        help="of prompt and answer together; llama.cpp reserves memory for them "
+        f"(default: there {_CONTEXT}, or the run's longest row if that is more; elsewhere all that the model takes)",
+    )
     parser.add_argument("--ab", action="store_true", help="a page that shows both answers blind and records which one you prefer")
     parser.add_argument(
         "--ab-models",
@@ -134,12 +145,25 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
         text = f"{subject.name} has no adapter that could be switched on and off: serve holds one set of base weights for both"
         raise Stop(USAGE, text, f"vllm serve {subject.tuned}, or holdfast export {subject.tuned.parent} --to gguf for llama-server")
     codec, stamp = subject_codec(subject), stamp_of(subject.run.path if subject.run else None)
+    most = subject.longest_row or max(_UNTOLD, arguments.context or 0)
+    if arguments.context is not None and not 0 < arguments.context <= most:
+        raise Stop(USAGE, f"--context {arguments.context:,}: {subject.name} takes 1 to {most:,} tokens", "leave it out, or give so many")
     experts = _experts(subject, arguments.base, _say)
     engine = _engine(arguments, subject, codec, work, _say, experts)
-    served = ServedModel(codec, name, subject.longest_row or 2048, engine, experts=experts, stamp=stamp)
+    context = engine.context if isinstance(engine, LlamaCpp) else arguments.context or most
+    longer = f"start it with --context TOKENS, of up to {most:,}" if context < most else ""
+    served = ServedModel(codec, name, context, engine, experts=experts, stamp=stamp, longer=longer)
     if isinstance(engine, Vllm):
         served.turns = threading.BoundedSemaphore(engine.at_once)
     return served
+
+
+def _reserved(asked: int | None, subject: Subject) -> int:
+    """Return how many tokens of prompt and answer llama.cpp is to reserve memory for."""
+    longest = 0
+    with contextlib.suppress(OSError, ValueError):  # rows that are not here any more
+        longest = int(np.diff(load_tokens(subject.run.data_file).starts).max()) if subject.run else 0
+    return min(asked or max(_CONTEXT, longest), subject.longest_row or asked or _UNTOLD)
 
 
 def _experts(subject: Subject, base: str | None, say: Callable[[str], None]) -> RoutedExperts | None:
@@ -164,7 +188,7 @@ def _engine(
         try:
             if lacking:
                 raise Stop(USAGE, f"llama.cpp needs the package {lacking[0]}", install("ship"))
-            return LlamaCpp(subject, codec, work, environment, say, adapters)
+            return LlamaCpp(subject, codec, work, environment, say, adapters, _reserved(arguments.context, subject))
         except Stop as stop:
             if arguments.engine:
                 raise
@@ -218,6 +242,7 @@ def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:
             "engine": state.served.engine.name,
             "serves": state.served.name,
             "models": state.served.models,
+            "context": state.served.context,
             "page": page,
         }
         print(orjson.dumps(facts).decode(), flush=True)
@@ -225,6 +250,7 @@ def _tell(arguments: argparse.Namespace, state: GatewayState, url: str) -> None:
     served = state.served
     lines = [f"{served.name} and its base, by {served.engine.name}: {url}/v1  (models: {', '.join(served.models)}; Ctrl-C ends)"]
     lines.append(f"token: {state.token}")
+    lines.append(f"context: {served.context:,} tokens of prompt and answer" + f"; for more {served.longer}" * bool(served.longer))
     if state.blind:
         lines += [f"page:  {page}", f"preferences: {state.blind.file} ({kept(state.blind.tally())} so far)"]
     print("\n".join(lines), flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +10,27 @@ import transformers
 
 from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import write_json
-from holdfast.base.versions import install
-from holdfast.base_model.gguf_file import REFUSED
+from holdfast.base_model.gguf_file import REFUSED, read_tensors
 
 _AGAIN = "download it again"
 _FOLDER = "give the model's folder in Hugging Face layout"
+_F32, _F16 = 0, 1  # numbers that GGUF has for types
 
 
 def widen(file: Path, folder: Path) -> int:
     """Write config, weights and tokenizer of `file` to `folder`; where that cannot be, the reason."""
     try:
-        dtype = _read(file)
-        _write(file, folder, dtype)
+        _write(file, folder, _dtype(file))
     except Stop as stop:
         write_json(folder / REFUSED, {"message": stop.message, "hint": stop.hint})
         return BLOCKED
     return DONE
 
 
-def _read(file: Path) -> torch.dtype:
-    """Choose the dtype its weights are widened to: their own in 16 or 32 bits, else bf16. Raises Stop(1) for a torn file."""
-    try:
-        import gguf
-    except ImportError:
-        text = f"{file} is a GGUF file, and the package gguf that reads it is not installed"
-        raise Stop(BLOCKED, text, install("ship")) from None
-    size = file.stat().st_size
-    try:
-        reader = gguf.GGUFReader(file)
-    except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError, OSError) as error:  # by where the file ends
-        raise Stop(BLOCKED, f"{file} is torn: its {size:,} bytes are not all that it describes ({_short(error)})", _AGAIN) from None
-    parts = reader.fields.get("split.count")
-    if parts is not None and int(parts.contents()) > 1:
-        text = f"{file} is one of {int(parts.contents())} parts of a model"
-        raise Stop(BLOCKED, text, "join them: llama-gguf-split --merge FIRST-PART OUT.gguf")
-    whole = sum(math.prod(map(int, tensor.shape)) for tensor in reader.tensors)
-    if not whole:
-        raise Stop(BLOCKED, f"{file} holds no weights", _FOLDER)
-    kinds = {tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1}
-    return torch.float32 if kinds == {"F32"} else torch.float16 if kinds <= {"F16", "F32"} else torch.bfloat16
+def _dtype(file: Path) -> torch.dtype:
+    """Choose the dtype its weights are widened to: their own in 16 or 32 bits, else bf16."""
+    kinds = {tensor.kind for tensor in read_tensors(file)[0] if len(tensor.shape) > 1}
+    return torch.float32 if kinds == {_F32} else torch.float16 if kinds <= {_F16, _F32} else torch.bfloat16
 
 
 def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:

@@ -215,10 +215,18 @@ def _refuse_unknown_parameters(model: nn.Module, adapter: Adapter) -> None:
 def _refuse_tokens_twice(model: Any, adapter: Adapter) -> None:
     """Raise Refusal where single embeddings are to be trained and all of them, too: PEFT takes one of the two."""
     table = model.get_input_embeddings()
-    name = next(name for name, module in model.named_modules() if module is table)
-    if adapter.trainable_token_indices and any(f".{name}".endswith(f".{one}") for one in adapter.modules_to_save):
-        text = f"adapter.modules_to_save names {name.rpartition('.')[2]}, of which trainable_token_indices trains some rows"
-        raise Refusal("launch_misconfigured", text, "leave trainable_token_indices out: modules_to_save trains every token's embedding")
+    weight = getattr(table, "weight", None)
+    for name, module in model.named_modules():
+        tied = module is not table and weight is not None and getattr(module, "weight", None) is weight
+        if not adapter.trainable_token_indices or not (tied or module is table):
+            continue
+        if any(f".{name}".endswith(f".{one}") for one in adapter.modules_to_save):
+            shared = ", one weight with the embeddings in this model" if tied else ""
+            text = f"adapter.modules_to_save names {name.rpartition('.')[2]}{shared}, of which trainable_token_indices trains some rows"
+            hint = "leave trainable_token_indices out: modules_to_save trains every token's embedding"
+            if tied:
+                hint = "leave modules_to_save out: trainable_token_indices trains these tokens' rows for input and output alike"
+            raise Refusal("launch_misconfigured", text, hint)
 
 
 def _refuse_unsaved(model: nn.Module, adapter: Adapter) -> None:
