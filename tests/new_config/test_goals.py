@@ -86,6 +86,16 @@ def test_a_goal_is_heard_by_its_words(goal: str, adapter: str, objective: str) -
     assert (tree["adapter.type"], tree["train.objective"]) == (adapter, objective)
 
 
+def test_a_field_that_may_change_what_a_row_means_is_told(tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    rows: list[dict[str, Any]] = [{"messages": turns, "system": system} for system in ("s", "another", "")]
+    looked = look_at_rows([str(write_rows(tmp_path / "rows.jsonl", rows))], None)
+    assert looked.telling == {"system": 1}
+    assert any(
+        "not used changes what a row means: system (1 row)" in one for one in choose("tiny", None, ["rows.jsonl"], looked, "", None).todo
+    )
+
+
 def test_little_memory_asks_for_no_frozen_weights_where_all_are_trained() -> None:
     assert chosen("little memory").tree["train.frozen"] == "nf4"
     assert "train.frozen" not in chosen("full fine-tune in little memory").tree

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class LookedAt:
     """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts.
 
     why: of rejected rows, how many for each reason, and the first of them; numbered: marks are 0 and 1, which may be another thing.
+    telling: rows by the fields that are not used and may change what a row means.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class LookedAt:
     why: str = ""
     files: tuple[InFile, ...] = ()
     numbered: bool = False
+    telling: dict[str, int] = field(default_factory=dict)
 
 
 def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> LookedAt:
@@ -108,6 +110,7 @@ def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> Lo
         _why(found, findings.rejected_for),
         tuple(_by_file(findings)),
         numbered,
+        found["unused_fields"]["telling"],
     )
 
 
