@@ -113,10 +113,20 @@ def _length(choice: ConfigChoice, rows: LookedAt, positions: int | None) -> None
     wanted = max(64, -(-rows.longest // 64) * 64)
     limit = min(4096, positions or 4096)
     if wanted <= limit:
-        choice.set("train.max_tokens", wanted, f"the longest row has {rows.longest:,} tokens")
+        choice.set("train.max_tokens", wanted, f"the longest row has {rows.longest:,} tokens{_few_long(rows, wanted)}")
         return
     most = f"99 of 100 rows have at most {rows.p99:,} tokens, the longest {rows.longest:,}"
-    choice.set("train.max_tokens", limit, f"{most}; longer ones are cut")
+    choice.set("train.max_tokens", limit, f"{most}; longer ones are cut{_few_long(rows, limit)}")
+
+
+def _few_long(rows: LookedAt, wanted: int) -> str:
+    """Say what half of the limit or less would cut, where one row of a hundred at most is longer; "" where more are."""
+    few = (one for one in rows.limits if 64 <= one["max_tokens"] <= wanted / 2 and 100 * one["rows"] <= (rows.rows or 0))
+    if (less := next(few, None)) is None:
+        return ""
+    longer = f"{counted(less['rows'], 'row')} of {rows.rows:,} {'is' if less['rows'] == 1 else 'are'} longer than {less['max_tokens']:,}"
+    shorter = f"max_tokens {less['max_tokens']} plans memory for rows {wanted / less['max_tokens']:.3g} times shorter"
+    return f"; {longer}: {shorter}, and cuts {counted(less['tokens'], 'token')}"
 
 
 def _watch(choice: ConfigChoice, rows: LookedAt, share: float) -> None:
