@@ -290,6 +290,23 @@ def test_ratings_are_kept_also_those_that_come_later(call: Call, tmp_path: Path)
     assert [row.get("rating") for row in lines(tmp_path / "out.jsonl")] == [3, 5, None]
 
 
+@pytest.mark.parametrize("form", [dict, json.dumps], ids=["objects", "texts"])
+def test_a_whole_number_beyond_64_bits_keeps_its_digits(call: Call, tmp_path: Path, form: Callable[[Any], Any]) -> None:
+    """Those of an object were rounded, those of a body as text ended the command; a rating that came later rounded what stood there."""
+    wei = 10**22 + 1
+    record = pair("Pay", "")
+    called = {"type": "function", "function": {"name": "pay", "arguments": {"wei": wei}}}
+    record["response"]["choices"][0] = {
+        "message": {"role": "assistant", "content": "", "tool_calls": [called]},
+        "finish_reason": "tool_calls",
+    }
+    record = {name: form(body) for name, body in record.items()}
+    for rating in ({}, {"rating": 5}):
+        assert collect(call, tmp_path, [record | rating])["duplicates"] == len(rating)
+        (row,) = lines(tmp_path / "out.jsonl")
+        assert row["messages"][-1]["tool_calls"][0]["function"]["arguments"] == {"wei": wei} and row.get("rating") == rating.get("rating")
+
+
 def test_a_file_of_somebody_is_appended_to_and_never_cut(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text('{"prompt": "name a tree", "completion": "birch"}\nno JSON at all\n{"text": "the last line has no end"}')

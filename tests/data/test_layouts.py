@@ -327,7 +327,7 @@ RARER: list[dict[str, Any]] = [
 @pytest.mark.parametrize("row", RARER)
 def test_a_field_that_is_read_under_a_rarer_name_is_not_told_of_as_unused(row: dict[str, Any]) -> None:
     unused = UnusedFields()
-    unused.add([(row, parse_example(row, "auto").layout)], {})
+    unused.add([(row, parse_example(row, "auto"))], {})
     assert not unused.telling and not unused.others
 
 

@@ -59,7 +59,7 @@ def test_the_mask_of_a_row_is_followed_and_told_as_used(name: str, field: str, m
     row = {field: TALK, name: mask}
     assert learned(row) == expected
     unused = UnusedFields()
-    unused.add([(row, "chat")], {})
+    unused.add([(row, parse_example(row, "auto"))], {})
     assert name not in str(unused.as_json())
 
 

@@ -17,13 +17,14 @@ from holdfast.config.load import load_config
 from holdfast.data.judge.layouts import parse_example, prompt_and_answer
 from holdfast.data.judge.names import two_answers
 from holdfast.data.judge.rules import asked_fields
-from holdfast.data.judge.turns import BadRow, Message
+from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.judge.unused import UnusedFields
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.preparation.foresee import foresee
 from holdfast.supervision.preparation.rows import check_data
 from holdfast.terminal.run_view import Terminal
 
+SYSTEM = {"role": "system", "content": "s"}
 TURNS = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "five"}]
 PREFERENCES: list[dict[str, Any]] = [
     {"messages": TURNS, "label": False},
@@ -99,6 +100,10 @@ UNUSED: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ),
     ({"Question": "q", "Answer": "a", "Score": None, "Notes": "", "tags": []}, [], []),
     ({"messages": [TURNS[0], TURNS[1] | {"weight": 0}], "system": "s", "tools": []}, [], []),
+    ({"messages": [SYSTEM, *TURNS], "system": "s "}, [], []),
+    ({"messages": [SYSTEM, *TURNS], "System": "another"}, ["System"], []),
+    ({"messages": TURNS, "system": "s", "system_instruction": "another"}, ["system_instruction"], []),
+    ({"prompt": [SYSTEM, TURNS[0]], "completion": TURNS[1:], "system": [{"text": "another"}]}, ["system"], []),
     ({"messages": [TURNS[0] | {"weight": 2}, TURNS[1] | {"rank": 1}]}, ["messages[].rank", "messages[].weight"], []),
     ({"text": "t", "label": "spam", "language": "en"}, ["label"], ["language"]),
     ({"prompt": "q", "response": "a", "chat_template_kwargs": {"enable_thinking": False}}, ["chat_template_kwargs"], []),
@@ -111,20 +116,21 @@ def test_fields_that_are_not_used_are_told_and_those_that_change_a_rows_meaning_
     row: dict[str, Any], telling: list[str], others: list[str]
 ) -> None:
     unused = UnusedFields()
-    unused.add([(row, parse_example(row, "auto").layout)], {})
+    unused.add([(row, parse_example(row, "auto"))], {})
     assert (sorted(unused.telling), sorted(unused.others)) == (telling, others)
 
 
 def test_fields_are_told_in_the_rows_own_order_in_every_process() -> None:
     names = ["zone", "alpha", "page", "shelf", "box", "room", "city", "floor"]
     unused = UnusedFields()
-    unused.add([(dict.fromkeys([*names, "instruction", "output"], "x"), "alpaca")], {})
+    unused.add([(dict.fromkeys([*names, "instruction", "output"], "x"), Example(layout="alpaca"))], {})
     assert list(unused.as_json()["others"]) == names
 
 
 def test_a_field_that_is_mapped_is_used() -> None:
     unused = UnusedFields()
-    unused.add([({"frage": "q", "Antwort": "a", "stars": 5}, "question-answer")], {"question": "frage", "answer": "antwort"})
+    row = {"frage": "q", "Antwort": "a", "stars": 5}
+    unused.add([(row, Example(layout="question-answer"))], {"question": "frage", "answer": "antwort"})
     assert (dict(unused.telling), dict(unused.others)) == ({"stars": 1}, {})
 
 
@@ -135,6 +141,7 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
     rows[3]["output"] += " mail me: jane.doe@acme-corp.com"
     rows[5]["output"] = rows[9]["output"] = ""
     rows[7] = {"rating": 1, "title": "t"}
+    rows[11] = {"messages": [SYSTEM, *TURNS], "system": "another", "rating": 1, "source": "wiki"}
     file = write_rows(tmp_path / "rows.jsonl", rows)
     for _ in range(2):  # the second time from the cache
         run = RunFolder(tmp_path / f"run{_}")
@@ -142,12 +149,15 @@ def test_what_train_does_not_use_of_its_rows_is_told_before_anything_is_trained(
         config = load_config(config_of(data={"files": [str(file)], "fields": {"output": "output"}}))
         check_data(run, config, read_model(str(assets.model)), Terminal(to_stderr=False, quiet=False))
         said = capsys.readouterr().out
-        assert "! not used, though it may change what a row means: rating (27 rows); every row is learned from its text" in said
+        assert (
+            "! not used, though it may change what a row means: rating (27 rows), system (1 row); every row is learned from its text"
+            in said
+        )
         assert "fields that are not used: source" in said
         assert "notes on rows that are trained on as they are: email_address 1; the rows: holdfast data check " in said
         assert f"data check {file} --tokenizer {assets.model} --field output=output --max-tokens " in said, "as this config reads them"
         data = json.loads(run.data_report_file.read_text())
-        assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 27})
+        assert (data["notes"], data["unused_fields"]["telling"]) == ({"email_address": 1}, {"rating": 27, "system": 1})
         places = f"empty_answer {file}:6, missing_field {file}:8"
         assert f"the first row rejected for each reason: {places}\n" in said and f"email_address {file}:4" in said
         assert data["first_rejected"] == {
@@ -314,5 +324,5 @@ def test_two_whole_conversations_stand_behind_the_system_alone(row: dict[str, An
 def test_a_history_beside_turns_is_told_as_unused_in_a_pair_too() -> None:
     row = {"messages": ASKED, "chosen": "19", "rejected": "many", "history": [["two?", "four"]]}
     unused = UnusedFields()
-    unused.add([(row, parse_example(row, "auto", {}, "pairs").layout)], {})
+    unused.add([(row, parse_example(row, "auto", {}, "pairs"))], {})
     assert "history" in unused.telling

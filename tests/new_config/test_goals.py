@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from conftest import write_rows
+from conftest import make_rows, write_rows
+from holdfast.base_model.folder import EMBEDDED
 from holdfast.config.config import Config
 from holdfast.config.foreign.keys import Draft
+from holdfast.data.judge.rules import Rules
+from holdfast.data.tokens.codec import load_codec, plain_codec
+from holdfast.data.tokens.shard import blocks, tokenise
 from holdfast.new_config.choose import ConfigChoice, choose, choose_table, size_in_name
 from holdfast.new_config.rows import LookedAt, look_at_rows
 
@@ -84,6 +88,45 @@ def test_a_goal_is_heard_by_its_words(goal: str, adapter: str, objective: str) -
     """`corporate` was ORPO, and full sentences all weights."""
     tree = chosen(goal, kind="pairs").tree
     assert (tree["adapter.type"], tree["train.objective"]) == (adapter, objective)
+
+
+def test_what_half_the_limit_would_cut_is_told_where_few_rows_are_longer(tmp_path: Path) -> None:
+    """One row of thousands of tokens among short ones set the limit, and the memory, without a word of the others."""
+    rows: list[dict[str, Any]] = [*make_rows(150), {"instruction": "Count", "output": "one two three " * 300}]
+    choice, alike = (
+        choose("tiny", None, ["rows.jsonl"], look_at_rows([str(write_rows(tmp_path / "rows.jsonl", some))], None), "", None)
+        for some in (rows, rows[:150])
+    )
+    limit = choice.tree["train.max_tokens"]
+    told = re.fullmatch(
+        r"the longest row has ([\d,]+) tokens; 1 row of 151 is longer than 64: max_tokens 64 plans memory for rows ([\d.]+) times shorter, "
+        r"and cuts ([\d,]+) tokens",
+        choice.reasons["train.max_tokens"],
+    )
+    assert told is not None and limit >= 128 and float(told[2]) == pytest.approx(limit / 64, rel=0.01)
+    assert int(told[1].replace(",", "")) - 64 == int(told[3].replace(",", ""))
+    assert re.fullmatch(r"the longest row has \d+ tokens", alike.reasons["train.max_tokens"])
+
+
+def test_the_limit_for_pairs_is_that_of_the_longer_conversation_of_a_pair(tmp_path: Path) -> None:
+    """It was that of both together, twice what each needs."""
+    file = write_rows(tmp_path / "rows.jsonl", [{"prompt": "Name a tree", "chosen": "birch, or cedar, or fir", "rejected": "no, not I"}])
+    longest = look_at_rows([str(file)], None).longest
+    assert longest is not None
+    codec = plain_codec(load_codec(EMBEDDED["tiny"]))
+    (block,) = blocks(str(file))
+    shards = [tokenise(block, Rules(max_tokens=limit, wanted="pairs", learns="last"), codec) for limit in (longest, longest - 1)]
+    assert [(one.verdicts.kept, one.verdicts.mended) for one in shards] == [(1, 0), (0, 1)]
+
+
+def test_a_field_that_may_change_what_a_row_means_is_told(tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    rows: list[dict[str, Any]] = [{"messages": turns, "system": system} for system in ("s", "another", "")]
+    looked = look_at_rows([str(write_rows(tmp_path / "rows.jsonl", rows))], None)
+    assert looked.telling == {"system": 1}
+    assert any(
+        "not used changes what a row means: system (1 row)" in one for one in choose("tiny", None, ["rows.jsonl"], looked, "", None).todo
+    )
 
 
 def test_little_memory_asks_for_no_frozen_weights_where_all_are_trained() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.base.units import in_millions
+from holdfast.base.units import counted, in_millions, listed
 from holdfast.new_config.rows import LookedAt
 from holdfast.planning.advice import advise
 from holdfast.run.sampling.step_table import run_length
@@ -74,11 +74,14 @@ def choose(model: str, params: int | None, files: list[str], rows: LookedAt, goa
     """Choose a config for a language model. params: of the model, None unknown; positions: the most tokens it takes."""
     choice = ConfigChoice()
     choice.set("model", model, f"{in_millions(params)} parameters" if params else "")
-    counted = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
-    choice.set("data.files", files, counted + (f", {rows.rejected:,} rejected (`holdfast data check` tells why)" if rows.rejected else ""))
+    number = f"{rows.rows:,} rows" if rows.rows is not None else "rows not counted: the files are large"
+    choice.set("data.files", files, number + (f", {rows.rejected:,} rejected (`holdfast data check` tells why)" if rows.rejected else ""))
     if rows.rejected:
         total = rows.rejected + (rows.rows or 0)
         choice.todo.append(f"{rows.rejected:,} of {total:,} rows are not trained on: {rows.why}")
+    if rows.telling:
+        told = listed([f"{name} ({counted(count, 'row')})" for name, count in rows.telling.items()])
+        choice.todo.append(f"see whether what is not used changes what a row means: {told}; every row is learned from its text alone")
     objective = {"pairs": "dpo", "marks": "kto"}.get(rows.kind, "sft")
     if objective == "dpo" and (wanted := re.search(r"\b(orpo|simpo)\b", goal.lower())):
         objective = wanted[1]
@@ -110,11 +113,20 @@ def _length(choice: ConfigChoice, rows: LookedAt, positions: int | None) -> None
     wanted = max(64, -(-rows.longest // 64) * 64)
     limit = min(4096, positions or 4096)
     if wanted <= limit:
-        choice.set("train.max_tokens", wanted, f"the longest row has {rows.longest:,} tokens")
+        choice.set("train.max_tokens", wanted, f"the longest row has {rows.longest:,} tokens{_few_long(rows, wanted)}")
         return
-    choice.set(
-        "train.max_tokens", limit, f"99 of 100 rows have at most {rows.p99:,} tokens, the longest {rows.longest:,}; longer ones are cut"
-    )
+    most = f"99 of 100 rows have at most {rows.p99:,} tokens, the longest {rows.longest:,}"
+    choice.set("train.max_tokens", limit, f"{most}; longer ones are cut{_few_long(rows, limit)}")
+
+
+def _few_long(rows: LookedAt, wanted: int) -> str:
+    """Say what half of the limit or less would cut, where one row of a hundred at most is longer; "" where more are."""
+    few = (one for one in rows.limits if 64 <= one["max_tokens"] <= wanted / 2 and 100 * one["rows"] <= (rows.rows or 0))
+    if (less := next(few, None)) is None:
+        return ""
+    longer = f"{counted(less['rows'], 'row')} of {rows.rows:,} {'is' if less['rows'] == 1 else 'are'} longer than {less['max_tokens']:,}"
+    shorter = f"max_tokens {less['max_tokens']} plans memory for rows {wanted / less['max_tokens']:.3g} times shorter"
+    return f"; {longer}: {shorter}, and cuts {counted(less['tokens'], 'token')}"
 
 
 def _watch(choice: ConfigChoice, rows: LookedAt, share: float) -> None:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class LookedAt:
     """What rows are. kind: answers, pairs, marks or table; rows: kept ones, None where too many to count; tokens: as data check counts.
 
     why: of rejected rows, how many for each reason, and the first of them; numbered: marks are 0 and 1, which may be another thing.
+    telling: rows by the fields that are not used and may change what a row means; limits: as in `Lengths.outlook`.
     """
 
     kind: str
@@ -70,6 +71,8 @@ class LookedAt:
     why: str = ""
     files: tuple[InFile, ...] = ()
     numbered: bool = False
+    telling: dict[str, int] = field(default_factory=dict)
+    limits: tuple[dict[str, int], ...] = ()
 
 
 def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> LookedAt:
@@ -94,7 +97,8 @@ def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> Lo
     found = findings.as_json()
     tokens = found["tokens"]
     kept = found["kept"] + found["mended"]
-    longest, p99, total = tokens.get("max"), tokens.get("p99"), tokens.get("total")
+    longest = int(found["histogram"]["edges"][-1]) if kept else None  # of a pair the longer one, not both
+    p99 = min(tokens["p99"], longest) if longest else None
     numbered = kind == "marks" and any(_is_number(mark) and not isinstance(mark, bool) for mark in _marks(first, fields))
     return LookedAt(
         kind,
@@ -104,10 +108,12 @@ def look_at_rows(files: list[str], model: str | None, fields: Fields = ()) -> Lo
         longest,
         p99,
         size,
-        total,
+        tokens["total"],
         _why(found, findings.rejected_for),
         tuple(_by_file(findings)),
         numbered,
+        found["unused_fields"]["telling"],
+        tuple(found["outlook"]["limits"]),
     )
 
 

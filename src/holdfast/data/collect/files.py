@@ -11,7 +11,7 @@ from holdfast.data.collect import history, llamalog
 from holdfast.data.collect.pairs import record_of
 from holdfast.data.collect.record import Record, Unusable, WriteBatch
 from holdfast.data.files.raw_row import Reject
-from holdfast.data.files.read import read_rows
+from holdfast.data.files.read import read_rows, with_all_digits
 from holdfast.data.files.stream import open_stream, read_head
 
 _AT_ONCE = 1024
@@ -48,7 +48,7 @@ def _requests(file: str) -> Iterator[Record | Unusable]:
         if isinstance(row, Reject):
             yield Unusable(f"{file}:{row.source.line}", raw, row.reason, row.detail)
         else:
-            yield record_of(row.value, f"{file}:{row.source.line}", raw, "requests")
+            yield record_of(with_all_digits(row.raw, row.value), f"{file}:{row.source.line}", raw, "requests")
 
 
 def _server_log(file: str) -> Iterator[Record | Unusable]:

@@ -17,7 +17,7 @@ from holdfast.base.files import Json, fsync_folder, replacing
 from holdfast.data.duplicates.seen import SeenKeys
 from holdfast.data.duplicates.similar import key_of, normal
 from holdfast.data.files.raw_row import RawRow, json_line
-from holdfast.data.files.read import read_rows
+from holdfast.data.files.read import read_rows, with_all_digits
 from holdfast.data.judge.judge import view_of, with_calls
 from holdfast.data.judge.layouts import parse_example
 from holdfast.data.judge.turns import BadRow
@@ -53,7 +53,7 @@ class OutFile:
             if not isinstance(row, RawRow):
                 continue
             try:
-                keys.append(row_key(row.value))
+                keys.append(row_key(with_all_digits(row.raw, row.value)))
             except BadRow:
                 continue
             if len(keys) == _AT_ONCE:
@@ -136,7 +136,7 @@ def append(path: Path, rows: Iterable[Json]) -> None:
 
 def _row_without_rating(line: bytes) -> Json | None:
     try:
-        value = orjson.loads(line)
+        value = with_all_digits(line, orjson.loads(line))
         if not isinstance(value, dict) or value.get("rating") is not None:
             return None
         parse_example(value, "auto")

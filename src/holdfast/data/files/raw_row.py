@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,7 +60,10 @@ def raw_json(raw: bytes) -> Json:
 
 def json_line(entry: Json) -> bytes:
     """Encode one line of a journal of rows; every character but \\n that a reader may take for the end of a line is escaped."""
-    line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
+    try:
+        line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a whole number beyond 64 bits
+        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
     for separator, escape in _SEPARATORS:
         line = line.replace(separator, escape)
     return line

@@ -26,6 +26,7 @@ from holdfast.data.files.tables import read_csv
 from holdfast.row_sources.splits import judges
 
 _CHUNK = 1 << 18  # bytes of lines that are read together
+_MANY_DIGITS = re.compile(rb"\d{19}")
 _NEXT_OBJECT = re.compile(rb'\}[ \t]*\{[ \t]*["}]')
 
 
@@ -246,6 +247,19 @@ def line_of(row: UnparsedRow, value: Any) -> bytes:
 def exact_value(text: str) -> Any:
     """Parse JSON with whole numbers of any size, and null for NaN and infinities. Raises ValueError or RecursionError."""
     return _DECODER.decode(text)
+
+
+def with_all_digits(text: bytes, value: Any) -> Any:
+    """Return the value of a row with whole numbers as they stand in its text: orjson rounds those beyond 64 bits.
+
+    A line of a file of another form may be JSON, too: its value is another, and stays.
+    """
+    if not _MANY_DIGITS.search(text) or text.lstrip()[:1] not in (b"{", b"["):
+        return value
+    try:
+        return exact_value(text.decode()) if orjson.loads(text) == value else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def json_of(value: Any) -> bytes:

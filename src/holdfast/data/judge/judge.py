@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ import orjson
 
 from holdfast.book.kinds.data_check import DataCheck, RowView, Turn
 from holdfast.data.files.raw_row import Reject, Source, UnparsedRow
-from holdfast.data.files.read import exact_value, parse
+from holdfast.data.files.read import parse, with_all_digits
 from holdfast.data.judge.layouts import CONVERSATIONS, WITHOUT_TURNS, example_of, parse_example, prompt_and_answer
 from holdfast.data.judge.row_weight import weight_of
 from holdfast.data.judge.rules import Rules, checks
 from holdfast.data.judge.turns import BadRow, Example, Message, talk_field
 
 _DEEPEST = 100
-_MANY_DIGITS = re.compile(rb"\d{19}")
 
 
 @dataclass(slots=True, eq=False)
@@ -116,10 +114,9 @@ def _value(row: UnparsedRow, first_line: int) -> tuple[Any, tuple[tuple[str, str
 
 
 def _with_all_digits(row: UnparsedRow, value: Any, fields: Mapping[str, str]) -> Any:
-    """Return the value with whole numbers of any size, where they may be learned: orjson rounds those beyond 64 bits."""
+    """Return the value with whole numbers of any size, where they may be learned."""
     text = row.raw if row.json is None else row.json
-    learned = fields or b"tool" in text or b"function" in text
-    return _exact(text, value) if learned and _MANY_DIGITS.search(text) else value
+    return with_all_digits(text, value) if fields or b"tool" in text or b"function" in text else value
 
 
 def _checked(rows: list[JudgedRow], rejects: list[Reject], rules: Rules, specials: tuple[str, ...]) -> list[JudgedRow]:
@@ -249,21 +246,10 @@ def _turns(example: Example) -> tuple[Turn, ...]:
 
 
 def _mended(row: JudgedRow, mend: Callable[[str], str], reason: str, detail: str, rules: Rules) -> JudgedRow:
-    value = _in_all_texts(row.value if row.mended or not isinstance(row.value, dict) else _exact(row.raw, row.value), mend)
+    value = _in_all_texts(row.value if row.mended or not isinstance(row.value, dict) else with_all_digits(row.raw, row.value), mend)
     example = parse_example(value, rules.layout, dict(rules.fields), rules.wanted)
     mended = (*row.mended, (reason, detail))
     return JudgedRow(row.at, row.line, row.raw, value, *_texts(example), mended, example, row.specials, weight=row.weight)
-
-
-def _exact(text: bytes, value: Any) -> Any:
-    """Return the value of a row with whole numbers as they stand in the file, since a mended row is written out anew.
-
-    A line of a file of another form may be JSON, too: its value is another.
-    """
-    try:
-        return exact_value(text.decode()) if text.lstrip()[:1] in (b"{", b"[") and orjson.loads(text) == value else value
-    except (ValueError, RecursionError):
-        return value
 
 
 def _in_all_texts(value: Any, mend: Callable[[str], str], depth: int = 0) -> Any:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from holdfast.data.judge.names import TALKS, THINKING, TURN_MARKS, fields_read, in_our_case
-from holdfast.data.judge.turns import EXCHANGES
+from holdfast.data.judge.names import BESIDE_PAIRS, TALKS, THINKING, TURN_MARKS, fields_read, in_our_case
+from holdfast.data.judge.turns import EXCHANGES, Example, system_of
 
 _MOST_NAMES = 200  # that are counted; rows with more have no columns
 _TURN = {"role", "content", "from", "value", "author", "parts", "tool_calls", "function_call", "tool_call_id", "name", "id", *THINKING}
 _TEXTS = {"content", "value", "parts"}  # of a turn; without them its `text` is read
 _SAYS_WHO = {"role", "from", "author"}
+_SYSTEM = BESIDE_PAIRS - {"history"}
 _ASSISTANT = ("assistant", "gpt", "model", "chatgpt")
 _MEANING = re.compile(
     r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
@@ -37,20 +38,22 @@ class UnusedFields:
     telling: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
 
-    def add(self, rows: Iterable[tuple[Any, str]], fields: Mapping[str, str], beside: Collection[str] = ()) -> None:
-        """Count the fields of rows, each given with the layout it was read in. beside: fields that are used beside its texts."""
+    def add(self, rows: Iterable[tuple[Any, Example]], fields: Mapping[str, str], beside: Collection[str] = ()) -> None:
+        """Count the fields of rows, each given with what was read of it. beside: fields that are used beside its texts."""
         plain: dict[tuple[str, ...], tuple[str, ...]] = {}
-        for value, layout in rows:
+        for value, example in rows:
+            layout = example.layout
             names = (layout, *value) if isinstance(value, dict) else ()
             if names not in plain:
                 used = fields_read(value, layout, fields) | {name for name in value if in_our_case(name) in beside} if names else set()
                 plain[names] = tuple(name for name in names[1:] if name not in used)
-            found = {name: value[name] for name in plain[names]}
+            unheard = _unheard(value, example, fields) if names else []
+            found = {name: value[name] for name in (*plain[names], *unheard)}
             if layout == "chat":
                 found |= dict(_of_turns(value))
             for name, inside in found.items():
                 if inside is not None and inside != "" and inside != [] and inside != {}:
-                    counter = self.telling if tells(name, inside) else self.others
+                    counter = self.telling if name in unheard or tells(name, inside) else self.others
                     if name in counter or len(counter) < _MOST_NAMES:
                         counter[name] += 1
 
@@ -89,6 +92,16 @@ def _says(name: str) -> tuple[bool, bool]:
     """Return whether a field's name is about the row's meaning, and whether about a place, time or size. Rows share their names."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     return bool(_MEANING.search(words)), bool(_COUNTING.search(words))
+
+
+def _unheard(value: Mapping[str, Any], example: Example, fields: Mapping[str, str]) -> list[str]:
+    """Return the fields with a system's text that no turn has, since the conversation begins with another system turn."""
+    if not example.messages or example.messages[0].role != "system":
+        return []
+    ours = _SYSTEM | {in_our_case(theirs) for name, theirs in fields.items() if name in _SYSTEM}
+    said = {turn.content.strip() for turn in example.messages if turn.role == "system"}
+    told = {name: system_of({"system": inside}).strip() for name, inside in value.items() if in_our_case(name) in ours}
+    return [name for name, text in told.items() if text and text not in said]
 
 
 def _of_turns(value: Any) -> Iterator[tuple[str, Any]]:

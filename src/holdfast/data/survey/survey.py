@@ -104,7 +104,7 @@ def survey_of(block: Block, rules: Rules, codec: Codec, with_clean: bool = False
         verdicts.take(row, changes)
     verdicts.kept += len(rows) - len(mended)
     notes = _notes(rows, sizes, rules, codec, verdicts)
-    verdicts.unused.add([(row.value, row.layout) for row in rows], dict(rules.fields), rules.beside)
+    verdicts.unused.add([(row.value, row.example) for row in rows], dict(rules.fields), rules.beside)
     languages = languages_of([row.prompt or row.answer for row in rows]) if rules.languages else []
     firsts = {language: row for row, language in zip(reversed(rows), reversed(languages), strict=False)}  # of each language
     notes += [_quote(row, f"language_{language}", f"the row reads like language {language!r}") for language, row in firsts.items()]

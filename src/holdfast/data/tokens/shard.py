@@ -218,7 +218,7 @@ def tokenise(block: Block, rules: Rules, codec: Codec) -> Shard:
     for reason, row, _ in (*((card.reason, row, "") for card, row, _ in note(trained, rules)), *notes_of(trained, taught, codec)):
         verdicts.noted[reason] += 1
         verdicts.first[reason] = min(row.line, verdicts.first.get(reason, row.line))
-    verdicts.unused.add([(row.value, row.layout) for row in trained], dict(rules.fields), rules.beside)
+    verdicts.unused.add([(row.value, row.example) for row in trained], dict(rules.fields), rules.beside)
     verdicts.weights.take(row.weight for row in trained)
     ids = np.fromiter(itertools.chain.from_iterable(tokens.ids for _, tokens in kept), np.int32)
     learned, shares = _flags([tokens for _, tokens in kept], rules.wanted == "answers" and any(one.shares for one in taught))

@@ -57,7 +57,7 @@ def show_row(row: UnparsedRow, rules: Rules, codec: Codec) -> ShownRow:
     judged.tokens = len(tokens)
     notes += [f"{card.reason}: {detail}" for card, _, detail in note([judged], rules)]
     unused = UnusedFields()
-    unused.add([(judged.value, judged.layout)], dict(rules.fields), rules.beside)
+    unused.add([(judged.value, judged.example)], dict(rules.fields), rules.beside)
     notes += [f"not used, though it may change what the row means: {name}" for name in unused.telling]
     worse = None
     if judged.example.worse:

@@ -182,8 +182,7 @@ def _telling(rows: list[RawRow | Reject], config: Config) -> list[str]:
     good = [row.value for row in rows if isinstance(row, RawRow) and not _wrong(row, config)]
     data, rules = config.data, rules_of(config, config.train.max_tokens)
     unused = UnusedFields()
-    found = [(value, parse_example(value, data.format, data.fields, rules.wanted).layout) for value in good]
-    unused.add(found, data.fields, rules.beside)
+    unused.add([(value, parse_example(value, data.format, data.fields, rules.wanted)) for value in good], data.fields, rules.beside)
     return list(unused.telling)
 
 
