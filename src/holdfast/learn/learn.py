@@ -70,7 +70,7 @@ class Learner:
             return None, waiting | {"not_there": not_there(self.policy)}
         if told := time_is_up(self.policy, rounds):
             return None, waiting | {"why": told}
-        refuse_no_room(self.policy)
+        refuse_no_room(self.policy, rounds)
         most = self.policy.round.most
         if most and len(judged.kept) > most:
             came = came[: sorted(judged.kept)[most - 1] + 1]
