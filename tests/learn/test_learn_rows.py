@@ -153,6 +153,18 @@ def test_one_person_cannot_fill_a_round(policy_of: Callable[..., Policy]) -> Non
     assert reasons(policy, mixed) == [""] * 5 + ["one_person"] * 20 + [""] * 5
 
 
+def test_three_people_who_cannot_fill_a_round_are_told_what_stands_in_its_way(
+    policy_of: Callable[..., Policy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each may have a quarter of 20 rows: it waited for ever, and said that there were 15 of 20."""
+    policy_of()
+    rows = [row | {"person": ("ann", "ben", "eve")[number % 3]} for number, row in enumerate(make_rows(30))]
+    write_rows(tmp_path / "inbox" / "rows.jsonl", rows)
+    assert main(["learn", str(tmp_path / "policy.yaml")]) == 0
+    assert "15 new rows of 20 that begin one (15 rejected); more rows of some people than keep.per_person allows" in capsys.readouterr().out
+    assert not rounds_of(tmp_path / "rounds-here")
+
+
 def test_a_thousand_votes_of_one_person_cost_the_others_no_row(
     policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.budget import make_room, refuse_no_room, time_is_up, trained_seconds
 from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
-from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, related, round_config, seen_keys
+from holdfast.learn.judge_rows import DETAILS, ONE_PERSON, JudgedRows, judge_rows, related, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import (
@@ -66,6 +66,7 @@ class Learner:
         came, unrated = without_unknown_ratings(self.policy, self._without_lost(came))
         judged = judge_rows(self.policy, came, seen_keys(rounds), disliked_by(rounds))
         waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows, "unrated": unrated}
+        waiting["one_person"] = judged.by_reason.get(ONE_PERSON, 0)
         if not self._begins(judged, rounds):
             return None, waiting | {"not_there": not_there(self.policy)}
         if told := time_is_up(self.policy, rounds):
