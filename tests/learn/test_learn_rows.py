@@ -225,6 +225,31 @@ def test_rounds_of_too_few_rows_to_tell_anything_are_refused_before_the_first(
         assert stop.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("people", "by_person", "passes"),
+    [
+        (["ann"] * 5 + ["ben"] * 5, True, False),
+        (["ann"] * 5 + ["ben"] * 5, False, True),
+        (["ann"] * 10, True, True),
+        (["ann", "ben"] * 5, True, True),
+    ],
+    ids=["each domain is one person's", "each row counts", "all are one person's", "each domain has two"],
+)
+def test_a_domain_of_one_person_alone_has_no_interval_for_a_gate_that_wants_one(
+    policy_of: Callable[..., Policy], tmp_path: Path, people: list[str], by_person: bool, passes: bool
+) -> None:
+    gate = {"rows": "held.jsonl", "domains": "topic", "certain": True, "by_person": by_person}
+    policy = policy_of(gate=gate)
+    held = [row | {"topic": "ab"[at // 5], "person": people[at]} for at, row in enumerate(make_rows(60)[50:])]
+    write_rows(tmp_path / "held.jsonl", held)
+    if passes:
+        refuse_unusable(policy)
+    else:
+        with pytest.raises(Stop, match=r"no round could ever pass gate\.certain: all rows of a, b in ") as stop:
+            refuse_unusable(policy)
+        assert stop.value.code == 2
+
+
 def test_a_correction_stands_in_place_of_the_answer(policy_of: Callable[..., Policy], tmp_path: Path) -> None:
     policy = policy_of()
     row = {"prompt": "Two and two?", "completion": "five", "rating": {"value": "down", "correction": "four"}, "topic": "sums"}

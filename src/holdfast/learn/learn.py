@@ -30,6 +30,7 @@ from holdfast.learn.rounds import (
     disliked_by,
     hash_of,
     learned_by,
+    people_of,
     refuse_damaged,
     rounds_of,
     taken_by,
@@ -265,8 +266,9 @@ class Learner:
         if trained["refused"]:
             return {"refused": trained["refused"]}
         start = trained["start_run"]
-        found = measure(self.policy, one.run, Path(start) if start else None, one.new, one.path, self.say)
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
+        people = people_of([*before, one])
+        found = measure(self.policy, one.run, Path(start) if start else None, one.new, people, one.path, self.say)
         past = [each.of("gated") or {} for each in learned_by(before, start)]
         gate = self.policy.gate
         return found | {"drifted": drifted(found, past, max(gate.drift, gate.margin))}
