@@ -173,8 +173,26 @@ def test_wrong_answers_are_refused_and_leave_the_promoted_version(undisturbed: d
     assert promoted(policy) == before
 
 
+def test_many_rows_of_two_people_are_no_evidence(assets: SimpleNamespace, tmp_path: Path) -> None:
+    """The same rows are promoted where nobody is named (`undisturbed`): here they are two persons', and show nothing of others."""
+    policy = policy_in(tmp_path / "two", assets, keep={"per_person": 1.0})
+    rows = [row | {"person": "ann" if at % 2 else "ben"} for at, row in enumerate(make_rows(40))]
+    write_rows(policy.parent / "inbox" / "1.jsonl", rows)
+    [one] = learn(policy)["rounds"]
+    assert (one["promoted"], one["verdict"], one["domains"]["new"]["loss"]["clusters"]) == (False, "cannot_tell", 2), one["why"]
+    assert "on 8 rows, those of one person as one (2 in all)" in one["why"] and "gate.by_person: false" in one["why"]
+    assert promoted(policy) == []
+
+
+def told_of(policy: Path, rows: list[dict[str, Any]]) -> list[str]:
+    """Answers of these rows that stand in a file of the rounds."""
+    texts = [file.read_text() for file in (policy.parent / "learned").rglob("*.jsonl")]
+    return [row["output"] for row in rows if any(f'"{row["output"]}"' in text for text in texts)]
+
+
 def test_a_persons_rows_are_withdrawn_for_a_price_that_is_told_first(assets: SimpleNamespace, tmp_path: Path) -> None:
-    policy = policy_in(tmp_path / "withdrawn", assets, keep={"per_person": 1.0})
+    gate = {"rows": "held.jsonl", "domains": "topic", "margin": 0.5, "by_person": False}
+    policy = policy_in(tmp_path / "withdrawn", assets, keep={"per_person": 1.0}, gate=gate)
     rows = [row | {"person": "ann" if at < 10 else "ben"} for at, row in enumerate(make_rows(40))]
     write_rows(policy.parent / "inbox" / "1.jsonl", rows)
     [first] = learn(policy)["rounds"]
@@ -187,9 +205,7 @@ def test_a_persons_rows_are_withdrawn_for_a_price_that_is_told_first(assets: Sim
     assert not tokens_cached(policy), "the cache holds rows as tokens"
     [version] = promoted(policy)
     assert version["adapter_sha256"] != first["adapter_sha256"]
-    texts = [file.read_text() for file in (policy.parent / "learned" / "rounds").rglob("*.jsonl")]
-    theirs = [row["output"] for row in rows[:10]]
-    assert not [text for text in texts for answer in theirs if f'"{answer}"' in text]
+    assert not told_of(policy, rows[:10])
     assert learn(policy, "--forget", "ann")["rows"] == 0
     assert learn(policy)["rounds"] == [], "what was withdrawn does not come again from the file"
     assert (
@@ -198,6 +214,7 @@ def test_a_persons_rows_are_withdrawn_for_a_price_that_is_told_first(assets: Sim
     ), "nor by a rollback"
     learn(policy, "--forget", "ben", "--yes")
     assert promoted(policy) == [], "no row is left that a version could have learned"
+    assert not told_of(policy, rows), "nor where the round was trained again without ann"
 
 
 def in_domains(first: int, count: int, **rare: int) -> list[dict[str, Any]]:

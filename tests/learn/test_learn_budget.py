@@ -65,7 +65,7 @@ def test_what_nothing_needs_goes_first_and_promoted_adapters_stay(
     wanted = policy(tmp_path, retain, **({"disk_gb": kilobytes / 10**6} if kilobytes else {}))
     make_room(wanted, rounds)
     assert left(rounds) == stays
-    refuse_no_room(wanted)
+    refuse_no_room(wanted, rounds)
 
 
 def test_no_round_begins_where_what_has_to_stay_is_more_than_the_budget(tmp_path: Path, rounds: list[Round]) -> None:
@@ -74,7 +74,13 @@ def test_no_round_begins_where_what_has_to_stay_is_more_than_the_budget(tmp_path
     assert left(rounds) == ["a", "", "", "a"]
     assert bytes_in(tmp_path) > 2000
     with pytest.raises(Stop, match=r"holds 0\.00 GB, budget\.disk_gb allows 1e-06"):
-        refuse_no_room(wanted)
+        refuse_no_room(wanted, rounds)
+
+
+def test_a_budget_that_became_smaller_is_kept_before_a_round_is_refused(tmp_path: Path, rounds: list[Round]) -> None:
+    """It said that nothing is left to remove, and had looked at nothing since the last round; experts are made after that, too."""
+    refuse_no_room(policy(tmp_path, disk_gb=20 / 10**6), rounds)
+    assert left(rounds) == ["a", "", "", "ac"]
 
 
 def test_a_weeks_hours_are_those_of_the_last_seven_days(tmp_path: Path, rounds: list[Round]) -> None:

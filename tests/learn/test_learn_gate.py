@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conftest import write_rows
 from holdfast.base.errors import Stop
+from holdfast.data.collect.outfile import row_key
+from holdfast.data.files.raw_row import Source
+from holdfast.learn import gate
 from holdfast.learn.gate import decide, drifted, held_rows, may_carry
 from holdfast.learn.policy import Policy
 
@@ -89,9 +93,47 @@ def test_rows_are_tried_again_where_nothing_speaks_against_them_but_their_number
     assert may_carry(measured, 0.02, certain=False) is carries
 
 
-def policy_with(rows: Path, domains: str | None) -> Policy:
+def test_rows_of_few_people_say_that_they_count_as_one_each() -> None:
+    new = group(-0.5, 0.6, "cannot_tell", rows=36) | {"by_person": True}
+    new["loss"] |= {"clusters": 3}
+    _, verdict, why = decide(found(new=new), 0.02, certain=False)
+    assert verdict == "cannot_tell"
+    assert "on 36 rows, those of one person as one (3 in all): as measured; gate.by_person: false counts each row" in why
+    new["loss"] |= {"clusters": 12}
+    assert "gate.by_person" not in decide(found(new=new), 0.02, certain=False)[2]
+
+
+@pytest.mark.parametrize(
+    ("others", "keys", "counted"),
+    [
+        ({77: "ben"}, {}, ["ann", "ann", "", "eve", "eve", "", "joe", "joe"]),
+        ({77: ""}, {}, ["ann", "ann", "", "eve", "eve", "", "joe", "joe"]),
+        ({}, {}, ["", "", "", "eve", "eve", "", "joe", "joe"]),  # all rows ever are one person's: it is their helper
+        ({77: "ben"}, {"by_person": False}, None),
+    ],
+)
+def test_the_gate_draws_rows_of_one_person_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: dict[int, str], keys: dict[str, bool], counted: list[str] | None
+) -> None:
+    """Two new rows of ann are held out; what the rounds kept besides, and the gate's own rows, say whether she is one of several."""
+    asked: list[Any] = []
+    answer = {"groups": {"new": group(-0.5, 0.1, "better")}, "forgotten": group(0.0, 0.01), "expectations": None, "hashes": {}}
+    monkeypatch.setattr(gate, "verify", lambda request: asked.append(request) or answer)
+    monkeypatch.setattr(gate, "read_subject", lambda run: SimpleNamespace(run=None))
+    held = [{"prompt": f"Held {at}", "completion": "yes", "who": who} for at, who in enumerate(["", "eve", "eve", None, "joe", "joe"])]
+    policy = policy_with(write_rows(tmp_path / "held.jsonl", held), None, **keys)
+    new = [{"prompt": f"New {at}", "completion": "yes"} for at in range(2)]
+    people = {row_key(row): "ann" for row in new} | others
+    told = gate.measure(policy, tmp_path, None, write_rows(tmp_path / "new.jsonl", new), people, tmp_path, lambda _: None)
+    [request] = asked
+    assert (request.people and [request.people(Source("gate.jsonl", line)) for line in range(1, 9)]) == counted
+    assert told["groups"]["new"].get("by_person", False) is (bool(others) and not keys)
+
+
+def policy_with(rows: Path, domains: str | None, **keys: bool) -> Policy:
+    gate_keys = {"rows": str(rows), "domains": domains} | keys
     return Policy.model_validate(
-        {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": {"rows": str(rows), "domains": domains}}
+        {"name": "n", "config": "c.yaml", "sources": [{"files": "x"}], "gate": gate_keys, "keep": {"person": "who"}}
     )
 
 

@@ -174,7 +174,7 @@ def test_a_round_whose_beginning_was_lost_costs_no_later_round_its_folder(tmp_pa
     monkeypatch.setattr(learn, "arrived", lambda policy, taken: [])
     monkeypatch.setattr(Learner, "_begins", lambda *_: True)
     monkeypatch.setattr(learn, "judge_rows", lambda *_: judged(0))
-    monkeypatch.setattr(learn, "refuse_no_room", lambda policy: None)
+    monkeypatch.setattr(learn, "refuse_no_room", lambda *_: None)
     begun, _ = learner(tmp_path).next_round()
     assert begun and begun.number == 4 and [one.number for one in rounds_of(tmp_path)] == [1, 3, 4]
 

@@ -153,6 +153,18 @@ def test_one_person_cannot_fill_a_round(policy_of: Callable[..., Policy]) -> Non
     assert reasons(policy, mixed) == [""] * 5 + ["one_person"] * 20 + [""] * 5
 
 
+def test_three_people_who_cannot_fill_a_round_are_told_what_stands_in_its_way(
+    policy_of: Callable[..., Policy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each may have a quarter of 20 rows: it waited for ever, and said that there were 15 of 20."""
+    policy_of()
+    rows = [row | {"person": ("ann", "ben", "eve")[number % 3]} for number, row in enumerate(make_rows(30))]
+    write_rows(tmp_path / "inbox" / "rows.jsonl", rows)
+    assert main(["learn", str(tmp_path / "policy.yaml")]) == 0
+    assert "15 new rows of 20 that begin one (15 rejected); more rows of some people than keep.per_person allows" in capsys.readouterr().out
+    assert not rounds_of(tmp_path / "rounds-here")
+
+
 def test_a_thousand_votes_of_one_person_cost_the_others_no_row(
     policy_of: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +221,31 @@ def test_rounds_of_too_few_rows_to_tell_anything_are_refused_before_the_first(
         refuse_unusable(policy)
     else:
         with pytest.raises(Stop, match=r"no round could ever pass: of round\.most 9 rows") as stop:
+            refuse_unusable(policy)
+        assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("people", "by_person", "passes"),
+    [
+        (["ann"] * 5 + ["ben"] * 5, True, False),
+        (["ann"] * 5 + ["ben"] * 5, False, True),
+        (["ann"] * 10, True, True),
+        (["ann", "ben"] * 5, True, True),
+    ],
+    ids=["each domain is one person's", "each row counts", "all are one person's", "each domain has two"],
+)
+def test_a_domain_of_one_person_alone_has_no_interval_for_a_gate_that_wants_one(
+    policy_of: Callable[..., Policy], tmp_path: Path, people: list[str], by_person: bool, passes: bool
+) -> None:
+    gate = {"rows": "held.jsonl", "domains": "topic", "certain": True, "by_person": by_person}
+    policy = policy_of(gate=gate)
+    held = [row | {"topic": "ab"[at // 5], "person": people[at]} for at, row in enumerate(make_rows(60)[50:])]
+    write_rows(tmp_path / "held.jsonl", held)
+    if passes:
+        refuse_unusable(policy)
+    else:
+        with pytest.raises(Stop, match=r"no round could ever pass gate\.certain: all rows of a, b in ") as stop:
             refuse_unusable(policy)
         assert stop.value.code == 2
 

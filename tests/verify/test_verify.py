@@ -94,6 +94,15 @@ def test_a_damaged_model_is_worse_than_its_base_and_the_other_way_round_better(m
     assert [is_good(one) for one in (same, worse, turned)] == [True, False, True]
 
 
+def test_rows_of_one_person_count_as_one(made: SimpleNamespace) -> None:
+    """Thirty rows that are all worse say nothing of other people where they are four persons'; nobody's rows stand alone."""
+    for people, clusters, word in ((4, 4, "cannot_tell"), (6, 6, "worse"), (0, 30, "worse")):
+        whose = {line: f"p{line % people}" if people else "" for line in range(1, 31)}
+        found = verify(request_of(made, made.bad, generate=0, people=lambda source, of=whose: of[source.line]))
+        assert (found["loss"]["clusters"], found["verdict"]) == (clusters, word)
+        assert found["grouped_by"] == ["line", "prompt", "person"]
+
+
 @pytest.mark.parametrize(
     ("learned", "general", "good", "told"),
     [

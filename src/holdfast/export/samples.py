@@ -69,6 +69,12 @@ class Samples:
         links = [links_of_equal(line, rows), links_of_equal(whole, rows), links_of_equal(prompt, np.flatnonzero(prompt))]
         return joined_rows(len(self), links + ([links_of_equal(self.groups, rows)] if self.groups is not None else []))
 
+    def of_people(self, people: Sequence[str]) -> Samples:
+        """Return these rows of a file, those of one person together. people: whose each row is, "" where that is not known."""
+        first: dict[str, int] = {}
+        groups = [first.setdefault(person, at) if person else at for at, person in enumerate(people)]
+        return replace(self, groups=np.array(groups, np.int64), grouped_by=("person",))
+
     def overlap_with(self, learned: Keys, run: RunFolder) -> Overlap:
         """Return how many of these rows stand among those that a run has learned, whose own limit may have cut them."""
         plan = read_plan(run.plan_file)

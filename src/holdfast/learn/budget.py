@@ -38,8 +38,9 @@ def make_room(policy: Policy, rounds: list[Round]) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def refuse_no_room(policy: Policy) -> None:
-    """Raise Stop(1) where what has to stay is more than the budget of disk."""
+def refuse_no_room(policy: Policy, rounds: list[Round]) -> None:
+    """Make room; raise Stop(1) where what has to stay is more than the budget of disk, which may be a smaller one by now."""
+    make_room(policy, rounds)
     if _beyond(policy) > 0:
         held = bytes_in(Path(policy.folder or "")) / _GB
         text = f"{policy.folder} holds {held:.2f} GB, budget.disk_gb allows {policy.budget.disk_gb:g}, and nothing is left to remove"

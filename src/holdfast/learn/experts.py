@@ -49,7 +49,7 @@ def make_experts(policy: Policy, say: Callable[[str], None]) -> Json | None:
     if why := time_is_up(policy, rounds):
         say(f"no experts now: {why}")
         return None
-    refuse_no_room(policy)
+    refuse_no_room(policy, rounds)
     bad = as_kept(disliked_by(rounds), rounds)
     rows = (row for each in line for row in read_lines(each.rows) if row_key(row) not in bad)
     learned = [(domain_of(row, policy.gate.domains), row) for row in rows]

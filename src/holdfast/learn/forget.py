@@ -83,8 +83,9 @@ def forget(learner: Learner, person: str) -> int | None:
     withdraw(registry_file(os.environ), learner.policy.name, plan["old_runs"])
     for each, facts in done:
         each.done("trained", (each.of("trained") or {}) | facts)
-    for old in plan["old_runs"]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in map(Path, plan["old_runs"]):
+        trained_again = old.is_relative_to(learner.folder / WITHDRAWN)  # for somebody else: the rows it learned lie beside it
+        shutil.rmtree(old.parent if trained_again else old, ignore_errors=True)
     if plan["keys"]:
         for old in [*(experts_folder(Path(run)) for run in plan["old_runs"]), *(each.experts for each in rounds)]:
             shutil.rmtree(old, ignore_errors=True)  # each has learned rows of every round before it; the next command makes them again

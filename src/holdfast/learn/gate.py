@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.base.errors import USAGE, Stop
@@ -12,12 +12,14 @@ from holdfast.base.file_errors import at_place
 from holdfast.base.files import Json, read_lines, sha256, write_bytes
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.base.units import counted
+from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import RawRow, Source, json_line
 from holdfast.data.files.read import read_rows
 from holdfast.export.registry import name_of
 from holdfast.export.samples import general_text
 from holdfast.export.subject import read_subject
 from holdfast.learn.policy import Policy
+from holdfast.learn.sources import named_in
 from holdfast.supervision.launch import measuring_environment
 from holdfast.verify.compare import Request, verify
 from holdfast.verify.expectations import read_prompts
@@ -77,10 +79,28 @@ def own_general(policy: Policy) -> tuple[list[str], frozenset[int] | None]:
     return lines[::2], frozenset(range(2, len(lines) + 1, 2))
 
 
-def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Path, say: Callable[[str], None]) -> Json:
-    """Measure the round's run against the promoted one, or the base, by verify: new rows, each domain, general answers."""
+def people_at_gate(policy: Policy, held: list[tuple[str, Json]]) -> list[str]:
+    """Return whose each of the gate's rows is; "" of all where they are not several people's, or each row counts."""
+    people = [named_in(row, policy.keep.person) for _, row in held]
+    return people if _are_several(policy, people) else [""] * len(held)
+
+
+def _are_several(policy: Policy, people: Iterable[str]) -> bool:
+    """True if rows of one person count as one: where all are one's, as those of an own helper, they are what it is for."""
+    return policy.gate.by_person and len(set(people)) > 1
+
+
+def measure(
+    policy: Policy, run: Path, against: Path | None, new: Path, people: dict[int, str], work: Path, say: Callable[[str], None]
+) -> Json:
+    """Measure the round's run against the promoted one, or the base, by verify: new rows, each domain, general answers.
+
+    people: whose each row is that the rounds have kept, by its key.
+    """
     held = held_rows(policy)
     fresh = [(NEW, row) for row in read_lines(new)]
+    several = _are_several(policy, people.values())
+    whose = [people.get(row_key(row), "") if several else "" for _, row in fresh] + people_at_gate(policy, held)
     rows = work / "gate.jsonl"
     write_bytes(rows, b"".join(json_line(row) for _, row in [*fresh, *held]))
     names = [name for name, _ in [*fresh, *held]]
@@ -88,13 +108,20 @@ def measure(policy: Policy, run: Path, against: Path | None, new: Path, work: Pa
     def group_of(source: Source) -> str:
         return names[source.line - 1]
 
+    def person_of(source: Source) -> str:
+        return whose[source.line - 1]
+
     subject = read_subject(run)
     other = read_subject(against) if against else None
     prompts = read_prompts(Path(policy.gate.prompts)) if policy.gate.prompts else []
     lines = own_general(policy)[1]
     environment = measuring_environment(subject.run)
-    answer = verify(Request(subject, other, rows, prompts, 0, _LONGEST, environment, say, None, group_of, lines))
+    answer = verify(
+        Request(subject, other, rows, prompts, 0, _LONGEST, environment, say, None, group_of, lines, person_of if any(whose) else None)
+    )
     general = answer["forgotten"]
+    if several and NEW in answer["groups"]:
+        answer["groups"][NEW]["by_person"] = True
     return {
         "groups": answer["groups"],
         "general": {name: general[name] for name in ("rows", "loss", "verdict", "why", "rows_needed")},
@@ -146,7 +173,7 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     unmeasured = found.get("unmeasured") or {}
     reasons = []
     if verdict != "better":
-        what = f"{_told(new)}: {new['why']}" if new else "none was held out"
+        what = f"{_told(new)}: {new['why']}{_of_few_people(new)}" if new else "none was held out"
         reasons.append(f"new rows are not shown to be better ({verdict.replace('_', ' ')}; {what})")
     if beyond:
         told = "; ".join(f"{name} {_told(one)}" for name, one in beyond.items())
@@ -192,4 +219,10 @@ def _told(one: Json) -> str:
     loss = one["loss"]
     interval = f" [{loss['interval'][0]:+.4f}, {loss['interval'][1]:+.4f}]" if loss["interval"] else " (no interval)"
     needed = f", {one['rows_needed']:,} would tell" if one.get("rows_needed") else ""
-    return f"{loss['difference']:+.4f}{interval} nats a token on {counted(one['rows'], 'row')}{needed}"
+    people = f", those of one person as one ({loss['clusters']} in all)" if one.get("by_person") else ""
+    return f"{loss['difference']:+.4f}{interval} nats a token on {counted(one['rows'], 'row')}{people}{needed}"
+
+
+def _of_few_people(one: Json) -> str:
+    few = one.get("by_person") and one["loss"]["clusters"] < FEWEST
+    return "; gate.by_person: false counts each row, and shows nothing of other people" if few else ""

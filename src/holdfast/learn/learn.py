@@ -19,7 +19,7 @@ from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.budget import make_room, refuse_no_room, time_is_up, trained_seconds
 from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
-from holdfast.learn.judge_rows import DETAILS, JudgedRows, judge_rows, related, round_config, seen_keys
+from holdfast.learn.judge_rows import DETAILS, ONE_PERSON, JudgedRows, judge_rows, related, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import (
@@ -30,6 +30,7 @@ from holdfast.learn.rounds import (
     disliked_by,
     hash_of,
     learned_by,
+    people_of,
     refuse_damaged,
     rounds_of,
     taken_by,
@@ -66,11 +67,12 @@ class Learner:
         came, unrated = without_unknown_ratings(self.policy, self._without_lost(came))
         judged = judge_rows(self.policy, came, seen_keys(rounds), disliked_by(rounds))
         waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows, "unrated": unrated}
+        waiting["one_person"] = judged.by_reason.get(ONE_PERSON, 0)
         if not self._begins(judged, rounds):
             return None, waiting | {"not_there": not_there(self.policy)}
         if told := time_is_up(self.policy, rounds):
             return None, waiting | {"why": told}
-        refuse_no_room(self.policy)
+        refuse_no_room(self.policy, rounds)
         most = self.policy.round.most
         if most and len(judged.kept) > most:
             came = came[: sorted(judged.kept)[most - 1] + 1]
@@ -264,8 +266,9 @@ class Learner:
         if trained["refused"]:
             return {"refused": trained["refused"]}
         start = trained["start_run"]
-        found = measure(self.policy, one.run, Path(start) if start else None, one.new, one.path, self.say)
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
+        people = people_of([*before, one])
+        found = measure(self.policy, one.run, Path(start) if start else None, one.new, people, one.path, self.say)
         past = [each.of("gated") or {} for each in learned_by(before, start)]
         gate = self.policy.gate
         return found | {"drifted": drifted(found, past, max(gate.drift, gate.margin))}

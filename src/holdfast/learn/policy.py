@@ -101,6 +101,9 @@ class Gate(Section):
         0.1, ge=0.0, description="nats a token by which a domain may be worse than it ever was in place; where margin is more, that"
     )
     new: float = Field(0.2, gt=0.0, lt=1.0, description="share of a round's new rows that is held out, to be measured on")
+    by_person: bool = Field(
+        True, description=f"rows of one person (keep.person) count as one, where several are named; fewer than {FEWEST} people tell nothing"
+    )
     certain: bool = Field(False, description="the whole interval of each domain must lie within the margin, not its estimate alone")
     prompts: str | None = Field(None, description="prompts with rules for their answers (verify --prompts): none that held may be lost")
 

@@ -197,6 +197,12 @@ def as_kept(keys: frozenset[int], rounds: list[Round]) -> frozenset[int]:
     return keys | {fate["key"] for one, fate in pairs if fate.get("key") is not None and one.get("row") and row_key(one["row"]) in keys}
 
 
+def people_of(rounds: list[Round]) -> dict[int, str]:
+    """Return whose each row is that the rounds have kept, by its `row_key`; "" where nobody was named."""
+    fates = (fate for each in rounds for fate in read_lines(each.fates))
+    return {fate["key"]: fate["person"] for fate in fates if fate.get("key") is not None}
+
+
 def carried_from(before: list[Round]) -> Round | None:
     """Return the round whose rows are tried again: the last that trained, if it was refused only because nothing could be told."""
     last = next((each for each in reversed(before) if not (each.of("judged") or {}).get("refused")), None)

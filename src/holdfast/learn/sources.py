@@ -150,7 +150,7 @@ def _judged(record: Record | Unusable, digest: str, number: int, origin: Origin,
         if record is not answered and (isinstance(record, Record) or record.reason == RATED_BAD):
             disliked = _key_of(answered, policy)
     row = cleared(record, policy.keep.redact, policy.keep.consent, Counter())
-    domain, person = (_named(fields, field) for field in (policy.gate.domains, policy.keep.person))
+    domain, person = (named_in(fields, field) for field in (policy.gate.domains, policy.keep.person))
     entry = _entry(record) if origin.redis else None
     if isinstance(row, Unusable):
         return ArrivedRecord(record.place, digest, number, entry, None, row.reason, row.detail, domain, person, rated, disliked)
@@ -255,6 +255,7 @@ def _fields(raw: str, whole: bool) -> Json:
     return value
 
 
-def _named(fields: Json, field: str | None) -> str:
+def named_in(fields: Json, field: str | None) -> str:
+    """Return what a field names; "" where it names nothing."""
     found = fields.get(field) if field else None
     return found if isinstance(found, str) else "" if found is None else json.dumps(found)

@@ -11,7 +11,7 @@ from holdfast.base.files import write_bytes
 from holdfast.base_model.folder import read_model
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.samples import of_file, rules_of_rows
-from holdfast.learn.gate import general_lines, held_rows
+from holdfast.learn.gate import general_lines, held_rows, people_at_gate
 from holdfast.learn.judge_rows import codec_for, round_config
 from holdfast.learn.policy import Policy
 from holdfast.verify.compare import MOST_TOKENS
@@ -41,8 +41,16 @@ def refuse_unusable(policy: Policy) -> None:
             raise Stop(
                 stop.code, stop.message.replace(str(file), policy.gate.rows), f"why: holdfast data check {policy.gate.rows}"
             ) from None
+    lines = [source.line - 1 for source in rows.sources]
+    if policy.gate.certain:
+        people = people_at_gate(policy, held)
+        clusters = rows.of_people([people[line] for line in lines]).clusters.tolist()
+        apart = Counter(name for name, _ in {(held[line][0], cluster) for line, cluster in zip(lines, clusters, strict=True)})
+        if one := sorted(name for name, count in apart.items() if count < 2):
+            text = f"no round could ever pass gate.certain: all rows of {', '.join(one)} in {policy.gate.rows} are of one prompt or person"
+            raise Stop(USAGE, text, "give rows of several, or gate.by_person: false where each row counts")
     there = Counter(name for name, _ in held)
-    read = Counter(held[source.line - 1][0] for source in rows.sources)
+    read = Counter(held[line][0] for line in lines)
     if few := [f"{name} has {read[name]} of {count}" for name, count in there.items() if read[name] < FEWEST]:
         text = f"rows of {policy.gate.rows} that can be used: {', '.join(few)}; fewer than {FEWEST} give no interval"
         raise Stop(USAGE, text, f"why: holdfast data check {policy.gate.rows}")

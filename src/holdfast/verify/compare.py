@@ -74,6 +74,7 @@ class Request:
     suite: Suite | None = None
     groups: Callable[[Source], str] | None = None  # the name of a row's group; each is judged by itself, too
     general_lines: frozenset[int] | None = None  # of the general set, those that are measured on
+    people: Callable[[Source], str] | None = None  # whose a row is, "" where that is not known; those of one person count as one
 
 
 def verify(request: Request) -> Json:
@@ -82,6 +83,8 @@ def verify(request: Request) -> Json:
     codec = subject_codec(subject)
     longest = min(MOST_TOKENS, *(one.longest_row or MOST_TOKENS for one in (subject, request.against or subject)))
     task = _seen_by_other(request, _task_rows(request, codec, longest))
+    if request.people:
+        task = task.of_people([request.people(source) for source in task.sources])
     general = of_general(codec, longest, request.general_lines)
     ends = end_tokens(codec, subject.facts)
     asked = _asked(request, task, codec, longest, ends)

@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
 def _why(waiting: Json) -> str:
     """Say what stands in the way of a round, beside the number of its rows."""
     why = f"; {waiting['why']}" if waiting.get("why") else ""
+    if waiting.get("one_person"):
+        why += "; more rows of some people than keep.per_person allows do not count"
     return why + (f"; nothing is there yet of {', '.join(waiting['not_there'])}" if waiting.get("not_there") else "")
 
 
