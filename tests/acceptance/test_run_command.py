@@ -248,6 +248,14 @@ def test_without_leave_nothing_is_changed(tmp_path: Path) -> None:
     assert "--per_device_train_batch_size" not in (tmp_path / "calls.txt").read_text()
 
 
+def test_a_command_that_others_ended_is_told_so(tmp_path: Path) -> None:
+    """It was "killed by SIGTERM (launch_misconfigured); 1 attempts"."""
+    summary = run(tmp_path, "--retries", 0, words=["sh", "-c", "kill -TERM $$"], code=3)
+    assert "killed by SIGTERM; 1 attempt, and --retries 0 allows no more" in summary["told"]
+    assert "cause: It was ended by signal 15 (SIGTERM) from outside. " in summary["told"] and "misconfigured" not in summary["told"]
+    assert "1. Start the same command again" in summary["told"]
+
+
 @pytest.mark.long
 def test_retries_are_a_limit(tmp_path: Path) -> None:
     summary = run(tmp_path, "--retries", 1, words=trainer("kill:3:*,kill:5:*"), code=3)

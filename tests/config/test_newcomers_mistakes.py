@@ -84,7 +84,7 @@ MISTAKES = [
     ({"faults": [{"kind": "kill"}]}, "faults.0.kind", "unknown key (value 'kill') (line"),
     ({"train": {"r": 16}}, "train.r", "did you mean adapter.r?"),
     ({"train": {"held_out": 0.2}}, "train.held_out", "did you mean data.held_out?"),
-    ({"train": {"dropout": 0.1}}, "train.dropout", "did you mean adapter.dropout or network.dropout?"),
+    ({"train": {"dropout": 0.1}}, "train.dropout", "did you mean adapter.dropout?"),
     ({"adapter": {"lr": 1e-4}}, "adapter.lr", "did you mean train.lr?"),
 ]
 
@@ -99,6 +99,23 @@ def test_a_mistake_in_a_config_is_answered(tmp_path: Path, more: dict[str, Any],
     assert f"- {place}" in stop.value.message
     assert "^[" not in stop.value.message and "did you mean orpo" not in stop.value.message
     assert write in f"{stop.value}"
+
+
+@pytest.mark.parametrize(
+    ("more", "offered", "others"),
+    [
+        ({"colour": 1}, "did you mean one of task, model, data, adapter, train", ("table", "network")),
+        ({"hidden": [32]}, "did you mean one of task, model", ("table", "network")),
+        ({"task": "tabular", "table": {"target": "y"}, "colour": 1}, "did you mean one of task, data, train", ("model", "adapter")),
+        ({"task": "tabular", "table": {"target": "y"}, "train": {"dropout": 0.1}}, "did you mean network.dropout?", ("adapter",)),
+    ],
+)
+def test_keys_of_another_task_are_not_offered(tmp_path: Path, more: dict[str, Any], offered: str, others: tuple[str, ...]) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump((BASE if "task" not in more else {"data": BASE["data"]}) | more))
+    with pytest.raises(Stop) as stop:
+        load_config(tmp_path / "a.yaml", need_rows=False)
+    (line,) = [one for one in stop.value.message.splitlines() if "unknown key" in one]
+    assert offered in line and not [word for word in others if f" {word}" in line.partition("did you mean")[2]]
 
 
 def test_a_section_that_is_none_is_told_once_whatever_is_set_in_it(tmp_path: Path) -> None:

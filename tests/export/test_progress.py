@@ -54,6 +54,23 @@ def test_rows_are_told_in_words() -> None:
     assert told == ["2 held-out rows", "1 training row"]
 
 
+def test_a_line_is_said_when_its_words_changed_and_not_because_time_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_EVERY_S", 0.0)
+    looks = iter([[line("answers", 10, 36, 0.0)]] * 3 + [[line("answers", 11, 36, 0.0)]] * 3)
+    said: list[str] = []
+
+    def read(_file: Path) -> list[dict[str, object]]:
+        if not (found := next(looks, None)):
+            (tmp_path / "enough").touch()
+        return found or [line("answers", 11, 36, 0.0)]
+
+    monkeypatch.setattr(child, "read_lines", read)
+    waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'enough')!r}): time.sleep(0.01)"
+    with (tmp_path / "log").open("wb") as log:
+        assert follow([sys.executable, "-c", waits], log, {}, said.append, tmp_path / "none") == 0
+    assert [text.partition(": ")[2] for text in said] == ["tuned: answers, 10 of 36", "tuned: answers, 11 of 36"]
+
+
 def test_a_child_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_EVERY_S", 0.0)
     said: list[str] = []

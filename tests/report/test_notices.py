@@ -46,8 +46,8 @@ from holdfast.verify.verdict import _word
             "at_once 2 -> 1 from step 3 on; no room",
         ),
         (
-            {"event": "remedy_applied", "remedy": "x", "settings": {"a": 1 / 3, "b": {}}, "rows": []},
-            "remedy: x, settings: a=0.33333 b=none, rows: none",
+            {"event": "remedy_applied", "remedy": "x", "settings": {"a": 1 / 3, "b": {}, "fused": False}, "rows": []},
+            "remedy: x, settings: a=0.33333 b=none fused=no, rows: none",
         ),
     ],
 )

@@ -28,10 +28,11 @@ from holdfast.report.run.report_parts import machine_rows, notices
 from holdfast.report.shipped.verdict import lines as verdict_lines
 from holdfast.report.summary_lines import next_command
 from holdfast.report.svg import WIDTH, Marker, histogram, line_chart
-from holdfast.report.table_page import table_page
+from holdfast.report.table_page import in_words, table_page
 from holdfast.report.words import early_end, words_of
 from holdfast.run.command import Command, write_command
 from holdfast.run.folder import RunFolder
+from holdfast.run.timeline import Entry
 from holdfast.terminal.run_view import Terminal
 from support.old_runs import FIXTURES
 from support.report_pages import charts_of_run
@@ -400,3 +401,10 @@ def test_a_run_that_held_out_no_row_says_that_nothing_is_judged(tmp_path: Path, 
         assert done.returncode == 0 and "0 held-out" not in told[0]
         assert [text.lower().count("no row was held out: nothing says whether") > 0 for text in told] == [name != "some"] * 2
         assert ("no row is held out: nothing will say" in told[0]) is (name != "some")
+
+
+def test_settings_are_told_without_words_of_python() -> None:
+    entry = Entry(3, {"fused": False, "env": {"A": "1", "B": None}, "quarantine": [3, 4], "part_threads": None, "lr_factor": 0.5})
+    told = report_training._timeline_entry(entry)["settings"]
+    assert told == "fused=no, env=A=1 B=not set, quarantine=3 4, part_threads=not set, lr_factor=0.5"
+    assert in_words({"liger": True}) == "liger: yes"

@@ -54,6 +54,15 @@ def test_a_kill_for_memory_is_told_from_a_kill_by_somebody() -> None:
     assert diagnose_failure(replace(told, oom_kills=1), cards).cause == "host_out_of_memory"
 
 
+@pytest.mark.parametrize("ending", [Ending("killed", -15), Ending("error", 143)])
+def test_a_signal_that_others_send_is_no_fault_of_the_launch(ending: Ending) -> None:
+    cards = cards_of("failures")
+    found = diagnose_failure(failure_report(ending=ending), cards)
+    assert found.cause == "unknown" and "ended by signal 15 (SIGTERM) from outside" in found.explanation
+    limit = "slurmstepd: error: *** JOB 4711 ON node3 CANCELLED AT 2026-05-03T12:00:00 DUE TO TIME LIMIT ***"
+    assert diagnose_failure(failure_report(ending=ending, lines=(limit,)), cards).cards == ("launch-time-limit",)
+
+
 def test_a_disk_with_room_that_takes_nothing_is_told_in_the_trainers_words() -> None:
     """A limit of the process (ulimit -f), or another disk: the room that is left explains nothing."""
     told = "the disk takes nothing: '/dev/shm/x' may not become as large as it has to be (File too large): raise the limit"

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast.base.files import read_json, write_json
+from holdfast.base.versions import __version__
+from holdfast.machine.differences import libraries as known_libraries
 from holdfast.machine.differences import unlike
+from holdfast.machine.read import read_machine
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import Entry
 from holdfast.supervision.preparation import libraries
@@ -78,6 +81,27 @@ def test_another_processor_is_told_once_and_proven_anew(
     assert "began with CPU one, goes on with CPU another: bits may differ" in start(run, monkeypatch, capsys)
     assert start(run, monkeypatch, capsys) == "" and (read_json(run.machine_file) or {})["cpu"] == cpu
     assert loop._with_other_libraries(SimpleNamespace(run=run), ALONE)  # type: ignore[arg-type]
+
+
+def test_another_holdfast_and_a_choice_of_the_cpus_kernels_are_told_once(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert start(run, monkeypatch, capsys) == "", "a machine file from before either stood in it"
+    write_json(run.machine_file, (read_json(run.machine_file) or {}) | {"holdfast": "0.0.9", "env": {"OMP_NUM_THREADS": "1"}})
+    began, goes_on = "ATEN_CPU_CAPABILITY not set, holdfast 0.0.9", f"ATEN_CPU_CAPABILITY avx2, holdfast {__version__}"
+    assert f"began with {began}, goes on with {goes_on}: bits may differ" in start(run, monkeypatch, capsys)
+    assert loop._with_other_libraries(SimpleNamespace(run=run), ALONE)  # type: ignore[arg-type]
+    assert start(run, monkeypatch, capsys) == ""
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY")
+    assert "goes on with ATEN_CPU_CAPABILITY not set: " in start(run, monkeypatch, capsys)
+    assert start(run, monkeypatch, capsys) == ""
+
+
+def test_a_run_that_begins_keeps_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    known = known_libraries(read_machine(ask_torch=False))
+    assert (known["ATEN_CPU_CAPABILITY"], known["holdfast"]) == ("default", __version__)
 
 
 def test_a_second_upgrade_names_what_the_run_began_with(

@@ -178,7 +178,7 @@ def test_what_is_tried_and_what_comes_next_is_told(tmp_path: Path) -> None:
         if trial:
             (folder / "trial.json").write_text(json.dumps(trial))
     told = [(one["tries"], one["came"]) for one in detail.trials(run)]
-    assert told == [("step 8, 2 rows", "fails: killed by SIGSEGV"), ("step 8, fused = False, A = 1", "goes through"), ("step 8", None)]
+    assert told == [("step 8, 2 rows", "fails: killed by SIGSEGV"), ("step 8, fused = no, A = 1", "goes through"), ("step 8", None)]
     with held(run.path):
         [row] = Board([run.path], must_be_runs=True).rows().values()
         assert (row["doing"], row["seconds_left"]) == ("trying the failed step with one change at a time", None)

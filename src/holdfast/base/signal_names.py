@@ -1,4 +1,4 @@
-"""What ended a process: the name of the signal in words, and whether it was its limit of CPU time. Standard library only."""
+"""What ended a process: the name of the signal in words, and the limits of this process that it had as well. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 _MARGIN_S = 1.0  # the kernel looks at each tick of its clock
+LIMITS = ("cpu_limit_s", "address_space_bytes")
 
 
 def killed_by(number: int) -> str:
@@ -29,8 +30,13 @@ def children_s() -> float:
 
 
 def at_limit(code: int | None, cpu_s: float) -> dict[str, Any]:
-    """Return {cpu_limit_s} where the kernel ended a child that used up what it may of the CPU; {} else. code: of its end, a shell's too."""
+    """Return the limits that may have ended a child, by their names in LIMITS. code: of its end, a shell's too.
+
+    cpu_limit_s: the kernel ended it after what it may use of the CPU; address_space_bytes: it failed, and may have had no more than that.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     number = 0 if code is None else -code if code < 0 else code - 128
     limit = soft if number == signal.SIGXCPU else hard if number == signal.SIGKILL else resource.RLIM_INFINITY
-    return {"cpu_limit_s": limit} if limit != resource.RLIM_INFINITY and cpu_s > limit - _MARGIN_S else {}
+    found = {"cpu_limit_s": limit} if limit != resource.RLIM_INFINITY and cpu_s > limit - _MARGIN_S else {}
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return found | ({"address_space_bytes": space} if code and space != resource.RLIM_INFINITY else {})

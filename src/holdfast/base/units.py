@@ -90,6 +90,15 @@ def figure(value: Any) -> str:
     return f"{number:.5g}" if math.isfinite(number) else "NaN" if math.isnan(number) else "infinite" if number > 0 else "minus infinite"
 
 
+def setting(value: object) -> str:
+    """Format the value of a setting, or of a variable of the environment: yes and no, not set, entries behind one another."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={setting(one)}" for name, one in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return " ".join(map(setting, value)) or "none"
+    return "not set" if value is None else ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
 def loss_and_norm(loss: Any, grad_norm: Any) -> str:
     """Describe the loss and gradient norm of a step, or the texts of them."""
     loss, norm = figure(loss), figure(grad_norm)

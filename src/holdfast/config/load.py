@@ -17,6 +17,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.file_errors import at_place
 from holdfast.base.inert import refuse_unwritable_name
 from holdfast.base.safe_open import read_small
+from holdfast.base.tasks import task_kinds
 from holdfast.base.units import counted
 from holdfast.base_model.folder import EMBEDDED, hub_name
 from holdfast.base_model.gguf_file import is_gguf
@@ -52,7 +53,8 @@ def load_config(file: Path, overrides: list[str] | None = None, need_rows: bool 
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        found = problems_of(error, Config, root_of_file(file), [one.partition("=")[0] for one in overrides or []])
+        given = [one.partition("=")[0] for one in overrides or []]
+        found = problems_of(error, Config, root_of_file(file), given, tree.get("task", task_kinds()[0].name))
         wrong = tuple(f": {line.partition(':')[0]} is not a section" for line in found)  # told of the file, and once
         problems = [one for one in problems if not one.endswith(wrong)] + found
         look = where_to_look(error)

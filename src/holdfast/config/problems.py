@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from holdfast.base.tasks import kind_named, task_kinds
 from holdfast.config.config import Config
 from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS
 from holdfast.config.key_lines import key_line
@@ -69,14 +70,20 @@ _PLAINLY = {
 }
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], root: yaml.Node | None = None, given: Sequence[str] = ()) -> list[str]:
-    """Say each problem in a line, with the line of its key in the file that `root` was read from; given: keys that stand elsewhere."""
-    problems = error.errors()
+def problems_of(
+    error: ValidationError, model: type[BaseModel], root: yaml.Node | None = None, given: Sequence[str] = (), task: object = None
+) -> list[str]:
+    """Say each problem in a line, with the line of its key in the file that `root` was read from; given: keys that stand elsewhere.
+
+    task: of the config; keys that only other tasks have are not offered.
+    """
+    problems, without = error.errors(), _of_others(task)
     lines: dict[str, str] = {}
     for problem in problems[:_MOST_TOLD]:
         place = _place(problem)
         path = ".".join(map(str, place))
-        told, at = _told(problem, path, place, model), "" if _given(path, given, problem["type"]) else _line_in(root, place)
+        told = _told(problem, path, place, model, without)
+        at = "" if _given(path, given, problem["type"]) else _line_in(root, place)
         if path in lines and (other := told.partition(_SHOULD)[2]) and _SHOULD in lines[path]:  # of the kinds of values it may be
             lines[path] = f"{lines[path].removesuffix(at).partition(_WRITE)[0]} or {other}{at}"
         else:
@@ -106,11 +113,17 @@ def _place(problem: ErrorDetails) -> list[int | str]:
     return [part for part in problem["loc"] if not (isinstance(part, str) and _KIND.fullmatch(part))]
 
 
-def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[BaseModel]) -> str:
+def _of_others(task: object) -> set[str]:
+    """Return the sections that other tasks have and this one has not; none where there is no such task."""
+    kind = kind_named(task)
+    return {name for other in task_kinds() for name in other.sections}.difference(kind.sections) if kind else set()
+
+
+def _told(problem: ErrorDetails, path: str, place: list[int | str], model: type[BaseModel], without: set[str]) -> str:
     kind, value = problem["type"], problem["input"]
     if kind == _UNKNOWN:
         turned = _turned(place, model) or _without_slips(place, value, model)
-        near = turned or ("train.frozen: nf4" if place[-1] == "kind" and value == "qlora" else _nearest(place, model))
+        near = turned or ("train.frozen: nf4" if place[-1] == "kind" and value == "qlora" else _nearest(place, model, without))
         why = (NO_KEY | FACTORS).get(str(place[-1]), "") if model is Config and not turned else ""
         more = f"; {why}" if why else f"; did you mean {near}?" if near else ""
         return f"{path}: unknown key (value {_short(value)}){more}"
@@ -167,15 +180,19 @@ def _line_in(root: yaml.Node | None, place: list[int | str]) -> str:
     return f" (line {line})" if line else ""
 
 
-def _nearest(place: list[Any], model: type[BaseModel]) -> str:
-    """Find the valid key for the last part of `place`: other trainers' name for it, the most like it in its own section, or anywhere."""
+def _nearest(place: list[Any], model: type[BaseModel], without: set[str]) -> str:
+    """Find the valid key for the last part of `place`: other trainers' name for it, the most like it in its own section, or anywhere.
+
+    without: sections whose keys are not offered.
+    """
     if turned := _turned(place, model):
         return turned
-    if model is Config and str(place[-1]) in OURS:
-        return OURS[str(place[-1])]
+    if model is Config and (ours := OURS.get(str(place[-1]), "")) and ours.partition(".")[0] not in without:
+        return ours
     section = _section(place[:-1], model)
-    here = list(section.model_fields) if section else []
-    named = [path for path in paths_of(model) if path.rpartition(".")[2] == str(place[-1])]
+    here = [name for name in (section.model_fields if section else ()) if len(place) > 1 or name not in without]
+    known = [path for path in paths_of(model) if path.partition(".")[0] not in without]
+    named = [path for path in known if path.rpartition(".")[2] == str(place[-1])]
     if place[0] == "faults":
         return ""
     if named:  # the key is right and stands in the wrong section
@@ -183,7 +200,7 @@ def _nearest(place: list[Any], model: type[BaseModel]) -> str:
     close = difflib.get_close_matches(str(place[-1]), here, 1, 0.5 if len(place) > 1 else _ALIKE)
     if close:
         return ".".join([*map(str, place[:-1]), close[0]])
-    everywhere = {path.split(".")[-1]: path for path in paths_of(model)}
+    everywhere = {path.split(".")[-1]: path for path in known}
     close = difflib.get_close_matches(str(place[-1]), list(everywhere), 1, _ALIKE)
     if close:
         return everywhere[close[0]]

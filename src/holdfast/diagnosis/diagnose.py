@@ -52,6 +52,7 @@ _OF_A_PROCESS = re.compile(r"killed process|segfault at|traps:|oom[-_]", re.I)
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")  # what a program calls itself no error
 _CRASH = re.compile(r"^reading: killed by SIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|^Fatal Python error: ")
 _SIGKILL_ALONE = ("host-oom-sigkill",)  # the card that is led by nothing but the signal
+ASKED_TO_END = ("launch-ended-by-signal",)  # and that of the signals by which others end a program
 ECHO_BESIDE_ROOT = 0.2
 MERE_WARNING = 0.25  # a line that calls itself a warning, in a program that crashed
 LIVED = 3  # losses behind a failure that say that training went on
@@ -92,6 +93,23 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
 
     `log`: its whole log, where there is more of it than the failure report's last lines.
     """
+    return _within_a_limit(_diagnosed(failure_report, cards, log), failure_report, cards)
+
+
+def _within_a_limit(found: Diagnosis, failure_report: FailureReport, cards: Mapping[str, Failure]) -> Diagnosis:
+    """Name the limit on address space under which an allocation on the host failed: more memory or swap would change nothing."""
+    ending = failure_report.ending
+    space = ending.facts.get("address_space_bytes")
+    if found.cause != "host_out_of_memory" or space is None or ending.by_signal == signal.SIGKILL:
+        return found
+    card = cards["launch-address-space-limit"]
+    told = f"{card.title}: each one may have {space / 2**30:,.2f} GiB (ulimit -v). {card.why}"
+    clues = (Clue(None, f"ulimit -v: {space >> 10}"), *found.clues[: CLUES - 1])
+    return replace(found, cause=card.cause, clues=clues, cards=(card.id,), explanation=told)
+
+
+def _diagnosed(failure_report: FailureReport, cards: Mapping[str, Failure], log: tuple[Line, ...]) -> Diagnosis:
+    """Diagnose without a look at the limits on memory."""
     ending, facts = failure_report.ending, failure_report.ending.facts
     if ending.kind == "nonfinite":
         known = loss_and_norm(facts["loss"], facts.get("grad_norm")) if "loss" in facts else ""
@@ -141,6 +159,10 @@ def diagnose_failure(failure_report: FailureReport, cards: Mapping[str, Failure]
         found = replace(found, confidence=round(found.confidence * AGAINST_MEASURED, 3), clues=(*found.clues[: CLUES - 1], room))
     if found.cards == _SIGKILL_ALONE and failure_report.oom_kills == 0 and (available is None or available >= _LOW_MEMORY_BYTES):
         return Diagnosis.plain("unknown", 0.0, *found.words())  # a launcher tells of it, and the kernel has ended nobody for memory
+    if found.cards == ASKED_TO_END and (number := ending.by_signal) is not None:
+        name, why = signal.Signals(number).name, cards[ASKED_TO_END[0]].why
+        said = f"It was ended by signal {number} ({name}) from outside. {why}"
+        return replace(found, cause="unknown", confidence=0.0, explanation=said)
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
 
 

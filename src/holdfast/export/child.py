@@ -90,19 +90,21 @@ def _last_line(log: Path) -> str:
 
 
 def follow(command: list[str], log: IO[bytes], env: Mapping[str, str], say: Say, file: Path, first: str = "loading torch") -> int:
-    """Run the command and tell every ten seconds how far it is; return its exit code. What takes less is not told.
+    """Run the command and tell how far it is, every ten seconds in which that has changed; return its exit code.
 
     file: where it writes that; first: what it does while nothing is written there. Killed where this is interrupted.
     """
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(env)) as child:
         try:
-            began = told = time.monotonic()
+            began, said = (told := time.monotonic()), ""
             while child.poll() is None:
                 wait_for_end([child.pid], _EVERY_S)
                 now = time.monotonic()
                 if child.poll() is None and now - told >= _EVERY_S:
                     told = now
-                    say(so_far([*read_lines(file)], now - began, first, time.time()))
+                    line = so_far([*read_lines(file)], now - began, first, time.time())
+                    if said != (said := line.partition(": ")[2]):
+                        say(line)
         except BaseException:
             child.kill()
             raise

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.base.files import Json
+from holdfast.base.versions import __version__
 from holdfast.machine.gpus import read_drivers, read_gpus
 from holdfast.machine.place import Place
 from holdfast.machine.system import read_system
@@ -45,7 +46,8 @@ def read_machine(run: Path | None = None, ask_torch: bool = True, place: Place |
         states |= ask_libraries(tool_deadline_s) if place.real else {}
         facts = read_system(place, run) | read_drivers(place, told)
         torch = asked.result() if asked else {}
-    return {**facts, "gpus": read_gpus(place, told), "packages": read_packages() if place.real else {}, "tools": states, **torch}
+    own = {"packages": read_packages(), "holdfast": __version__} if place.real else {"packages": {}}
+    return {**facts, "gpus": read_gpus(place, told), **own, "tools": states, **torch}
 
 
 def read_packages() -> dict[str, str | None]:

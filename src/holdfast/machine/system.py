@@ -23,7 +23,10 @@ _PREFIXES = (
     *("CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "PYTORCH_", "TORCH", "TRITON_", "BNB_", "FLASH_ATTENTION_", "DISABLE_ADDMM_"),
     *("OMP_", "MKL_", "ACCELERATE_", "XLA_"),
 )
-_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "MALLOC_ARENA_MAX", "TOKENIZERS_PARALLELISM")
+_NAMES = (
+    *("ATEN_CPU_CAPABILITY", "LD_LIBRARY_PATH", "LD_PRELOAD", "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "MALLOC_ARENA_MAX"),
+    "TOKENIZERS_PARALLELISM",
+)
 _WSL_LIBRARIES = ("/usr/lib/wsl/lib/libdxcore.so", "/opt/rocm/lib/librocdxg.so", "/usr/lib/librocdxg.so")
 _PARAMETERS = (
     "iommu",

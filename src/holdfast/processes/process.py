@@ -15,6 +15,7 @@ from holdfast.base.files import Json, last_line, may_pass, read_json, takes_noth
 from holdfast.base.identity import Identity, alive, identify
 from holdfast.base.locks import hold, holds
 from holdfast.base.safe_open import open_log
+from holdfast.base.signal_names import LIMITS
 from holdfast.base.wait import wait_for_end
 from holdfast.machine import clock
 from holdfast.machine.kernel_log import marks
@@ -169,8 +170,11 @@ def plain_ending(seen: Json, facts: Json) -> Ending:
         return Ending("never_started")
     if not seen:
         return Ending("vanished")
-    facts |= {name: seen[name] for name in ("cpu_limit_s",) if name in seen}
-    return Ending("killed" if seen["code"] < 0 else "error", seen["code"], lived_s(seen), facts)
+    return Ending("killed" if seen["code"] < 0 else "error", seen["code"], lived_s(seen), facts | _limits(seen))
+
+
+def _limits(seen: Json) -> Json:
+    return {name: seen[name] for name in LIMITS if name in seen}
 
 
 def lived_s(seen: Json) -> float | None:
@@ -196,7 +200,7 @@ def _ending(attempt: Attempt, run: RunFolder) -> Ending | None:
     if kind == "finished" or code == 0:
         kind = "finished" if is_over(run) else None  # any library can end a process with code 0
     if kind is not None:
-        return Ending(kind, code, seconds, result)
+        return Ending(kind, code, seconds, result | (_limits(seen) if kind == "out_of_memory" else {}))
     facts = {"rank": seen["rank"], "codes": seen["codes"]} if "rank" in seen else {}
     if kind_by_code(code) == "peer_lost":
         return _of_another_rank(attempt, seen, seconds) or Ending("peer_lost", code, seconds, facts)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.base.files import Json
-from holdfast.base.units import figure
+from holdfast.base.units import figure, setting
 
 _WORDS = {
     "checkpoint_passed_over": "a damaged checkpoint was skipped",
@@ -24,7 +24,7 @@ _WORDS = {
     "memory_low": "memory runs short, and micro-batches cannot be smaller",
     "setting_changed": "settings were changed",
     "computes_differently": "this machine computes differently from call to call",
-    "libraries_changed": "libraries are of another version, or the CPU is another, than the run had so far: bits may differ from there on",
+    "libraries_changed": "libraries, holdfast or the CPU are others than the run had so far: bits may differ from there on",
     "length_bias": "the better answers and the worse ones differ in length",
     "tokenizers_disagree": "transformers cannot load the model's tokenizer, or vocab.json has other numbers; its tokenizer.json was used",
     "evaluation_failed": "the evaluation failed",
@@ -68,7 +68,7 @@ def _fact(value: Any) -> str:
         return " ".join(f"{key}={_fact(entry)}" for key, entry in value.items()) or "none"
     if isinstance(value, list):
         return " ".join(map(_fact, value)) or "none"
-    return "unknown" if value is None else figure(value) if isinstance(value, float) else str(value)
+    return "unknown" if value is None else figure(value) if isinstance(value, float) else setting(value)
 
 
 def _length_bias(event: Json) -> str:

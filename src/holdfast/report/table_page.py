@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from holdfast.base.units import figure
+from holdfast.base.units import figure, setting
 from holdfast.report.pages import plain_page
 
 BAD = ("failed", "refused", "slower", "NO")
@@ -55,4 +55,4 @@ def in_words(value: object) -> str:
         return ", ".join(f"{name}: {in_words(one)}" for name, one in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(in_words, value))
-    return figure(value) if isinstance(value, float) else str(value)
+    return figure(value) if isinstance(value, float) else setting(value)

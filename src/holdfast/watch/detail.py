@@ -9,7 +9,7 @@ from holdfast.base.errors import WRONG_VALUES, Stop
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
 from holdfast.base.safe_open import read_end
-from holdfast.base.units import counted
+from holdfast.base.units import counted, setting
 from holdfast.book import cards_of
 from holdfast.diagnosis.logs.curve import points
 from holdfast.diagnosis.logs.text import clean_lines
@@ -133,7 +133,7 @@ def trials(run: RunFolder) -> list[Json]:
     found = []
     for folder in trials_of_now(run)[-_TRIALS:]:
         request, result = read_json(folder / "request.json") or {}, read_json(folder / "trial.json")
-        changed = [f"{name} = {value}" for name, value in ((request.get("settings") or {}) | (request.get("env") or {})).items()]
+        changed = [f"{name} = {setting(value)}" for name, value in ((request.get("settings") or {}) | (request.get("env") or {})).items()]
         rows = [counted(len(request["samples"]), "row")] if request.get("samples") else []
         came = None if result is None else "goes through" if result.get("finite") else f"fails: {result.get('ending')}"
         found.append({"number": folder.name, "tries": ", ".join([f"step {request.get('step')}", *rows, *changed]), "came": came})

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from holdfast.base.files import Json, read_json, read_sound_lines
 from holdfast.base.safe_open import read_small
 from holdfast.base.tasks import kind_of, look_up
-from holdfast.base.units import counted
+from holdfast.base.units import counted, setting
 from holdfast.config.config import Config
 from holdfast.report.data.rows_told import row_warnings
 from holdfast.report.run.report_parts import drawable, duration, shown_incident
@@ -236,4 +236,4 @@ def _rejects(run: RunFolder) -> list[Json]:
 
 
 def _timeline_entry(entry: Entry) -> Json:
-    return asdict(entry) | {"settings": ", ".join(f"{key}={value}" for key, value in entry.settings.items())}
+    return asdict(entry) | {"settings": ", ".join(f"{key}={setting(value)}" for key, value in entry.settings.items())}

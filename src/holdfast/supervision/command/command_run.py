@@ -16,6 +16,7 @@ from holdfast.base.files import Json, may_pass, write_json
 from holdfast.base.inert import brief
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard
+from holdfast.diagnosis.diagnose import ASKED_TO_END
 from holdfast.processes.attempt import Attempt
 from holdfast.processes.hang_timeout import FIRST_S, HangTimeout
 from holdfast.processes.pauses import Pauses
@@ -246,7 +247,8 @@ class CommandRun:
             final = f"the command does not take its arguments ({brief(refused)}): its --help shows which there are" if refused else ""
         if full and not final:
             final = f"{ending.words()}; {full} is full: make room, then {rerun(nothing_saved(self.run, self.command), self.command)}"
-        told = (no_end or ending.words()) + (f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else "")
+        told = (no_end or ending.words()) + (" from outside" if diagnosis.cause == "unknown" and diagnosis.cards == ASKED_TO_END else "")
+        told += f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else ""
         return Known(
             failure_report,
             diagnosis,

@@ -144,13 +144,14 @@ def post_mortem(run: RunFolder, command: Command, outcome: RunResult, summary: J
     failure_report, found = outcome.failure_report, outcome.diagnosis
     lines = [f"# {shlex.join(command.argv)[:200]}", ""]
     lines += [f"attempts: {summary['attempts']}; steps seen: {summary['steps'] if summary['steps'] is not None else 'none'}"]
-    if found is not None and found.cause not in ("unknown", "healthy"):
+    if found is not None and (found.explanation or found.cause not in ("unknown", "healthy")):
         told = answer(found, cards)
         text = "\n".join(failure_report.lines) if failure_report else ""
-        lines.append(f"cause: {found.cause} ({found.confidence:.0%}): {told['explanation']}")
+        name = "" if found.cause == "unknown" else f"{found.cause} ({found.confidence:.0%}): "
+        lines.append(f"cause: {name}{told['explanation']}")
         known = (
             []
-            if found.explanation
+            if found.explanation and not found.cards
             else [one for one in fitted(told["remedies"], text, of_holdfast=False) if not one["command"].startswith("holdfast")]
         )
         for number, one in enumerate(known[:_REMEDIES], 1):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.base.files import Json
-from holdfast.base.units import counted, listed
+from holdfast.base.units import counted, listed, setting
 from holdfast.config.config import Run
 from holdfast.config.settings import PartialSettings, Settings
 from holdfast.diagnosis.divergence import FROM_THE_START, SLOWER, Trouble
@@ -102,7 +102,7 @@ def of_rules(history: list[PastAttempt], rules: RetryRules, words: dict[str, str
     """Decide by two ledgers: repeats (same cause, same launch, no new progress), and barren attempts, whatever the cause."""
     last, alike, barren = history[-1], repeats(history), without_progress(history)
     if rules.retries is not None and len(history) > rules.retries:
-        return GiveUp(f"{words['ended']}; {len(history)} attempts, and --retries {rules.retries} allows no more")
+        return GiveUp(f"{words['ended']}; {counted(len(history), 'attempt')}, and --retries {rules.retries} allows no more")
     if remedy_left and not last.from_outside and alike >= rules.same:
         return TryRemedy(f"{words['told']} again without progress; trying what is known to help")
     if alike >= rules.most_alike(history):
@@ -169,7 +169,7 @@ def of_verdict(known: Known, verdict: Verdict, before: Move) -> Move:
     if verdict.kind == "stuck":
         return GiveUp(verdict.evidence)
     if verdict.to is not None and known.rolled < ROLLBACKS:
-        change = "".join(f" with {name} = {value}" for name, value in verdict.settings.items())
+        change = "".join(f" with {name} = {setting(value)}" for name, value in verdict.settings.items())
         reason = f"step {step} goes through from the state after step {verdict.to}{change}; continuing from there"
         return RollBack(reason, told, to=verdict.to, settings=verdict.settings)
     if verdict.kind == "rows":
@@ -211,7 +211,7 @@ def _with_settings(known: Known, verdict: Verdict, told: str) -> Change:
     settings = dict(verdict.settings)
     if verdict.env:
         settings["env"] = settings_at(known.timeline, step).env | verdict.env
-    change = ", ".join(f"{name} = {value}" for name, value in (verdict.settings | verdict.env).items())
+    change = ", ".join(f"{name} = {setting(value)}" for name, value in (verdict.settings | verdict.env).items())
     reason = f"step {step} goes through with {change}; continuing with that"
     return Change(
         reason,
