@@ -227,7 +227,7 @@ def in_domains(first: int, count: int, **rare: int) -> list[dict[str, Any]]:
 
 
 def with_experts(folder: Path, assets: SimpleNamespace) -> Path:
-    gate = {"rows": "held.jsonl", "domains": "topic", "margin": 5.0}
+    gate = {"rows": "held.jsonl", "domains": "topic", "margin": 5.0, "by_person": False}
     keys = {"round": {"rows": 60}, "gate": gate, "keep": {"drop": ["duplicate", "in_held_out"]}}
     policy = policy_in(folder, assets, **keys, experts={"rows": 20, "held": 12})
     write_rows(policy.parent / "held.jsonl", in_domains(200, 20, greet=6))
