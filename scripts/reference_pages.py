@@ -223,7 +223,7 @@ def _event(node: ast.AST, tells: bool) -> Iterator[tuple[str, set[str]]]:
         kinds = [one.value for one in places if isinstance(one, ast.Constant) and isinstance(one.value, str)]
         kinds = [kind for kind in kinds if re.fullmatch(r"[a-z]+(_[a-z]+)*", kind)]
         yield from ((kind, {word.arg for word in node.keywords if word.arg} - {"event", "time"}) for kind in kinds[:1])
-    elif isinstance(node, ast.FunctionDef) and node.name == "remarks":
+    elif isinstance(node, ast.FunctionDef) and node.name in ("look_first", "remarks"):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Yield) and isinstance(inner.value, ast.Tuple) and isinstance(inner.value.elts[0], ast.Constant):
                 facts = inner.value.elts[1]
