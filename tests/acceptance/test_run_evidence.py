@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -304,10 +305,27 @@ def test_a_helper_that_is_left_behind_a_whole_training_takes_nothing_from_it(tmp
 COUNTS = "import os, sys; print('step', len(sys.stdin.read())); open('starts', 'a').write('x'); os.path.getsize('starts') > 1 or os.abort()"
 
 
+GIVES = "import socket, sys; to = socket.socket(fileno=int(sys.argv[1])); socket.send_fds(to, [b'.'], [0]); sys.exit(to.recv(1)[0])"
+
+
 def given(place: Path, text: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-    """What a shell makes of `text`, in which RUN stands for the run."""
-    command = shlex.join([sys.executable, "-m", "holdfast", "run", "--run", "run", "--", *words])
-    return subprocess.run(["bash", "-c", text.replace("RUN", command)], cwd=place, capture_output=True, text=True, check=False)
+    """What a shell makes of `text`, in which RUN stands for the run: what gives its standard input to a fork and has its exit code."""
+    command = [sys.executable, "-m", "holdfast", "run", "--run", "run", "--", *words]
+    if "<&-" in text:
+        return subprocess.run(
+            ["bash", "-c", text.replace("RUN", shlex.join(command))], cwd=place, capture_output=True, text=True, check=False
+        )
+    near, far = socket.socketpair()
+    with near:
+        with far:
+            gives = shlex.join([sys.executable, "-ISc", GIVES, str(far.fileno())])
+            shell = subprocess.Popen(["bash", "-c", text.replace("RUN", gives)], cwd=place, pass_fds=[far.fileno()])
+        _, (given_input,), _, _ = socket.recv_fds(near, 1, 1)
+        done = subprocess.run(command, stdin=given_input, cwd=place, capture_output=True, text=True, check=False)
+        os.close(given_input)
+        near.send(bytes([done.returncode]))
+        done.returncode = shell.wait()
+    return done
 
 
 @pytest.mark.parametrize(
