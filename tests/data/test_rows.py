@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -241,7 +242,7 @@ TEMPLATES = {
 TEXTS = st.one_of(st.sampled_from(["", " a ", "a\n", "x</think>y", "</think>", "a", "\ue0000\ue001", "A b"]), st.text(max_size=5))
 
 
-WHITE = [chr(number) for number in range(0x110000) if chr(number).isspace()]
+WHITE = re.findall(r"\s", "".join(map(chr, range(0x110000))))
 UNSEEN = ["\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u180e", "\u00ad"]  # are no white space
 
 

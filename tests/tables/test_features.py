@@ -305,7 +305,7 @@ BAD = {
     "no close": ("timestamp,open,high,low,volume\n", "has no column close"),
     "empty": ("", "is empty"),
     "header alone": ("timestamp,open,high,low,close,volume\n", "it holds no row"),
-    "a million columns": (",".join(f"c{n}" for n in range(1_000_000)) + "\n1,2\n", "1,000,000 columns, 1,000 at most"),
+    "a million columns": ("c" + ",c" * 999_999 + "\n1,2\n", "1,000,000 columns, 1,000 at most"),
     "newest first": (
         "timestamp,open,high,low,close,volume\n" + "".join(f"2025-01-{day:02}T10:00:00Z,1,1,1,1,1\n" for day in range(20, 9, -1)),
         "sort the file by time",

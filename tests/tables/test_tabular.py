@@ -536,7 +536,7 @@ def test_a_constant_series_is_no_leak(tmp_path: Path) -> None:
     assert "leaking-column" not in {finding.id for finding in built(tmp_path, config)[2].findings}
 
 
-MANY = ",".join(f"c{n}" for n in range(1_000_000))
+MANY = "c1" + ",c" * 999_999
 BAD: dict[str, tuple[dict[str, str], Tree, str]] = {
     "no such target": ({"t.csv": "x,price\n1,2\n"}, {"table": {"target": "prise"}}, "did you mean price?"),
     "a million columns": ({"t.csv": f"{MANY}\n"}, {"table": {"target": "c1"}}, "has 1,000,000 columns"),
