@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import shlex
+import tarfile
 import tracemalloc
 import zipfile
 import zlib
@@ -47,7 +48,9 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzipped,
     "two gzip members": lambda data: gzipped(data[:50]) + gzipped(data[50:]),
     "bz2": bz2.compress,
+    "two bz2 members": lambda data: bz2.compress(data[:50]) + bz2.compress(data[50:]),
     "zstd": lambda data: zstandard.ZstdCompressor().compress(data),
+    "pzstd": lambda data: b"\x50\x2a\x4d\x18\x04\0\0\0size" + zstandard.ZstdCompressor().compress(data),
     "UTF-8 with a mark": lambda data: b"\xef\xbb\xbf" + data,
     "UTF-16": lambda data: data.decode().encode("utf-16"),
     "UTF-16 big-endian, no mark": lambda data: data.decode().encode("utf-16-be"),
@@ -117,6 +120,32 @@ def test_a_torn_archive_gives_what_stands_before_the_tear(tmp_path: Path, name: 
     assert good == rows[: len(good)]
     assert len(good) > 100 or count == 200
     assert found[-1].reason == "damaged_file"
+
+
+@pytest.mark.parametrize("name", UNPACK)
+@pytest.mark.parametrize("behind", ["rows as they are", "a member with a damaged head"])
+def test_what_stands_behind_a_member_and_is_none_is_told(name: str, behind: str, tmp_path: Path) -> None:
+    """bz2's own reader passes over it without a word, zstd's gives nothing of a file that is as small."""
+    rows = b'{"text": "a"}\n{"text": "b"}\n'
+    more = rows if behind == "rows as they are" else b"\x00" + FORMS[name](rows)[1:]
+    (tmp_path / "rows.jsonl").write_bytes(FORMS[name](rows) + (more if name != "gzip" else b"\x01" + more))
+    *good, last = read_rows(str(tmp_path / "rows.jsonl"))
+    assert [row.value for row in good if isinstance(row, RawRow)] == [{"text": "a"}, {"text": "b"}]
+    assert isinstance(last, Reject) and last.reason == "damaged_file" and f"the {name} data is damaged" in last.detail
+
+
+def test_columns_of_one_name_are_refused_where_they_differ_and_joined_streams_are_read_to_their_end(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_arrays([pa.array(["a", "b"]), pa.array(["c", "b"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pa.OSFile(str(tmp_path / "one.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "rows.arrow").write_bytes(2 * (tmp_path / "one.arrow").read_bytes())
+    for kind, times in (("parquet", 1), ("arrow", 2)):
+        found = list(read_rows(str(tmp_path / f"rows.{kind}")))
+        assert [row.value if isinstance(row, RawRow) else row.reason for row in found] == times * ["duplicate_key", {"text": "b"}]
 
 
 def test_a_damaged_array_is_read_on_behind_the_damage(tmp_path: Path) -> None:
@@ -510,6 +539,16 @@ def test_an_archive_is_told_by_what_is_in_it(tmp_path: Path, name: str, member: 
         archive.writestr(member, "x")
     (row,) = read_rows(str(tmp_path / name))
     assert isinstance(row, Reject) and row.reason == "not_rows" and f"the file is {says}" in row.detail
+
+
+@pytest.mark.parametrize("how", ["w", "w:gz", "w:bz2"])
+def test_no_member_of_a_tar_archive_is_read_as_rows(how: Any, tmp_path: Path) -> None:
+    """The first row of each shares its line with the member's head, and would be missing."""
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    with tarfile.open(tmp_path / "rows.tar", how) as archive:
+        archive.add(tmp_path / "rows.jsonl")
+    (row,) = read_rows(str(tmp_path / "rows.tar"))
+    assert isinstance(row, Reject) and row.reason == "not_rows" and "a tar archive: unpack it" in row.detail
 
 
 def test_a_field_that_is_given_twice_is_refused_unless_both_agree(call: Call, tmp_path: Path) -> None:

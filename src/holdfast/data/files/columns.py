@@ -40,9 +40,11 @@ def read_columns(file: str, kind: str) -> Iterator[UnparsedRow]:
                     number += 1
                     yield overlong(number, b"", int(sizes[first]))
                     continue
-                for row in _rows(batch.slice(first, count)):
+                part = batch.slice(first, count)
+                for row, twice in zip(_rows(part), _given_twice(part), strict=True):
                     number += 1
-                    yield _row(number, row)
+                    made = _row(number, row)
+                    yield made._replace(damage=("duplicate_key", twice)) if twice else made
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:  # a column's name, too, may be none
         of_the_file(error, file)
         yield UnparsedRow(number + 1, b"", ("damaged_file", f"no {kind} data can be read behind row {number:,}: {error}"))
@@ -84,7 +86,8 @@ def _stored_batches(pa: Any, source: Any) -> Iterator[Any]:
         reader = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
-        yield from pa.ipc.open_stream(source)
+        while source.tell() < source.size():  # streams one after the other, as cat joins files
+            yield from pa.ipc.open_stream(source)
         return
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number)
@@ -151,6 +154,17 @@ def _rows(batch: Any) -> list[dict[str, Any] | UnicodeDecodeError]:
         if batch.num_rows == 1:
             return [error]
         return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
+
+
+def _given_twice(batch: Any) -> list[str]:
+    """Say of each row which column it has more than once, with different values; "" of nearly all."""
+    said, names = [""] * batch.num_rows, batch.schema.names
+    for name in {name for name in names if names.count(name) > 1}:
+        of_name = [column.to_pylist() for one, column in zip(names, batch.columns, strict=True) if one == name]
+        for at, (first, *others) in enumerate(zip(*of_name, strict=True)):
+            if any(other != first for other in others):
+                said[at] = f"the file names the column {name!r} more than once, here with different values"
+    return said
 
 
 def _with_maps(value: Any) -> Any:

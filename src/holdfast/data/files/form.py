@@ -27,6 +27,7 @@ _NO_ROWS = {  # (what a file is that holds no rows at all)
     b"GGUF": "a GGUF model",
     b"SQLite format 3": "an SQLite database",
 }
+_TAR_AT = 257  # where the name of the format stands in the head of its first member
 _IN_ZIP = {  # (what a zip archive is by the names in it)
     b"xl/": "an Excel workbook: save its sheet as CSV (UTF-8)",
     b"application/vnd.oasis.opendocument.spreadsheet": "a LibreOffice spreadsheet: save its sheet as CSV (UTF-8)",
@@ -126,6 +127,8 @@ def form_of(file: str) -> FileForm:
     for magic, kind in _MAGIC.items():
         if head.text.startswith(magic) and not head.compression:
             return FileForm(kind, head)
+    if head.text[_TAR_AT:].startswith(b"ustar"):
+        return FileForm("none", head, "a tar archive: unpack it, and name the files in it")
     for magic, what in _NO_ROWS.items():
         if head.text.startswith(magic):
             inside = (said for name, said in _IN_ZIP.items() if what.startswith("a zip") and name in head.text)

@@ -11,6 +11,7 @@ import gzip
 import io
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
@@ -22,7 +23,7 @@ from holdfast.base.safe_open import open_regular
 from holdfast.data.files.code_pages import UTF8_SEQUENCE, page_of
 
 HEAD = 1 << 16  # bytes a file is judged by
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x50\x2a\x4d\x18": "zstd", b"BZh": "bz2"}  # 0x50: as pzstd begins
 _BOMS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
@@ -33,7 +34,7 @@ _BOMS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
 _LATIN_IN_WORD = re.compile(rb"(?<=[A-Za-z ])[\xc0-\xd6\xd8-\xf6\xf8-\xff](?=[A-Za-z ,.])")
 _LATIN_ENOUGH = 3  # letters that speak for Latin-1, with nothing against it
 _CHUNK = 1 << 18
-_PACKED_AT_ONCE = 1 << 10  # bytes of zstd; at worst they unpack to 32 MiB
+_PACKED_AT_ONCE = 1 << 10  # bytes of zstd or bz2; at worst those of zstd unpack to 32 MiB
 _MOST_UNPACKED, _MOST_TIMES = 1 << 28, 300  # bytes from which on a file's are looked at, and how often its size; rows and logs reach 100
 
 
@@ -137,9 +138,9 @@ def _decompressed(handle: BinaryIO, compression: str) -> _Source:
     if compression == "gzip":
         opened = gzip.GzipFile(fileobj=handle)
     elif compression == "bz2":
-        opened = bz2.BZ2File(handle)
+        opened = _Frames(handle, bz2.BZ2Decompressor, _CHUNK)
     elif compression == "zstd":
-        opened = _Zstd(handle)
+        opened = _Frames(handle, _zstd_frame)
     return cast(_Source, opened) if opened is handle else _UnpackedStream(cast(_Source, opened), handle)
 
 
@@ -157,28 +158,34 @@ class _UnpackedStream:
         return data
 
 
-class _Zstd:
-    """Frames of zstd one after the other; unlike the library's own reader it tells a file that ends inside of a frame."""
+class _Frames:
+    """Frames of zstd or bz2, one after the other; unlike the libraries' readers it tells of what is none, and of an end inside of one.
 
-    def __init__(self, handle: BinaryIO) -> None:
-        self._handle, self._frame, self._begun = handle, _frame(), False
+    make: begins a frame. most: of what it unpacks at once, where it can be told to stop.
+    """
+
+    def __init__(self, handle: BinaryIO, make: Callable[[], Any], *most: int) -> None:
+        self._handle, self._make, self._most = handle, make, most
+        self._frame, self._begun, self._packed = make(), False, b""
 
     def read1(self, _: int) -> bytes:
-        while packed := self._handle.read(_PACKED_AT_ONCE):
-            found = []
-            while packed:
-                found.append(self._frame.decompress(packed))
-                packed, self._begun = self._frame.unused_data, not self._frame.eof
-                if self._frame.eof:
-                    self._frame = _frame()
-            if data := b"".join(found):
+        while True:
+            if getattr(self._frame, "needs_input", True):
+                self._packed = self._packed or self._handle.read(_PACKED_AT_ONCE)
+                if not self._packed and self._begun:
+                    raise EOFError("it ends in the middle")
+                if not self._packed:
+                    return b""
+            packed, self._packed = self._packed, b""
+            data: bytes = self._frame.decompress(packed, *self._most)
+            self._begun = not self._frame.eof
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, self._make()
+            if data:
                 return data
-        if self._begun:
-            raise EOFError("it ends in the middle")
-        return b""
 
 
-def _frame() -> zstandard.ZstdDecompressionObj:
+def _zstd_frame() -> Any:
     return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
 
 
