@@ -134,7 +134,7 @@ def _own_files(folder: Path, facts: ModelFacts) -> str:
 
 
 def largest_rank(configs: Iterable[Json]) -> int:
-    return max(rank for config in configs for rank in (int(config.get("r") or 0), *(config.get("rank_pattern") or {}).values()))
+    return max(int(rank) for config in configs for rank in (config.get("r") or 0, *(config.get("rank_pattern") or {}).values()))
 
 
 def vllm_takes(config: Json) -> bool:
