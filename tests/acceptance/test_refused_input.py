@@ -26,7 +26,6 @@ from holdfast.run.timeline import Entry, add_entry, read_timeline, settings_at
 from holdfast.run.types import Ending, FailureReport
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
-from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.runs import is_run
 from holdfast.supervision.training.run_to_end import diagnosed
 from holdfast.terminal.run_view import Terminal
@@ -305,7 +304,7 @@ def test_a_run_that_is_refused_before_it_began_is_no_run(config_of: Write, model
     config, path = load_config(config_of(**sections[wrong])), tmp_path / "runs/run"
     for _ in range(2):  # the second time, nothing of the first is in the way
         with pytest.raises(Stop), held(path) as (folder, _lock):
-            open_run(folder, with_start(folder, config), False, quiet())
+            open_run(folder, config, False, quiet())
         left = [file.name for file in path.iterdir()] if path.exists() else []
         assert left == (["rejects.jsonl"] if wrong == "rows" else [])
         assert not is_run(path)
@@ -373,9 +372,9 @@ def test_a_run_that_is_not_finished_may_be_evaluated_on_the_way_from_now_on(conf
 def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tmp_path: Path) -> None:
     path = tmp_path / "run"
 
-    def opened(rate: float) -> None:
+    def opened(rate: float, **how: float) -> Config:
         with held(path) as (folder, _lock):
-            open_run(folder, load_config(config_of(train={"lr": rate})), False, quiet())
+            return open_run(folder, load_config(config_of(train={"lr": rate}, run=how)), False, quiet())
 
     def factor_at(step: int) -> float:
         return settings_at(read_timeline(path / "timeline.jsonl"), step).lr_factor
@@ -384,8 +383,9 @@ def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tm
     append_line(path / "steps.jsonl", {"step": 4, "attempt": 1, "loss": 1.0, "time": 1.0, "seconds": 1.0})
     opened(5e-4)
     assert [factor_at(step) for step in (4, 5, 9)] == [1.0, 0.5, 0.5], "the steps so far are replayed as they were"
-    opened(5e-4)
+    again = opened(5e-4, hang_s=77)
     assert len(events(path, "learning_rate_changed")) == 1, "the same command resumes, and changes nothing"
+    assert (again.train.lr, again.run.hang_s) == (1e-3, 77), "what trains stands in RUN/config.yaml, how it is watched in the command's"
     with pytest.raises(Stop, match=r"train\.lr"), hold(path / "trainer.lock", wait=False):
         opened(1e-3)  # a trainer is alive
     opened(1e-3)

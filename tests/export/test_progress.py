@@ -20,20 +20,20 @@ def line(what: str, done: int, total: int, time: float, part: str = "tuned") -> 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([], "  30 s: loading torch"),
-        ([line("loading the model", 0, 0, 5.0, "base")], "  30 s: base: loading the model"),
+        ([], "loading torch"),
+        ([line("loading the model", 0, 0, 5.0, "base")], "base: loading the model"),
         (
             [line("loss of rows", 0, 98, 5.0), line("loss of rows", 49, 98, 25.0)],
-            "  30 s: tuned: loss of rows, 49 of 98, about 20 s left of that",
+            "tuned: loss of rows, 49 of 98, about 20 s left of that",
         ),
         (
             [line("loss of rows", 0, 98, 5.0), line("loss of rows", 49, 98, 20.0)],
-            "  30 s: tuned: loss of rows, 49 of 98, about 10 s left of that",
+            "tuned: loss of rows, 49 of 98, about 10 s left of that",
         ),
-        ([line("answers", 0, 10, 0.0), line("answers", 9, 10, 9.0)], "  30 s: tuned: answers, 9 of 10, the next for 16 s by now"),
-        ([line("answers", 0, 10, 0.0), line("answers", 10, 10, 9.0)], "  30 s: tuned: answers, 10 of 10"),
-        ([line("loss of rows", 0, 98, 5.0), line("answers", 0, 10, 25.0)], "  30 s: tuned: answers, 0 of 10"),
-        ([line("answers", 0, 1000, 0.0), line("answers", 2, 1000, 25.0)], "  30 s: tuned: answers, 2 of 1,000"),
+        ([line("answers", 0, 10, 0.0), line("answers", 9, 10, 9.0)], "tuned: answers, 9 of 10, the next for 16 s by now"),
+        ([line("answers", 0, 10, 0.0), line("answers", 10, 10, 9.0)], "tuned: answers, 10 of 10"),
+        ([line("loss of rows", 0, 98, 5.0), line("answers", 0, 10, 25.0)], "tuned: answers, 0 of 10"),
+        ([line("answers", 0, 1000, 0.0), line("answers", 2, 1000, 25.0)], "tuned: answers, 2 of 1,000"),
         (
             [
                 line("answers", 0, 4, 0.0, "base"),
@@ -41,12 +41,12 @@ def line(what: str, done: int, total: int, time: float, part: str = "tuned") -> 
                 line("answers", 0, 4, 10.0),
                 line("answers", 1, 4, 25.0),
             ],
-            "  30 s: tuned: answers, 1 of 4, about 45 s left of that",
+            "tuned: answers, 1 of 4, about 45 s left of that",
         ),
     ],
 )
 def test_what_is_done_is_told_with_the_time_it_still_takes(lines: list[dict[str, object]], said: str) -> None:
-    assert so_far(lines, 30.0, "loading torch", 25.0) == said
+    assert so_far(lines, "loading torch", 25.0) == said
 
 
 def test_rows_are_told_in_words() -> None:

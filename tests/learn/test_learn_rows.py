@@ -388,7 +388,10 @@ def test_a_stream_that_is_not_there_yet_is_waited_for_and_told_as_files_are(
     monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "models.jsonl"))
     with running_server(tmp_path) as server:
         policy = policy_of(sources=[{"redis": server.url, "stream": "asked"}, {"files": "inbox/*.jsonl"}])
+        connections = redis.Redis.from_url(server.url).info
+        before = connections()["total_connections_received"]
         assert main(["learn", str(tmp_path / "policy.yaml"), "--json"]) == 0
+        assert connections()["total_connections_received"] == before + 1, "a look asks a server once"
         assert json.loads(capsys.readouterr().out)["waiting"]["not_there"] == ["stream asked", str(tmp_path / "inbox/*.jsonl")]
 
         def ends_the_second_time(_: float) -> None:

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from holdfast.base_model.folder import ModelFacts
 from holdfast.export.card import serve_line, served_with, vllm_takes
 from holdfast.report.shipped.exported import next_command, page
+from holdfast.serve.vllm import start_command
 
 CHECKED: dict[str, Any] = {
     "engine": "llama.cpp",
@@ -70,6 +71,7 @@ def test_an_export_says_what_to_type_next(kind: str, out: str, told: str) -> Non
 def test_what_vllm_refuses_is_merged_next() -> None:
     assert next_command("adapter", Path("out"), "org/base", None) == "holdfast export out --to merged --out out-merged"
     assert not vllm_takes({"use_dora": True}) and not vllm_takes({"trainable_token_indices": [3]}) and vllm_takes({"r": 8})
+    assert vllm_takes({"r": 512}) and not vllm_takes({"r": 8, "rank_pattern": {"q_proj": 513}}), "more than any --max-lora-rank"
 
 
 def test_a_server_gets_name_and_commit_of_the_base_apart() -> None:
@@ -118,3 +120,6 @@ def test_the_terminal_recommends_no_server_that_the_card_warns_of(
     subject: Any = SimpleNamespace(config={"peft_type": "LORA", **own}, facts=facts, weights=weights, name="tuned")
     assert served_with(subject, out) == options
     assert in_card in serve_line(subject, out)
+    if options:
+        shared = options.partition(" --chat-template")[0]
+        assert f"--enable-lora {shared} --max-loras 1" in start_command(subject, {"tuned": subject}), "serve says what the card says"

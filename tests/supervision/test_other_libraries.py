@@ -77,7 +77,7 @@ def test_another_processor_is_told_once_and_proven_anew(
     """Torch chooses its kernels by the CPU: a job that is queued again may come to a node with another one."""
     write_json(run.machine_file, (read_json(run.machine_file) or {}) | {"cpu": {"threads": 2, "name": "one"}})
     cpu = {"threads": 8, "name": "another"}
-    monkeypatch.setattr(libraries, "read_system", lambda *_: {"cpu": cpu})
+    monkeypatch.setattr(libraries, "read_cpu", lambda _: cpu)
     assert "began with CPU one, goes on with CPU another: bits may differ" in start(run, monkeypatch, capsys)
     assert start(run, monkeypatch, capsys) == "" and (read_json(run.machine_file) or {})["cpu"] == cpu
     assert loop._with_other_libraries(SimpleNamespace(run=run), ALONE)  # type: ignore[arg-type]

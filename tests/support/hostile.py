@@ -18,7 +18,6 @@ from holdfast.cli.main import main
 from holdfast.config.load import load_config
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
-from holdfast.supervision.preparation.start import with_start
 from holdfast.terminal.run_view import Terminal
 
 LONGEST_CPU_S, LONGEST_S, MOST_BYTES = 20.0, 300.0, 1 << 30  # on a busy machine only the first says how much it is
@@ -79,7 +78,7 @@ def prepared(what: str, config: Path, run: Path) -> str:
         try:
             loaded = load_config(config)
             with held(run) as (folder, _lock):
-                open_run(folder, with_start(folder, loaded), False, Terminal(to_stderr=True, quiet=True))
+                open_run(folder, loaded, False, Terminal(to_stderr=True, quiet=True))
         except Stop as stop:
             assert stop.code in (1, 2) and len(str(stop)) < 20_000, f"{what}: {str(stop)[:500]}"
             return str(stop)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _UNITS = {
@@ -90,13 +91,20 @@ def figure(value: Any) -> str:
     return f"{number:.5g}" if math.isfinite(number) else "NaN" if math.isnan(number) else "infinite" if number > 0 else "minus infinite"
 
 
-def setting(value: object) -> str:
-    """Format the value of a setting, or of a variable of the environment: yes and no, not set, entries behind one another."""
-    if isinstance(value, dict):
-        return " ".join(f"{name}={setting(one)}" for name, one in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return " ".join(map(setting, value)) or "none"
-    return "not set" if value is None else ("no", "yes")[value] if isinstance(value, bool) else str(value)
+def setting(
+    value: object, unset: str = "not set", number: Callable[[float], str] = str, between: str = " ", equals: str = "=", none: str = "none"
+) -> str:
+    """Format a value, of a setting if nothing else is said: yes and no, floats by `number`, entries of dicts and lists one after another.
+
+    none: an empty one.
+    """
+    if isinstance(value, dict | list | tuple):
+        words = functools.partial(setting, unset=unset, number=number, between=between, equals=equals, none=none)
+        named = [f"{name}{equals}{words(one)}" for name, one in value.items()] if isinstance(value, dict) else map(words, value)
+        return between.join(named) or none
+    if value is None or isinstance(value, bool):
+        return unset if value is None else ("no", "yes")[value]
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def loss_and_norm(loss: Any, grad_norm: Any) -> str:

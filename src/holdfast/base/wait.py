@@ -37,8 +37,10 @@ def wait_for_end(pids: Iterable[int], timeout_s: float, bell: socket.socket | No
 
 
 class Flag:
-    """A mark that a signal handler may set: threading.Event waits for itself for good where a second signal comes in the middle of `set`,
-    and `timeout` sends two."""
+    """An event that a signal handler may set.
+
+    threading.Event takes a lock in `set`: a second signal that arrives meanwhile, as `timeout` sends one, would deadlock in its handler.
+    """
 
     def __init__(self) -> None:
         self._set = False

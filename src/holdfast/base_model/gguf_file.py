@@ -29,8 +29,8 @@ from holdfast.base.versions import install
 REFUSED = "refused.json"  # what the child leaves in its folder where it cannot
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 _MAGIC, _POINTER = b"GGUF", b"vers"  # how a GGUF file begins, and a pointer of Git LFS
-_SIXTEEN = "give the model's folder in Hugging Face layout"
-_AGAIN = "download it again"
+WHOLE_FOLDER = "give the model's folder in Hugging Face layout"
+LOAD_AGAIN = "download it again"
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "I", 7: "B", 10: "Q", 11: "q", 12: "Q"}  # struct's, as wide as the type
 _TEXT, _LIST = 8, 9
 
@@ -82,7 +82,7 @@ def _widen(file: Path, folder: Path) -> None:
             raise Stop(BLOCKED, str(refused["message"]), str(refused["hint"]))
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-            raise Stop(BLOCKED, f"{file} could not be widened: exit code {ended.returncode}: {last[:300]}", _SIXTEEN)
+            raise Stop(BLOCKED, f"{file} could not be widened: exit code {ended.returncode}: {last[:300]}", WHOLE_FOLDER)
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
 
@@ -96,7 +96,7 @@ def _content(file: Path) -> str:
             if start == _POINTER:
                 raise Stop(BLOCKED, f"{file} is a pointer of Git LFS and not the weights", "fetch them with git lfs pull")
             if start != _MAGIC:
-                raise Stop(BLOCKED, f"{file} is no GGUF file: it has {size:,} bytes and begins with {start!r}", _AGAIN)
+                raise Stop(BLOCKED, f"{file} is no GGUF file: it has {size:,} bytes and begins with {start!r}", LOAD_AGAIN)
             digest = hashlib.sha256(str(size).encode())
             for number in range(_SAMPLES):
                 handle.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
@@ -144,13 +144,13 @@ def read_tensors(file: Path) -> tuple[list[GgufTensor], int]:
         try:
             head = _Head(data)
             if (version := head.number("I")) not in (2, 3):
-                raise Stop(BLOCKED, f"{file} is a GGUF file of version {version}, and 2 and 3 are read", _SIXTEEN)
+                raise Stop(BLOCKED, f"{file} is a GGUF file of version {version}, and 2 and 3 are read", WHOLE_FOLDER)
             count, values = head.number("Q"), head.number("Q")
             told = {head.text(): head.value(head.number("I")) for _ in range(values)}
             tensors = [_tensor(head) for _ in range(count)]
         except (struct.error, KeyError, OverflowError, RecursionError):
             text = f"{file} is torn: its {len(data):,} bytes end before the list of its tensors does, or the list is damaged"
-            raise Stop(BLOCKED, text, _AGAIN) from None
+            raise Stop(BLOCKED, text, LOAD_AGAIN) from None
     if (parts := told.get(b"split.count") or 1) > 1:
         text = f"{file} is one of {parts} parts of a model"
         raise Stop(BLOCKED, text, "join them: llama-gguf-split --merge FIRST-PART OUT.gguf")
@@ -173,10 +173,10 @@ def _refuse_torn(file: Path) -> None:
         raise Stop(BLOCKED, text, install("ship")) from None
     tensors, start = read_tensors(file)
     if not sum(math.prod(one.shape) for one in tensors):
-        raise Stop(BLOCKED, f"{file} holds no weights", _SIXTEEN)
+        raise Stop(BLOCKED, f"{file} holds no weights", WHOLE_FOLDER)
     needs = start
     for one in tensors:
         block, size = GGML_QUANT_SIZES.get(one.kind, (1, 0))  # of a type that is not known here: nothing
         needs = max(needs, start + one.at + math.prod(one.shape) // block * size)
     if (size := file.stat().st_size) < needs:
-        raise Stop(BLOCKED, f"{file} is torn: it has {size:,} bytes, and its {len(tensors):,} tensors need {needs:,}", _AGAIN)
+        raise Stop(BLOCKED, f"{file} is torn: it has {size:,} bytes, and its {len(tensors):,} tensors need {needs:,}", LOAD_AGAIN)

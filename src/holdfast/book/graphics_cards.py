@@ -13,8 +13,11 @@ _MEMORY = re.compile(r"[\s-]*(\d+)\s*(?:gib|gb|g)$", re.IGNORECASE)
 _MAKERS = re.compile(r"\b(nvidia|amd|geforce|radeon|instinct|tesla|quadro|graphics)\b", re.IGNORECASE)
 
 
-def named_card(text: str) -> Json:
-    """Return a card as a machine file has it, by "RTX 4090", "a100-80gb", "NVIDIA H100". Raises Stop(2) if unknown, or of two sizes."""
+def named_card(text: str, otherwise: str = "for any other give its memory: --memory 32GiB") -> Json:
+    """Return a card as a machine file has it, by "RTX 4090", "a100-80gb", "NVIDIA H100". Raises Stop(2) if unknown, or of two sizes.
+
+    otherwise: what its caller takes for a card that no table has.
+    """
     size = None if _plain(text) in {_plain(card["name"]) for card in _cards()} else _MEMORY.search(text)  # A10G is no A of 10 GB
     name = text[: size.start()] if size else text
     cards = [card for card in _cards() if _plain(card["name"]) == _plain(name)]
@@ -23,7 +26,7 @@ def named_card(text: str) -> Json:
         near = difflib.get_close_matches(_plain(name), [_plain(one) for one in known if _of_family(_plain(name), _plain(one))], 1, 0.5)
         meant = next((one for one in known if near and _plain(one) == near[0]), None)
         hint = f"did you mean {meant}? " if meant else ""
-        raise Stop(USAGE, f"no card is known as {text!r}", f"{hint}for any other give its memory: --memory 32GiB")
+        raise Stop(USAGE, f"no card is known as {text!r}", hint + otherwise)
     sizes = sorted({card["memory_gib"] for card in cards})
     asked = [card for card in cards if size is None or card["memory_gib"] == int(size[1])]
     if len(asked) != 1:

@@ -87,8 +87,8 @@ def finished(outcome: Json) -> bool:
     return bool(outcome["ending"] == "finished")
 
 
-def went(outcome: Json) -> bool:
-    """Return whether an experiment came to its end with finite numbers."""
+def succeeded(outcome: Json) -> bool:
+    """Return whether an experiment finished, and all its numbers are finite."""
     return finished(outcome) and bool(outcome["finite"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from holdfast.base.inert import inert
 from holdfast.base.versions import __version__
 from holdfast.base_model.folder import ModelFacts, hub_name
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, has_mistrals_files, ignored
+from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, IgnoredKeys, has_mistrals_files, ignored
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
@@ -32,6 +33,7 @@ _KINDS = {
     "whole gguf": "a model of which weights themselves were trained, as GGUF for llama.cpp",
     "gguf-adapter": "the adapter as GGUF, for a base model in GGUF",
 }
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 _ASKED = (  # what ends an answer and how a conversation is written: the adapter's own, not the base's
     "model.generation_config = GenerationConfig.from_pretrained({here!r})\ntokenizer = AutoTokenizer.from_pretrained({here!r})"
 )
@@ -131,24 +133,35 @@ def _own_files(folder: Path, facts: ModelFacts) -> str:
     return found if own in (None, theirs) else f"{found} --chat-template PATH/{TEMPLATE}"
 
 
+def largest_rank(configs: Iterable[Json]) -> int:
+    return max(int(rank) for config in configs for rank in (config.get("r") or 0, *(config.get("rank_pattern") or {}).values()))
+
+
 def vllm_takes(config: Json) -> bool:
-    """True if vLLM takes an adapter of this kind, by its adapter_config.json."""
+    """True if vLLM takes an adapter of this kind and rank, by its adapter_config.json."""
     beyond = ("use_dora", "modules_to_save", "trainable_token_indices")
-    return config.get("peft_type", "LORA") == "LORA" and not any(config.get(name) for name in beyond)
+    kind = config.get("peft_type", "LORA") == "LORA" and not any(config.get(name) for name in beyond)
+    return kind and largest_rank([config]) <= VLLM_RANKS[-1]
+
+
+def vllm_options(configs: Iterable[Json], base: Json) -> str:
+    """Return vLLM's options for adapters that it takes, of a base with this config.json: the largest rank, and whose files it reads."""
+    rank = largest_rank(configs)
+    allowed = next(size for size in VLLM_RANKS if size >= rank)
+    return f"--max-lora-rank {allowed}" + (f" {HF_FILES}" if has_mistrals_files(base) else "")
 
 
 def served_with(subject: Subject, folder: Path) -> str | None:
-    """Return vLLM's options for the adapter exported to `folder`, as PATH; None where it refuses that, or a server leaves some of it out.
+    """Return vLLM's options for the adapter exported to `folder`, as PATH; None where it refuses that, or a server ignores some of it."""
+    return _options(subject, folder) if vllm_takes(subject.config) and not _ignored(subject) else None
 
-    It has to be told the largest rank, and what of the base's files is not the adapter's.
-    """
-    about = subject.config
-    if not vllm_takes(about) or ignored(subject.facts.config, tensors_of_file(subject.weights)):
-        return None
-    rank = max([int(about.get("r") or 0), *(about.get("rank_pattern") or {}).values()])
-    allowed = next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
-    files = f" {HF_FILES}" if has_mistrals_files(subject.facts.config) else ""
-    return f"--max-lora-rank {allowed}{files}{_own_files(folder, subject.facts)}"
+
+def _options(subject: Subject, folder: Path) -> str:
+    return vllm_options([subject.config], subject.facts.config) + _own_files(folder, subject.facts)
+
+
+def _ignored(subject: Subject) -> list[IgnoredKeys]:
+    return ignored(subject.facts.config, tensors_of_file(subject.weights))
 
 
 def serve_line(subject: Subject, folder: Path) -> str:
@@ -156,12 +169,12 @@ def serve_line(subject: Subject, folder: Path) -> str:
     about = subject.config
     if not vllm_takes(about):
         return "vLLM refuses this kind of adapter: serve it merged into its base model (`holdfast export --to merged`).\n"
-    if (options := served_with(subject, folder)) is None:
-        lines = "".join(f"* {one.why}.\n" for one in ignored(subject.facts.config, tensors_of_file(subject.weights)))
+    if lost := _ignored(subject):
         way = "`merge_and_unload` of PEFT" if not of_experts(about.get("target_parameters")) else "`holdfast export --to merged`"
+        lines = "".join(f"* {one.why}.\n" for one in lost)
         return f"Serve it merged into its base model ({way}):\n\n{lines}"
     name, told = shlex.quote(f"{subject.name}=PATH"), f"\n{RSLORA}.\n" if plain_scale(about).get("use_rslora") else ""
-    return f"```bash\nvllm serve BASE --enable-lora --lora-modules {name} {options}\n```\n{told}"
+    return f"```bash\nvllm serve BASE --enable-lora --lora-modules {name} {_options(subject, folder)}\n```\n{told}"
 
 
 def _equal(checked: Json, reference: str) -> str:

@@ -102,24 +102,23 @@ def follow(command: list[str], log: IO[bytes], env: Mapping[str, str], say: Say,
                 now = time.monotonic()
                 if child.poll() is None and now - told >= _EVERY_S:
                     told = now
-                    line = so_far([*read_lines(file)], now - began, first, time.time())
-                    if said != (said := line.partition(": ")[2]):
-                        say(line)
+                    if said != (said := so_far([*read_lines(file)], first, time.time())):
+                        say(f"  {span(now - began)}: {said}")
         except BaseException:
             child.kill()
             raise
     return int(child.returncode)
 
 
-def so_far(lines: list[Json], seconds: float, first: str, now: float) -> str:
-    """Return in words what is being done. lines: {part, what, done, total, time}, oldest first; seconds: since the child began.
+def so_far(lines: list[Json], first: str, now: float) -> str:
+    """Return in words what is being done, `first` where nothing is told yet. lines: {part, what, done, total, time}, oldest first.
 
     What has gone on for longer than all that was left has no time that is known: how long nothing was done is told instead.
     """
     if not lines:
-        return f"  {span(seconds)}: {first}"
+        return first
     last = lines[-1]
-    words = f"  {span(seconds)}: {last['part']}: {last['what']}"
+    words = f"{last['part']}: {last['what']}"
     if not last["total"]:
         return words
     begun = next(line for line in lines if (line["part"], line["what"]) == (last["part"], last["what"]))

@@ -36,7 +36,7 @@ from holdfast.learn.rounds import (
     taken_by,
     withdrawn_people,
 )
-from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, not_there, without_unknown_ratings
+from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, without_unknown_ratings
 from holdfast.learn.training import train
 
 _LEAST_NEW = 8  # rows held out of a round, where it has twice as many
@@ -63,13 +63,15 @@ class Learner:
             return rounds[-1], {}
         self._refuse_other_list(rounds)
         gone = withdrawn_people(self.folder)
-        came = [one.nobodys() if hash_of(one.person) in gone else one for one in arrived(self.policy, taken_by(rounds))]
+        missing: list[str] = []
+        new = arrived(self.policy, taken_by(rounds), missing)
+        came = [one.nobodys() if hash_of(one.person) in gone else one for one in new]
         came, unrated = without_unknown_ratings(self.policy, self._without_lost(came))
         judged = judge_rows(self.policy, came, seen_keys(rounds), disliked_by(rounds))
         waiting = {"rows": len(judged.kept), "rejected": judged.rejected, "needed": self.policy.round.rows, "unrated": unrated}
         waiting["one_person"] = judged.by_reason.get(ONE_PERSON, 0)
         if not self._begins(judged, rounds):
-            return None, waiting | {"not_there": not_there(self.policy)}
+            return None, waiting | {"not_there": missing}
         if told := time_is_up(self.policy, rounds):
             return None, waiting | {"why": told}
         refuse_no_room(self.policy, rounds)

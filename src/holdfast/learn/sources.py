@@ -64,15 +64,17 @@ class ArrivedRecord:
         return replace(self, row=None, reason=WITHDRAWN, detail="", person="", disliked=None)
 
 
-def arrived(policy: Policy, taken: Taken) -> Iterator[ArrivedRecord]:
+def arrived(policy: Policy, taken: Taken, missing: list[str] | None = None) -> Iterator[ArrivedRecord]:
     """Yield what has come and no round has taken, source by source, in its order. Raises Stop where a source cannot be read.
+
+    missing: gets the names of files, folders and streams of which nothing is there yet.
 
     An entry of a stream that a round has taken comes again where a server forgot that it was acknowledged: it is told again.
     """
     for number, origin in enumerate(policy.sources):
         seen: set[str] = set()
         again: list[tuple[int, str]] = []
-        for record in _records(origin, policy):
+        for record in _records(origin, policy, [] if missing is None else missing):
             digest = hashlib.sha256(record.raw.encode("utf-8", "surrogatepass")).hexdigest()[:32]
             if (record.place, digest) in taken or (origin.redis and record.place in seen):
                 again += [(number, _entry(record))] if origin.redis and record.place not in seen else []
@@ -90,12 +92,17 @@ def acknowledge(policy: Policy, entries: list[tuple[int, str]]) -> None:
         StreamReader(_stream(policy.sources[number], policy)).acknowledge([name for _, name in some])
 
 
-def _records(origin: Origin, policy: Policy) -> Iterator[Record | Unusable]:
+def _records(origin: Origin, policy: Policy, missing: list[str]) -> Iterator[Record | Unusable]:
     if origin.redis:
-        for batch in StreamReader(_stream(origin, policy)).there():
+        if not (reader := StreamReader(_stream(origin, policy))).exists():
+            missing.append(f"stream {origin.stream}")
+            return
+        for batch in reader.there():
             yield from batch.records
         return
-    for file in files_of(origin):
+    if not (files := files_of(origin)):
+        missing += origin.files or [origin.folder or origin.votes or ""]
+    for file in files:
         unfinished = _unfinished(file)
         for batch in batches_of(file, kind_of(file), shell_allowed=False):
             for record in batch.records:
@@ -119,17 +126,6 @@ def files_of(origin: Origin) -> list[str]:
     for pattern in origin.files or ():
         found += sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207  (absolute, with the pattern anywhere in it)
     return [str(file) for file in dict.fromkeys(found) if file.is_file() and file.stat().st_size and not file.name.startswith(".")]
-
-
-def not_there(policy: Policy) -> list[str]:
-    """Name files, folders and streams of which nothing is there yet. Raises Stop(3) where a server stays away."""
-    found: list[str] = []
-    for one in policy.sources:
-        if one.redis:
-            found += [] if StreamReader(_stream(one, policy)).exists() else [f"stream {one.stream}"]
-        elif not files_of(one):
-            found += one.files or [one.folder or one.votes or ""]
-    return found
 
 
 def _unfinished(file: str) -> str:

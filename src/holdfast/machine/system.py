@@ -57,7 +57,7 @@ def read_system(place: Place, run: Path | None) -> Json:
         "swap_bytes": memory.get("SwapTotal"),
         "shm_bytes": _total(place.path("/dev/shm")),
         "disk_free_bytes": _free(run or Path.cwd()),
-        "cpu": _cpu(place),
+        "cpu": read_cpu(place),
         "devices": _devices(place),
         "env": steering(place),
     }
@@ -189,7 +189,7 @@ def _free(folder: Path) -> int | None:
         return None
 
 
-def _cpu(place: Place) -> Json:
+def read_cpu(place: Place) -> Json:
     """Read {threads, name, bf16}; bf16: whether there are units that multiply it, None where the CPU does not say."""
     flags = _cpu_line(place, "flags", "Features")
     name = _cpu_line(place, "model name") or platform.processor() or None

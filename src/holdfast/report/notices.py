@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
 
 from holdfast.base.files import Json
 from holdfast.base.units import figure, setting
@@ -63,12 +63,7 @@ def notice(event: Json) -> tuple[str, str] | None:
     return words, ", ".join(f"{key}: {_fact(value)}" for key, value in event.items() if key not in ("event", "time", "attempt"))
 
 
-def _fact(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_fact(entry)}" for key, entry in value.items()) or "none"
-    if isinstance(value, list):
-        return " ".join(map(_fact, value)) or "none"
-    return "unknown" if value is None else figure(value) if isinstance(value, float) else setting(value)
+_fact = functools.partial(setting, unset="unknown", number=figure)
 
 
 def _length_bias(event: Json) -> str:

@@ -49,10 +49,4 @@ def _cell(value: object, head: str) -> str:
 
 def in_words(value: object) -> str:
     """Format a value for people; a dash where nothing is known."""
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {in_words(one)}" for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(in_words, value))
-    return figure(value) if isinstance(value, float) else setting(value)
+    return setting(value, "-", figure, ", ", ": ", "")

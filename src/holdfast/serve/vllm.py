@@ -20,12 +20,12 @@ import orjson
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
 from holdfast.data.tokens.codec import Codec
+from holdfast.export.card import VLLM_RANKS, largest_rank, vllm_options
 from holdfast.export.endings import end_tokens
 from holdfast.export.subject import Subject
 from holdfast.serve.child import PATIENCE_S
 from holdfast.serve.engines import AnswerRequest
 
-_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 _HEALTH_S, _LOAD_S = 5, 300
 
 
@@ -134,13 +134,10 @@ class Vllm:
 def start_command(subject: Subject, adapters: Mapping[str, Subject]) -> str:
     """Return the command that starts a vLLM which takes two versions of these adapters. Raises Stop(2) for too high a rank."""
     configs = [one.config for one in adapters.values()]
-    ranks = [rank for config in configs for rank in (int(config.get("r") or 0), *(config.get("rank_pattern") or {}).values())]
-    fits = next((rank for rank in _RANKS if rank >= max(ranks)), None)
-    if fits is None:
-        raise Stop(USAGE, f"a rank of {max(ranks)} is more than vLLM's {_RANKS[-1]}", "--engine llama.cpp or transformers, or merge it")
-    command = (
-        f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve {shlex.quote(str(subject.facts.folder))} --enable-lora --max-lora-rank {fits}"
-    )
+    if (rank := largest_rank(configs)) > VLLM_RANKS[-1]:
+        raise Stop(USAGE, f"a rank of {rank} is more than vLLM's {VLLM_RANKS[-1]}", "--engine llama.cpp or transformers, or merge it")
+    base = shlex.quote(str(subject.facts.folder))
+    command = f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve {base} --enable-lora {vllm_options(configs, subject.facts.config)}"
     return command + f" --max-loras {len(adapters)} --max-cpu-loras {2 * len(adapters)}"
 
 

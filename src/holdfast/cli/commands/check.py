@@ -26,7 +26,6 @@ from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
-from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.throwaway import throwaway
 from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.run_view import Terminal
@@ -76,17 +75,16 @@ def _only(text: str | None) -> list[str]:
 def _checked(arguments: argparse.Namespace, config: Config, place: Path, only: list[str], found: list[Item], terminal: Terminal) -> Json:
     """Prepare the run in `place` and try the items, which go into `found` one by one; return what `start` found."""
     with held(place) as (folder, _):
-        config = with_start(folder, config)
         try:
-            open_run(folder, config, False, terminal)
+            config = open_run(folder, config, False, terminal)
         except Stop as stop:
             if stop.code != BLOCKED:
                 raise
             _refused(stop, only, found, terminal)
             return nothing_known()
         with laboratory_of(folder, config, terminal) as lab:
-            bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), read_json(folder.data_report_file) or {})
-            bench.work = work_in(folder.config(), bench.plan)
+            bench = Bench(lab, config, folder.plan(), str(arguments.config), read_json(folder.data_report_file) or {})
+            bench.work = work_in(config, bench.plan)
             bench.last_run = _last_run(config, arguments.config)
             for item in items(bench, only):
                 found.append(item)

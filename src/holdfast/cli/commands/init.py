@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     if not arguments.source and not arguments.json and at_terminal():
         _ask(arguments)
     out = _place(arguments)
-    card = _card(arguments.card) if arguments.card else None
+    card = named_card(arguments.card, "leave --card out; then holdfast plan CONFIG --memory 32GiB") if arguments.card else None
     data = [part for one in arguments.data for part in ([one] if Path(one).exists() else one.split(","))]
     fields = asked_fields(arguments.field)
     tell: Callable[[str], None] = (lambda text: None) if arguments.json else say
@@ -126,18 +126,6 @@ def _place(arguments: argparse.Namespace) -> Path:
     if out.suffix not in (".yaml", ".yml"):
         raise Stop(USAGE, f"--out {out}: a config is a YAML file", f"--out {out.with_suffix('.yaml')}")
     return out
-
-
-def _card(name: str) -> Json:
-    """Return a card's record. Raises Stop(2) where none is known, with what `init` takes: it has no --memory."""
-    try:
-        return named_card(name)
-    except Stop as stop:
-        raise Stop(
-            stop.code,
-            stop.message,
-            (stop.hint or "").replace("for any other give its memory: --memory", "leave --card out; then holdfast plan CONFIG --memory"),
-        ) from None
 
 
 def _command(source: Path | None) -> str:

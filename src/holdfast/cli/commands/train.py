@@ -16,7 +16,6 @@ from holdfast.processes.process import end_strays
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.words import short
 from holdfast.run.folder import RunFolder
-from holdfast.run.rows_of_run import with_rows
 from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.supervision.companions.notified import refuse_missing_sendmail
 from holdfast.supervision.companions.trackers import refuse_missing_trackers
@@ -24,7 +23,6 @@ from holdfast.supervision.detach import detach
 from holdfast.supervision.preparation.faults import write_faults
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
-from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.ranks.first import with_ranks
 from holdfast.supervision.ranks.join import Follower
 from holdfast.supervision.remote.elsewhere import fetched
@@ -73,10 +71,8 @@ def run(arguments: argparse.Namespace) -> tuple[int, Json]:
     with held(path) as (folder, lock):
         terminal.fall_back_on(folder.supervisor_log)
         stop.outlive_terminal(terminal)
-        config = with_rows(folder, with_start(folder, config), terminal.tell)
         with working("preparing the run", arguments.json or arguments.quiet):
-            open_run(folder, config, arguments.extend, terminal)
-        config = config.model_copy(update={"model": folder.config().model, "data": folder.config().data})  # with the commit it began with
+            config = open_run(folder, config, arguments.extend, terminal)
         summary = read_json(folder.summary_file)
         if summary and summary["status"] == "finished":
             terminal.say(f"{path} is finished; to train longer: raise train.steps or train.epochs and add --extend")

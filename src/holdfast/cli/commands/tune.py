@@ -29,7 +29,6 @@ from holdfast.run.snapshots.memory_places import SHARED_MEMORY, sweep
 from holdfast.run.timeline import settings_in
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
-from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.throwaway import throwaway
 from holdfast.supervision.signals import StopSignals
 from holdfast.terminal.run_view import Terminal
@@ -73,13 +72,12 @@ def _climbed(arguments: argparse.Namespace, config: Config, place: Path, termina
         (terminal.tell if rung.verdict == "refused" else terminal.say)(line)
 
     with held(place) as (folder, _):
-        config = with_start(folder, config)
-        open_run(folder, config, False, terminal)
+        config = open_run(folder, config, False, terminal)
         machine = read_json(folder.machine_file) or {}
         base = settings_in(folder.timeline_file).model_dump(mode="json")
         with laboratory_of(folder, config, terminal, _START_S) as lab:
             terminal.say("first the reference, the slowest: plain kernels in fp32. What it takes bounds the rest, and is told then")
-            bench = Bench(lab, folder.config(), folder.plan(), str(arguments.config), {}, facts={"settings": base})
+            bench = Bench(lab, config, folder.plan(), str(arguments.config), {}, facts={"settings": base})
             way = climb(bench, base, cards_of("rungs").values(), device_of(machine, base), tell)
     return _answer(way, config, machine, folder, terminal)
 

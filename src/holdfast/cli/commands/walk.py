@@ -63,7 +63,7 @@ def _fold(arguments: argparse.Namespace, path: Path, fold: int, stop: StopSignal
     terminal.say(f"fold {fold} of {arguments.folds}")
     with held(path) as (folder, _):
         stop.outlive_terminal(terminal)
-        open_run(folder, config, False, terminal)
+        config = open_run(folder, config, False, terminal)
         summary = read_json(folder.summary_file) or {}
         if summary.get("status") != "finished":
             code, summary = run_to_end(folder, config, None, terminal, stop)

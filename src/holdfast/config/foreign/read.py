@@ -14,7 +14,7 @@ from holdfast.base.errors import USAGE, Stop
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.config.foreign.command_line import read_command
 from holdfast.config.foreign.keys import ForeignConfig, Key, flatten
-from holdfast.config.foreign.rules_rows import HUB
+from holdfast.config.foreign.rules_rows import HubName
 from holdfast.config.foreign.script import read_script
 from holdfast.config.yaml_tree import LOADER, in_one_line
 
@@ -209,7 +209,7 @@ def _named_sets(file: Path, source: ForeignConfig) -> tuple[dict[str, str], list
             continue
         entries = {name: entry for name, entry in tree.items() if isinstance(entry, dict)}
         files = {name: str(place / entry["file_name"]) for name, entry in entries.items() if entry.get("file_name")}
-        files |= {name: f"{HUB}{entry['hf_hub_url']}" for name, entry in entries.items() if name not in files and entry.get("hf_hub_url")}
+        files |= {name: HubName(entry["hf_hub_url"]) for name, entry in entries.items() if name not in files and entry.get("hf_hub_url")}
         given = next((str(key.value) for key in source.keys if key.theirs in ("dataset", "train_dataset") and key.value), "")
         used = [name for one in given.split(",") if (name := one.strip()) in entries]
         told = [{key: entries[name][key] for key in ("columns", "num_samples") if entries[name].get(key)} for name in used]

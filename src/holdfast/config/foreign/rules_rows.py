@@ -36,7 +36,8 @@ _TEMPLATES = {  # names of theirs and of ours, for the same turns
 }
 
 
-HUB = "hub:"  # before the name of a data set of the hub, where a file's may stand
+class HubName(str):
+    """The name of a data set of the hub, where a file's path may stand."""
 
 
 class RowFile(NamedTuple):
@@ -96,7 +97,7 @@ def row_files(keys: list[tuple[str, Key]], known: Mapping[str, str], of_hub: boo
                 continue
             hub = fetched(name, beside.get("dataset_config"), beside.get("dataset_split")) if of_hub else _registered(name)
             named = known.get(name, name if _is_file(name) else "")
-            made = fetched(named.removeprefix(HUB)) if named.startswith(HUB) else RowFile(named) if named else hub
+            made = fetched(named) if isinstance(named, HubName) else RowFile(named) if named else hub
             found.setdefault(key.theirs, []).append(made)
     return found
 

@@ -80,10 +80,9 @@ class StreamReader:
     def there(self) -> Iterator[WriteBatch]:
         """Yield the entries present now, each once, unacknowledged: `acknowledge` does that, later and perhaps in another process.
 
-        One that was trimmed from the stream after it was delivered is a record, too. Raises Stop(3) where the server stays away.
+        One that was trimmed from the stream after it was delivered is a record, too. Raises Stop(2) for a stream that is not there, Stop(3)
+        where the server stays away.
         """
-        if not self.exists():
-            return
         self._patiently(self._join)
         for entries in self._patiently_each():
             lost = [Unusable(f"{self._source.stream}/{_text(name)}", "", "gone", _GONE) for name, fields in entries if not fields]

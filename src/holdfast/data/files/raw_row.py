@@ -58,12 +58,17 @@ def raw_json(raw: bytes) -> Json:
         return {"raw_base64": base64.b64encode(raw).decode()}
 
 
+def json_of(value: Any) -> bytes:
+    """Encode one line of JSON with whole numbers of any size. Raises ValueError for half of a surrogate pair, or RecursionError."""
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
 def json_line(entry: Json) -> bytes:
     """Encode one line of a journal of rows; every character but \\n that a reader may take for the end of a line is escaped."""
     try:
         line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a whole number beyond 64 bits
-        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        line = json_of(entry) + b"\n"
     for separator, escape in _SEPARATORS:
         line = line.replace(separator, escape)
     return line

@@ -19,7 +19,7 @@ from holdfast.data.files.code_pages import told
 from holdfast.data.files.columns import read_columns
 from holdfast.data.files.form import FileForm, form_of, records_begin
 from holdfast.data.files.json_stream import JsonStream
-from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, UnparsedRow, overlong
+from holdfast.data.files.raw_row import LARGEST_ROW, RawRow, Reject, Source, UnparsedRow, json_of, overlong
 from holdfast.data.files.record_stream import RecordStream
 from holdfast.data.files.stream import FileHead, from_latin_1, open_stream
 from holdfast.data.files.tables import read_csv
@@ -260,8 +260,3 @@ def with_all_digits(text: bytes, value: Any) -> Any:
         return exact_value(text.decode()) if orjson.loads(text) == value else value
     except (ValueError, RecursionError):
         return value
-
-
-def json_of(value: Any) -> bytes:
-    """Encode one line of JSON with whole numbers of any size. Raises ValueError for half of a surrogate pair, or RecursionError."""
-    return json.dumps(value, ensure_ascii=False).encode()

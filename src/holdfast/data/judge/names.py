@@ -149,7 +149,7 @@ _BEHIND_INSTRUCTION = ("input", "context")
 
 
 def asked(question: str, extra: str) -> str:
-    """Join a question and what stands behind it, of which either may be missing."""
+    """Join a question and its input (`extra`) by a line break; either may be missing."""
     return "\n".join(filter(str.strip, (question, "" if extra.strip() in MISSING else extra)))
 
 

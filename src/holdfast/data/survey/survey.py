@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from holdfast.base.files import Json
 from holdfast.data.duplicates.similar import BINS, compared_texts, hashes, normal, own_text, signatures
-from holdfast.data.files.raw_row import Reject, json_line, raw_json
-from holdfast.data.files.read import json_of, line_of
+from holdfast.data.files.raw_row import Reject, json_line, json_of, raw_json
+from holdfast.data.files.read import line_of
 from holdfast.data.judge.judge import JudgedRow, beside_answer, with_calls
 from holdfast.data.judge.notes import note
 from holdfast.data.judge.rules import Rules

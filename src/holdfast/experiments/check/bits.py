@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.base.files import Json
 from holdfast.experiments.check.bench import TOLERANCES, Bench, Item, not_done
-from holdfast.experiments.laboratory import went
+from holdfast.experiments.laboratory import succeeded
 
 _AT = 3  # the step that is looked at
 _TWO: Json = {"least_samples": 2}  # rows, so that there is something to split
@@ -15,14 +15,14 @@ _TWO: Json = {"least_samples": 2}  # rows, so that there is something to split
 def order(bench: Bench) -> Item:
     """Compare a step run twice in one process and once in smaller micro-batches; check that the order sees each row once."""
     state = _before(bench)
-    if not went(state):
+    if not succeeded(state):
         return not_done("order", state, bench.command("check", "--only first"))
     once = _step(bench, state, keep=True, **_TWO)
     again = _step(bench, state, **_TWO)
-    tokens = once["rows"][0]["tokens"] if went(once) else 0
+    tokens = once["rows"][0]["tokens"] if succeeded(once) else 0
     split = _step(bench, state, settings={"micro_batch_tokens": max(1, tokens // 2)}, against=once["folder"], **_TWO)
     for outcome in (once, again, split):
-        if not went(outcome):
+        if not succeeded(outcome):
             return not_done("order", outcome, bench.command("check", "--only first"))
     drawn = bench.facts["rows"]["order"]
     gap, passes = split["rows"][0]["gradient_gap"], [one["rows"][0]["micro_batches"] for one in (once, split)]
@@ -49,11 +49,11 @@ def resume(bench: Bench) -> Item:
     """Compare a step after an undisturbed start with the same step in a fresh process that begins from the state before it."""
     whole = bench.course(steps=_AT, most_tokens=bench.most_tokens, bits=True)
     state = _before(bench)
-    if not went(whole) or not went(state):
-        return not_done("resume", whole if not went(whole) else state, bench.command("check", "--only first"))
+    if not succeeded(whole) or not succeeded(state):
+        return not_done("resume", whole if not succeeded(whole) else state, bench.command("check", "--only first"))
     bench.lab.let_go()
     resumed = _step(bench, state)
-    if not went(resumed):
+    if not succeeded(resumed):
         return not_done("resume", resumed, bench.command("check", "--only first"))
     same = _bits(resumed) == _bits(whole)
     numbers: Json = {"alike": same, "step": _AT, "weights_sha256": resumed["weights_sha256"]}

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.base.files import Json
 from holdfast.experiments.check.bench import TOLERANCES, Bench, Item, not_done
-from holdfast.experiments.laboratory import finished, how, went
+from holdfast.experiments.laboratory import finished, how, succeeded
 
 SHAPES = ("shortest", "longest", "fullest", "awkward")
 _ALL_S = 240.0  # after which nothing is begun, and what is under way is ended
@@ -24,11 +24,11 @@ def precision(bench: Bench) -> Item:
     state = _within(
         bench, 1 / 3, {"dtype": "fp32"}, steps=_WARM, rate=bench.config.train.lr, most_tokens=bench.most_tokens, leave_state=True
     )
-    if not went(state):
+    if not succeeded(state):
         return _of_reference(bench, state)
     shapes: Json = {"from_state": state["folder"], "still": True, "rows": "shapes"}
     reference = _within(bench, 1 / 2, {"dtype": "fp32"}, steps=len(SHAPES), keep=True, **shapes)
-    if not went(reference):
+    if not succeeded(reference):
         return _of_reference(bench, reference)
     found: Json = {}
     for dtype in dict.fromkeys((bench.dtype, "bf16", "fp16")):

@@ -17,7 +17,7 @@ from holdfast.book.kinds.rung import RungCard
 from holdfast.config.settings import PartialSettings
 from holdfast.experiments.check.bench import Bench
 from holdfast.experiments.check.precision import SHAPES, apart
-from holdfast.experiments.laboratory import finished, how, went
+from holdfast.experiments.laboratory import finished, how, succeeded
 
 REFERENCE: PartialSettings = {"attention": "eager", "dtype": "fp32", "packing": False, "liger": False, "fused": False, "varlen": False}
 _COURSE, _COURSE_S, _COURSE_GAP = 24, 60.0, 2e-2  # steps with updates; seconds; share of the loss
@@ -73,11 +73,11 @@ class Climb:
         steps = {"steps": 3, "rate": self.bench.config.train.lr, "most_tokens": self.bench.most_tokens, "leave_state": True}
         self.state = self._ask(self.settings, {}, **steps)
         outcome, began = self.state, time.monotonic()
-        if went(outcome):
+        if succeeded(outcome):
             outcome = self.reference = self._ask(self.settings, {}, **self._from(still=True, rows="shapes", steps=len(SHAPES), keep=True))
-        if went(outcome):
+        if succeeded(outcome):
             outcome = self.course = self._ask(self.settings, {}, **self._along(_COURSE))
-        if went(outcome):
+        if succeeded(outcome):
             rung.stable, rung.within, timed = True, 0.0, time.monotonic()
             self.rate, rung.peak_bytes = self._speed(self.settings, {})
             rung.tokens_per_second = self.rate
@@ -120,7 +120,7 @@ class Climb:
 
     def _leaves_the_course(self, outcome: Json) -> str:
         """Return why a course of updates is not the reference's; empty where it is."""
-        if not went(outcome):
+        if not succeeded(outcome):
             return self._failure(outcome)
         for theirs, mine in zip(self.course["rows"], outcome["rows"], strict=False):
             gap = abs(mine["loss"] - theirs["loss"]) / max(abs(theirs["loss"]), 0.1)
@@ -154,7 +154,7 @@ class Climb:
     def _speed(self, settings: Json, env: dict[str, str | None]) -> tuple[float | None, int | None]:
         """Measure (tokens/s, bytes) at the fullest step."""
         outcome = self._ask(settings, env, rows="fullest", steps=_TIMED, most_tokens=2 * self.bench.most_tokens, still=True)
-        if not went(outcome):
+        if not succeeded(outcome):
             return None, None
         return max(row["tokens"] / max(row["seconds"], 1e-9) for row in outcome["rows"]), outcome["peak_bytes"]
 

@@ -95,7 +95,7 @@ class Teller:
         self._remember()
 
     def tell_again(self) -> None:
-        """Tell the newest word that nobody got, once its receivers have had their pause."""
+        """Send again the newest message that no receiver took, once the pause after that failure is over."""
         if self._held and self._now() >= self._again_at:
             (event, text), self._held = self._held, None
             self.tell(event, text)

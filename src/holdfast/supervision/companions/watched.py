@@ -14,7 +14,7 @@ from holdfast.base.files import read_json
 from holdfast.base.identity import Identity, alive
 from holdfast.base.safe_open import open_log
 from holdfast.base.units import span
-from holdfast.processes.command_session import bound_output
+from holdfast.processes.command_session import MOST_OUTPUT, bound_output
 from holdfast.processes.signs_of_life import SignsOfLife, is_stopped
 from holdfast.run.folder import RunFolder
 from holdfast.run.holder import signal_holder
@@ -41,8 +41,10 @@ class Helper:
 
     def look(self, again: bool = True) -> int | None:
         """Return the exit code, None while it lives. One that hangs is ended and started `again`; what it prints is bounded."""
-        with contextlib.suppress(OSError), open_log(self._log) as output:
-            bound_output(self._log, output)
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_blocks * 512 > MOST_OUTPUT:
+                with open_log(self._log) as output:
+                    bound_output(self._log, output)
         code = self.child.poll()
         if code is None and (silent := self._signs.silent_s()) > self._limit_s:
             self.child.kill()

@@ -8,7 +8,7 @@ from holdfast.base.versions import __version__
 from holdfast.machine.differences import libraries
 from holdfast.machine.place import Place
 from holdfast.machine.read import read_packages
-from holdfast.machine.system import read_system, steering
+from holdfast.machine.system import read_cpu, steering
 from holdfast.machine.torch_build import read_torch
 from holdfast.report.audience import Audience
 from holdfast.run.folder import RunFolder
@@ -23,7 +23,7 @@ def tell_of_libraries(run: RunFolder, audience: Audience) -> None:
     if machine is None:
         return
     own = {"holdfast": __version__, "env": steering(Place())}
-    now = read_torch(ask=False) | {"packages": read_packages(), "cpu": read_system(Place(), run.path)["cpu"]} | own
+    now = read_torch(ask=False) | {"packages": read_packages(), "cpu": read_cpu(Place())} | own
     before, after = libraries(machine), libraries(now)
     changed = [name for name in before if name in after and after[name] != before[name]]
     if not changed:

@@ -33,6 +33,7 @@ from holdfast.report.words import between, shown
 from holdfast.run.base_model import follow_pinned, refuse_changed, take_model_elsewhere, take_repaired
 from holdfast.run.folder import RunFolder, differences
 from holdfast.run.plan import RunPlan, unknown_keys, write_plan
+from holdfast.run.rows_of_run import with_rows
 from holdfast.run.sampling.step_table import learning_rate, run_length
 from holdfast.run.snapshots.checkpoint import MANIFEST, checkpoint_name, checkpoint_steps
 from holdfast.run.timeline import Entry, add_entry, newest_settings, read_timeline, settings_in
@@ -44,16 +45,22 @@ from holdfast.supervision.preparation.start import with_start
 from holdfast.supervision.preparation.types import preparation_of
 
 
-def open_run(run: RunFolder, config: Config, extend: bool, audience: Audience) -> None:
-    """Prepare a new run, or check that an existing one is of this config. Raises Stop with the difference."""
-    config = with_template(config)
+def open_run(run: RunFolder, asked: Config, extend: bool, audience: Audience) -> Config:
+    """Prepare a new run, or check that an existing one is of the config that is asked for. Raises Stop with the difference.
+
+    Return what trains: RUN/config.yaml, but for what `differences` does not count, which is this start's.
+    """
+    config = with_template(with_rows(run, with_start(run, asked), audience.tell))
     if not run.config_file.exists():
         if extend:
             audience.tell(f"--extend: there is no run in {shown(run.path)} yet, this one begins")
         _in_a_writable_folder(run, lambda: _prepare(run, config, audience))
-        return
-    with reading(run.path):
-        _take_up(run, config, extend, audience)
+    else:
+        with reading(run.path):
+            _take_up(run, config, extend, audience)
+    kept = run.config()
+    train = kept.train.model_copy(update={"ranks": asked.train.ranks, "ranks_min": asked.train.ranks_min})
+    return kept.model_copy(update={"run": asked.run, "faults": asked.faults, "train": train})
 
 
 def _take_up(run: RunFolder, config: Config, extend: bool, audience: Audience) -> None:

@@ -10,10 +10,8 @@ import transformers
 
 from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import write_json
-from holdfast.base_model.gguf_file import REFUSED, read_tensors
+from holdfast.base_model.gguf_file import LOAD_AGAIN, REFUSED, WHOLE_FOLDER, read_tensors
 
-_AGAIN = "download it again"
-_FOLDER = "give the model's folder in Hugging Face layout"
 _F32, _F16 = 0, 1  # numbers that GGUF has for types
 
 
@@ -44,13 +42,13 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, **given, **widely)
     except (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         text = f"transformers {transformers.__version__} cannot widen {file}: {_short(error)}"
-        raise Stop(BLOCKED, text, _FOLDER) from None
+        raise Stop(BLOCKED, text, WHOLE_FOLDER) from None
     plain = type(model)(_config(model.config))
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     broken = next((name for name, values in plain.named_parameters() if not bool(torch.isfinite(values).all())), None)
     if broken:
-        raise Stop(BLOCKED, f"{file}: {broken} has values that are not finite", _AGAIN)
+        raise Stop(BLOCKED, f"{file}: {broken} has values that are not finite", LOAD_AGAIN)
     if model.generation_config is not None:
         plain.generation_config = model.generation_config
     plain.save_pretrained(folder)
