@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -315,6 +316,18 @@ def test_a_run_of_which_no_command_is_known_is_not_resumed_with_none(tmp_path: P
     assert "is not running: dead" in said.out + said.err and "None" not in said.out + said.err
 
 
+def _closed_to(call: Callable[..., Any], folder: Path, itself: bool) -> Callable[..., Any]:
+    """Have a call refuse what lies in a folder, as the system does where a user may not enter it; itself: and the folder."""
+
+    def refused(path: Any = ".", *more: Any, **how: Any) -> Any:
+        at = Path(path) if isinstance(path, (str, os.PathLike)) else Path()
+        if folder in at.parents or (itself and at == folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return call(path, *more, **how)
+
+    return refused
+
+
 def test_a_folder_that_may_not_be_read_is_told_and_does_not_look_like_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,6 +335,8 @@ def test_a_folder_that_may_not_be_read_is_told_and_does_not_look_like_no_run(
     closed = tmp_path / "runs" / "theirs"
     closed.mkdir(parents=True)
     monkeypatch.setattr(os, "access", lambda folder, mode: folder != closed)
+    for name in ("stat", "lstat", "scandir"):
+        monkeypatch.setattr(os, name, _closed_to(getattr(os, name), closed, itself=name == "scandir"))
     for place in (closed.parent, closed):
         code, answer = status_of(argparse.Namespace(place=place, json=False))
         assert (code, answer["runs"], answer["closed"]) == (0, [], [str(closed)])

@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.base.errors import DamagedFile, damaged
 from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
 from holdfast.data.collect.outfile import row_key
+from holdfast.run.folder import found_below
 from holdfast.serve.experts import experts_folder
 
 WITHDRAWN = "withdrawn"
@@ -158,7 +159,8 @@ def _some(decided: list[tuple[Round, Json]], *names: str) -> Json | None:
 
 def learned_in(place: Path) -> list[Path]:
     """Return the folders of policies that have begun a round: the place itself, what lies in it, and in its folder learn."""
-    return [folder for folder in (place, *sorted(place.glob("*")), *sorted(place.glob("learn/*"))) if rounds_of(folder)]
+    folders = (place, *found_below(place, "*"), *found_below(place, "learn/*"))
+    return [folder for folder in folders if found_below(folder, "rounds/*") and rounds_of(folder)]
 
 
 def withdrawn_people(folder: Path) -> frozenset[str]:

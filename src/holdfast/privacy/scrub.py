@@ -69,6 +69,8 @@ _ORDINARY = {
     "train",
 }
 SHORTEST_SECRET, SHORTEST_NAME = 6, 3
+# Where a terminal broke a secret: perhaps in a frame, in a text of JSON, or before the number of the log's next line.
+_LINE_END = r"(?:[ \t│|]{0,40}(?:\r?\n|\\r\\n|\\n)(?:\d{1,9}: )?[ \t│|]{0,40})?"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Scrubber:
     def __init__(self, person: Person) -> None:
         self.taken: Counter[str] = Counter()
         known = {form for secret in person.secrets if len(secret) >= SHORTEST_SECRET for form in _forms_of(secret)}
-        self._secrets = _any_of(known, whole=False)
+        self._secrets = _any_of(known, whole=False, between=_LINE_END)
         self._paths = {path.rstrip("/"): name for path, name in person.paths.items() if len(path) > 1}
         self._path = _any_of(self._paths, whole=False, after=r"(?![\w.-])")
         self._host = _any_of(_worth(person.hosts), whole=True)
@@ -204,9 +206,10 @@ def _below(domains: set[str]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![\w.-])[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{0,5}}\.(?:{either})(?![\w-])", re.I) if domains else None
 
 
-def _any_of(words: Iterable[str], whole: bool, after: str = "") -> re.Pattern[str] | None:
+def _any_of(words: Iterable[str], whole: bool, after: str = "", between: str = "") -> re.Pattern[str] | None:
+    """Return a pattern of these words; None where there are none. between: what may stand between two characters of them."""
     longest_first = sorted(words, key=lambda word: (-len(word), word))
     if not longest_first:
         return None
-    either = "|".join(map(re.escape, longest_first))
+    either = "|".join(between.join(map(re.escape, word)) for word in longest_first)
     return re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])" if whole else rf"(?:{either}){after}", re.I if whole else 0)

@@ -8,6 +8,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -395,10 +396,15 @@ def runs_in(place: Path) -> list[RunFolder]:
     return [RunFolder(folder) for folder in sorted(place.iterdir()) if is_run(folder)] if readable else []
 
 
+def found_below(place: Path, pattern: str) -> list[Path]:
+    """Return what a pattern finds below a folder, by name; nothing where this user may not look, which Path.glob ends at."""
+    return [place / each for each in sorted(glob(pattern, root_dir=place))]  # noqa: PTH207
+
+
 def runs_of_rounds(place: Path) -> list[tuple[str, RunFolder]]:
     """Return (name, run) of what `holdfast learn` has trained below a folder: of a policy, of policies, or `runs` itself."""
     patterns = [kind + end for kind in ("rounds/[0-9]*/", "withdrawn/*/[0-9]*/") for end in ("run", "experts/*/run")]
-    found = [place.glob(above + each) for above in ("", "*/", "learn/*/") for each in patterns]
+    found = [found_below(place, above + each) for above in ("", "*/", "learn/*/") for each in patterns]
     runs = sorted({run for some in found for run in some if is_run(run)})
     return [(_name_of_round(run), RunFolder(run)) for run in runs]
 
