@@ -59,6 +59,9 @@ def test_a_signal_that_others_send_is_no_fault_of_the_launch(ending: Ending) -> 
     cards = cards_of("failures")
     found = diagnose_failure(failure_report(ending=ending), cards)
     assert found.cause == "unknown" and "ended by signal 15 (SIGTERM) from outside" in found.explanation
+    sent = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 8948 got signal: 15"
+    found = diagnose_failure(failure_report(1, ending=Ending("error", 1), lines=(sent,)), cards)
+    assert found.cause == "unknown" and "sent a signal to end from outside" in found.explanation, "a launcher that exits with 1"
     limit = "slurmstepd: error: *** JOB 4711 ON node3 CANCELLED AT 2026-05-03T12:00:00 DUE TO TIME LIMIT ***"
     assert diagnose_failure(failure_report(ending=ending, lines=(limit,)), cards).cards == ("launch-time-limit",)
 

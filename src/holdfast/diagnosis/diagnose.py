@@ -159,10 +159,10 @@ def _diagnosed(failure_report: FailureReport, cards: Mapping[str, Failure], log:
         found = replace(found, confidence=round(found.confidence * AGAINST_MEASURED, 3), clues=(*found.clues[: CLUES - 1], room))
     if found.cards == _SIGKILL_ALONE and failure_report.oom_kills == 0 and (available is None or available >= _LOW_MEMORY_BYTES):
         return Diagnosis.plain("unknown", 0.0, *found.words())  # a launcher tells of it, and the kernel has ended nobody for memory
-    if found.cards == ASKED_TO_END and (number := ending.by_signal) is not None:
-        name, why = signal.Signals(number).name, cards[ASKED_TO_END[0]].why
-        said = f"It was ended by signal {number} ({name}) from outside. {why}"
-        return replace(found, cause="unknown", confidence=0.0, explanation=said)
+    if found.cards == ASKED_TO_END:  # a launcher such as torchrun that was sent one exits with 1, and says so
+        number = ending.by_signal
+        by = f"ended by signal {number} ({signal.Signals(number).name})" if number is not None else "sent a signal to end"
+        return replace(found, cause="unknown", confidence=0.0, explanation=f"It was {by} from outside. {cards[ASKED_TO_END[0]].why}")
     return found if found.clues else Diagnosis.plain("unknown", 0.0, "no output")
 
 

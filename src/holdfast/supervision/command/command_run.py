@@ -247,7 +247,9 @@ class CommandRun:
             final = f"the command does not take its arguments ({brief(refused)}): its --help shows which there are" if refused else ""
         if full and not final:
             final = f"{ending.words()}; {full} is full: make room, then {rerun(nothing_saved(self.run, self.command), self.command)}"
-        told = (no_end or ending.words()) + (" from outside" if diagnosis.cause == "unknown" and diagnosis.cards == ASKED_TO_END else "")
+        others = diagnosis.cause == "unknown" and diagnosis.cards == ASKED_TO_END
+        told = no_end or ending.words()
+        told += (" from outside" if ending.by_signal is not None else " after a signal from outside") if others else ""
         told += f" ({diagnosis.cause})" if diagnosis.cause != "unknown" else ""
         return Known(
             failure_report,
