@@ -704,6 +704,14 @@ def test_a_type_that_transformers_has_no_causal_model_of_blocks(config_file: Pat
     assert told.severity == "block" and f"a model of type {kind!r}" in told.message
 
 
+def test_a_target_among_others_that_no_layer_is_called_blocks(config_file: Path) -> None:
+    """Training refuses such a list when the model is loaded, half a minute after its start."""
+    mixed = load_config(config_file, ["adapter.targets=[q_proj, kproj, embed_tokens, layers.0.self_attn.v_proj]"])
+    (told,) = [finding for finding in foresee(mixed, {}).findings if finding.id == "plan"]
+    assert (told.severity, told.message) == ("block", "adapter.targets names kproj, and this model has no such layer")
+    assert told.fix.startswith("kproj: did you mean k_proj?; it has down_proj")
+
+
 def test_targets_that_the_model_does_not_have_block(config_file: Path) -> None:
     (told,) = foresee(load_config(config_file, ["adapter.targets=[q_projj]"]), {}).findings
     assert (told.id, told.severity) == ("plan", "block") and "names no module" in told.message and "q_proj, up_proj" in told.fix

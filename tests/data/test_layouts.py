@@ -56,7 +56,17 @@ ROWS: list[Any] = [
     {"row": {"instruction": "q", "output": "a"}},
     {"instruction": "", "input": "q", "output": "a"},
     {"instruction": "q", "input": "nan", "output": "a"},
+    {"prompt": "q", "answer": "a"},
+    {"Prompt": "q", "Output": "a", "split": "train"},
+    {"problem": "q", "answer": "a"},
+    {"instruction": "q", "input": "", "completion": "a"},
 ]
+
+
+def test_a_text_goes_before_fields_that_may_be_its_question_and_answer() -> None:
+    """As where a data set holds what was put together beside what it is made of: read so before the others were known."""
+    assert parse_example({"text": "t", "prompt": "q", "answer": "a"}, "auto").learned == "t"
+    assert parse_example({"question": "q", "context": "c", "output": "a"}, "auto").messages[0].content == "q\nc"
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -470,3 +470,18 @@ def test_layers_at_the_beginning_are_not_those_at_the_end(tmp_path: Path) -> Non
     tree = made_of(tmp_path, "m.yaml", text + "freeze_trainable_layers: -3\n").tree
     trained = [name for name in (f"model.layers.{at}.mlp.up_proj.weight" for at in range(24)) if re.fullmatch(tree["adapter.layers"], name)]
     assert (tree["adapter.type"], len(trained)) == ("layers", 3) and trained[-1].startswith("model.layers.2.")
+
+
+@pytest.mark.parametrize(
+    ("judges", "told"), [("steps", "load_dataset('trl-lib/Capybara', split='test')"), ("'no'", "not looked at there either")]
+)
+def test_the_split_that_trl_judges_by_is_told_with_what_saves_it(judges: str, told: str, tmp_path: Path) -> None:
+    text = f"{TRL_CONFIG}dataset_test_split: test\neval_strategy: {judges}\neval_steps: 10\n"
+    row = next(row for row in made_of(tmp_path, "trl.yaml", text).rows if row.theirs == "dataset_test_split")
+    assert row.ours == "data.held_out_files" and told in row.why
+
+
+def test_a_config_of_litgpt_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(Stop, match="a config of LitGPT") as refused:
+        made_of(tmp_path, "lora.yaml", "checkpoint_dir: checkpoints/m\nlora_r: 8\ntrain: {global_batch_size: 8, max_seq_length: 512}\n")
+    assert "train.effective_batch is its global_batch_size" in str(refused.value.hint)

@@ -76,7 +76,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_plan_names_modules_without_what_wraps_them(pages: Path) -> None:
     text = (pages / "plan.html").read_text()
-    assert "<td>model.layers.4.mlp.act_fn</td>" in text and "<td>output layer</td>" in text
+    assert '<td data-head="made by">model.layers.4.mlp.act_fn</td>' in text and '<td data-head="made by">output layer</td>' in text
+    assert '<td class="n" data-head="peak">0.5 MiB</td>' in text, "a phone, which shows no heads of columns, says what a number is"
     assert "base_model.model" not in text and "_to_copy" not in text
 
 

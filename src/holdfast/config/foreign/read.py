@@ -47,6 +47,11 @@ _BESIDE_BASE = {
     "pretraining_dataset",
     "output_dir",
 }  # of Axolotl; others have a base_model, too
+_OF_LITGPT = (
+    "holdfast init --model FOLDER --data ROWS, with the folder that LitGPT converted (in Hugging Face's layout), then write into it: "
+    "train.effective_batch is its global_batch_size, train.lr its optimizer's lr, train.max_tokens its max_seq_length, "
+    "adapter.r and adapter.alpha its lora_r and lora_alpha, data.held_out its val_split_fraction"
+)
 _NAMED = re.compile(r"\$\{(\w+)\}")
 _LAUNCH = {"compute_environment", "distributed_type", "zero_optimization"}
 
@@ -102,6 +107,8 @@ def read_config(file: Path, text: str) -> ForeignConfig:
     if not program:
         if _LAUNCH & tree.keys():
             raise Stop(USAGE, f"--from {file}: it configures a launcher, not a training", _of_launcher(tree))
+        if "checkpoint_dir" in tree and isinstance(tree.get("train"), dict):
+            raise Stop(USAGE, f"--from {file}: a config of LitGPT, whose keys are not translated", _OF_LITGPT)
         raise Stop(USAGE, f"--from {file}: its keys are of no trainer that is known: {_some(tree)}", _TAKEN)
     tree = _numbers(tree)
     return ForeignConfig(program, "config", tuple(flatten(_interpolated(tree, tree) if program == "torchtune" else tree)), "")

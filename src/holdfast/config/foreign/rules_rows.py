@@ -139,6 +139,15 @@ def split(value: Any, given: Given) -> KeyOutcome:
     return implied("data.files", "in the command that saves the rows")
 
 
+def test_split(value: Any, given: Given) -> KeyOutcome:
+    """Tell how the rows that TRL judges by are saved; nothing where it does not evaluate."""
+    if str(given.get("eval_strategy") or "no").lower() in ("no", "false"):
+        return implied("data.held_out_files", "not looked at there either: eval_strategy is no")
+    name = str(given.get("dataset") or "")
+    saved = "" if not name or _is_file(name) else f": {fetched(name, given.get('dataset_config'), value).command}"
+    return left(f"rows of split {value} judge there: save them, and name their file at data.held_out_files{saved}", "data.held_out_files")
+
+
 def format_of(value: Any) -> str:
     """Return the layout of rows that a type of theirs names; empty where it names none of ours."""
     return _FORMATS.get(_type_in(value), "")
@@ -247,6 +256,7 @@ RULES: dict[str, Rule] = {
     "data_files": rows,
     "dataset_split": split,
     "dataset_config": split,
+    "dataset_test_split": test_split,
     "dataset_ds_type": lambda value, given: implied("data.files", "the form of a file is seen from its contents"),
     "dataset_type": kind,
     "dataset_dir": lambda value, given: implied("data.files", "where dataset_info.json names the files"),

@@ -91,6 +91,7 @@ _SAME = {  # their names for what the rules call by the first word
     ),
     "data_files": "datasets[].data_files dataset.data_files dataset.data_files.train",
     "dataset_split": "datasets[].split dataset.split dataset_train_split pretraining_dataset[].split",
+    "dataset_test_split": "dataset_test_split",
     "dataset_config": "datasets[].name dataset.name dataset_config pretraining_dataset[].name dataset.subset datasets[].subset",
     "dataset_type": "datasets[].type pretraining_dataset[].type data.format dataset._component_",
     "dataset_field_messages": "datasets[].field_messages",

@@ -10,6 +10,7 @@ from holdfast.config.objectives import either, objectives_of
 from holdfast.data.judge.known_forms import columns_of, form_within, known_form
 from holdfast.data.judge.names import (
     BESIDE_PAIRS,
+    FIRST_PAIRS,
     KNOWN_NAMES,
     MARKS,
     PAIRS,
@@ -50,7 +51,8 @@ CONVERSATIONS = ("chat", "preference")
 WITHOUT_TURNS = ("prompt-completion", "text")  # the layouts that no chat template is written around
 _KNOWN = (
     "alpaca: instruction + output; prompt-completion: prompt + completion; chat: messages or conversations; "
-    "question-answer: question + answer; text: text; preferences: prompt + chosen + rejected"
+    "question-answer: question, prompt, query, problem or input + answer, response or output; text: text; "
+    "preferences: prompt + chosen + rejected"
 )
 
 
@@ -144,19 +146,23 @@ def _layout_of(value: dict[str, Any]) -> tuple[str, Pair | None] | None:
     """Return the layout of a row under our names, and its pair if it is one; None for a row of no known layout."""
     if "conversations" in value:
         return "chat", None
-    for pair in PAIRS[:3]:
-        if pair.question in value and pair.answer in value:
-            return pair.layout, with_extra(pair, value)
+    if pair := _first(PAIRS[:3], value):
+        return pair.layout, pair
     if talk_field(value):
         return "chat", None
-    for pair in PAIRS[3:]:
-        if pair.question in value and pair.answer in value:
-            return pair.layout, with_extra(pair, value)
+    if pair := _first(PAIRS[3:FIRST_PAIRS], value):
+        return pair.layout, pair
     if "text" in value:
         return "text", None
     if isinstance(value.get("content"), str) and "role" not in value:
         return "text", Pair("text", "", "", "content")
-    return None
+    pair = _first(PAIRS[FIRST_PAIRS:], value)
+    return pair and (pair.layout, pair)
+
+
+def _first(pairs: tuple[Pair, ...], value: dict[str, Any]) -> Pair | None:
+    """Return the first of these pairs that the row has, with what stands behind its question."""
+    return next((with_extra(pair, value) for pair in pairs if pair.question in value and pair.answer in value), None)
 
 
 def _reads(found: tuple[str, Pair | None], mapped: Set[str]) -> bool:

@@ -38,7 +38,13 @@ PAIRS = (
     Pair("question-answer", "human", "", "assistant"),
     Pair("question-answer", "human", "", "gpt"),
     Pair("question-answer", "human", "", "bot"),
+    *(
+        Pair("question-answer", question, "context" if question == "question" else "", answer)
+        for question in ("instruction", "prompt", "question", "query", "problem", "input")
+        for answer in ("answer", "response", "completion", "output")
+    ),  # of other data sets: those that are no pair of the above, and read after `text`
 )
+FIRST_PAIRS = 15  # of them, before a row's `text`
 TALKS = ("messages", "conversations", "conversation", "contents", "dialogue", "dialog", "chat", "turns", "content")  # hold turns
 TURN_MARKS = frozenset(
     (

@@ -25,8 +25,8 @@ _COLOURS = {
     "workspace": "#8d7bb5",
 }
 _STYLE = """
-td.size { text-align: right; font-variant-numeric: tabular-nums } i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
-@media (max-width: 640px) { main svg text { font-size: 27px } td.size { text-align: left }
+i { display: inline-block; width: .8em; height: .8em; margin-right: .5em }
+@media (max-width: 640px) { main svg text { font-size: 27px }
   main svg text.size { text-anchor: start; transform: translate(14px, -12px) }
   main svg text.size { paint-order: stroke; stroke: var(--card); stroke-width: 6px } }
 .limit { stroke: var(--bad); stroke-dasharray: 6 4 } .mark { stroke: var(--ink); stroke-opacity: .35; stroke-dasharray: 2 3 }
@@ -120,7 +120,7 @@ def _kinds(plan: Plan) -> str:
 
 def _table(head: list[str], rows: list[list[str]], kind: str = "stack") -> str:
     cells = "".join(f"<th>{name}</th>" for name in head)
-    lines = "".join("<tr>" + "".join(f"<td{_class(cell)}>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    lines = "".join("<tr>" + "".join(map(_cell, row, head)) + "</tr>" for row in rows)
     return f'<div class="card scroll" tabindex="0"><table class="{kind}"><tr>{cells}</tr>{lines}</table></div>'
 
 
@@ -129,8 +129,10 @@ def _place(made: str) -> str:
     return (made.partition(" ")[2] or made).removeprefix("base_model.model.")
 
 
-def _class(cell: str) -> str:
-    return ' class="size"' if cell.endswith(("iB", "%")) else ""
+def _cell(cell: str, head: str) -> str:
+    kind = ' class="n"' if cell.endswith(("iB", "%")) else ""
+    named = f' data-head="{head}"' if head else ""
+    return f"<td{kind}{named}>{cell}</td>"
 
 
 def _told(fits: bool | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from holdfast.data.judge.unused import UnusedFields
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.tokenizer_file import tokenizer_code
 from holdfast.planning.memory.frozen_form import as_it_comes
+from holdfast.planning.memory.trained_size import adapted
 from holdfast.planning.plan import quick_plan
 from holdfast.planning.tracing import tracer
 from holdfast.planning.workload import longest_row
@@ -56,7 +58,7 @@ def foresee(config: Config, machine: Json) -> Foreseen:
     plan = quick_plan(config, model, machine, lengths)
     if not any(found.severity == "block" for found in findings):
         findings = _joined(findings, [*_as_trained(config, model)])
-    return Foreseen(plan, [_told(plan, model, limit), *_code(model), *_as_loaded(config, model), *findings], config)
+    return Foreseen(plan, [_told(plan, config, model, limit), *_code(model), *_as_loaded(config, model), *findings], config)
 
 
 class _Heard:
@@ -205,10 +207,16 @@ def _wrong(row: RawRow | Reject, config: Config) -> str:
     return ""
 
 
-def _told(plan: Plan, model: ModelFacts, limit: int) -> Finding:
+def _told(plan: Plan, config: Config, model: ModelFacts, limit: int) -> Finding:
+    adapter, named = config.adapter, sorted({name.rpartition(".")[2] for name in model.linear()})
+    able = f"it has {', '.join(named)}; or write all-linear"
     if not plan.params.trainable:
-        named = sorted({name.rpartition(".")[2] for name in model.linear()})
-        return Finding("plan", "block", "adapter.targets names no module of this model", f"it has {', '.join(named)}; or write all-linear")
+        return Finding("plan", "block", "adapter.targets names no module of this model", able)
+    listed = adapter.targets if isinstance(adapter.targets, list) and "targets" in adapter.kind.keys else []
+    if missing := [name for name in listed if not adapted(model, [name])]:
+        near = [f"{name}: did you mean {close[0]}?" for name in missing if (close := difflib.get_close_matches(name, named, 1))]
+        text = f"adapter.targets names {', '.join(missing)}, and this model has no such layer"
+        return Finding("plan", "block", text, "; ".join([*near, able]))
     peak = plan.peak_bytes / 2**30
     room = "an unknown amount" if plan.capacity_bytes is None else f"{plan.capacity_bytes / 2**30:.2f} GiB"
     text = f"with rows of {limit:,} tokens, the longest allowed, the run needs about {peak:.2f} GiB of {room}"
