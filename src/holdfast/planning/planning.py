@@ -95,7 +95,7 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
         size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
         plan = plan.model_copy(
-            update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *([parts] if parts else []))}
+            update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *ahead.lost, *([parts] if parts else []))}
         )
         here = machine | {"probes": probes or machine.get("probes")}
         plan = with_duration(config, here, plan, ahead.tokens, ahead.checked(config), planned.model.text)
