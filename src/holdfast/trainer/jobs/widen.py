@@ -14,6 +14,7 @@ from holdfast.base_model.gguf_file import REFUSED, read_tensors
 
 _AGAIN = "download it again"
 _FOLDER = "give the model's folder in Hugging Face layout"
+_OTHERS = (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError)  # tokenizers raises Exception
 _F32, _F16 = 0, 1  # numbers that GGUF has for types
 
 
@@ -39,11 +40,15 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
     given: dict[str, Any] = {"gguf_file": file.name}
     config_of = getattr(transformers, "GgufConfig", None)  # newer ones keep the blocks packed unless told
     widely = {} if config_of is None else {"quantization_config": config_of(dequantize=True)}
+    what = "widen"
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **given)
         model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, **given, **widely)
-    except (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        text = f"transformers {transformers.__version__} cannot widen {file}: {_short(error)}"
+        what = "read the vocabulary of"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **given)
+    except Exception as error:
+        if type(error) is not Exception and not isinstance(error, _OTHERS):
+            raise
+        text = f"transformers {transformers.__version__} cannot {what} {file}: {_short(error)}"
         raise Stop(BLOCKED, text, _FOLDER) from None
     plain = type(model)(_config(model.config))
     plain.load_state_dict(model.state_dict(), assign=True)
