@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +146,34 @@ def test_what_cannot_be_widened_is_told(written: Callable[[str], Path], tmp_path
     for name, words in told.items():
         with pytest.raises(Stop, match=words):
             read_model(str(tmp_path / f"{name}.gguf"))
+
+
+VOCABULARIES = {
+    "no tokens": ("add_token_list", lambda _: None, r"has no vocabulary \(tokenizer\.ggml\.tokens\)"),
+    "fewer tokens": ("add_token_list", lambda given: given[:-8], r"its vocabulary is not its model's.*and the embedding has [\d,]+ rows"),
+    "fewer types": ("add_token_types", lambda given: given[:-8], r"its vocabulary .* token_type has [\d,]+"),
+    "no such end": ("add_eos_token_id", lambda _: 900_000, r"its vocabulary .* eos_token_id is 900,000"),
+    "no merges": ("add_token_merges", lambda _: None, r"cannot read the vocabulary of"),
+    "torn merges": ("add_token_merges", lambda given: [one[:1] for one in given], r"cannot read the vocabulary of"),
+}
+
+
+@pytest.mark.parametrize(("what", "change", "told"), VOCABULARIES.values(), ids=VOCABULARIES)
+def test_a_vocabulary_that_is_wrong_is_named(
+    what: str, change: Callable[[Any], Any], told: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = getattr(gguf.GGUFWriter, what)
+
+    def changed(writer: Any, given: Any) -> None:
+        if (left := change(given)) is not None:
+            own(writer, left)
+
+    monkeypatch.setattr(gguf.GGUFWriter, what, changed)
+    file = tmp_path / "words.gguf"
+    write_gguf(read_subject(make_adapter(base, tmp_path / "adapter")), load_codec(base), file, "f16", adapted=False)
+    with pytest.raises(Stop, match=told) as stop:
+        read_model(str(file))
+    assert stop.value.code == 1 and stop.value.hint
 
 
 def test_a_config_takes_the_file_and_tells_a_missing_one(written: Callable[[str], Path], tmp_path: Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import by_part, part_of
-from holdfast.base_model.server_keys import ignored
+from holdfast.base_model.server_keys import ignored, older_servers
+from holdfast.config.config import Config
+from holdfast.export.card import serve_line
+from holdfast.planning.serving_limits import limits
 
 Q = "self_attn.q_proj.lora_A.weight"
 
@@ -59,6 +66,20 @@ def test_what_a_server_ignores_in_silence_is_known(config: dict[str, Any], keys:
     found = ignored(config, keys)
     assert bool(found) is bool(says), found
     assert all(says in one.why and one.all is all_of_it for one in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("gemma4", True), ("gemma4_text", True), ("gemma4_unified", True), ("gemma3", False), ("", False)]
+)
+def test_an_adapter_that_older_servers_clear_is_told_before_training_and_in_the_card(kind: str, told: bool) -> None:
+    base = ModelFacts(Path("base"), {"model_type": kind}, {}, 0, "BF16")
+    said = limits(Config.model_validate({"model": "tiny", "data": {"files": "x"}}), base)
+    assert [*said] == older_servers(base.config) and bool(said) is told  # vllm#39815
+    about = {"peft_type": "LORA", "r": 8}
+    subject: Any = SimpleNamespace(config=about, facts=base, name="a", weights=None)
+    with patch("holdfast.export.card.tensors_of_file", lambda _: []), patch("holdfast.export.card._own_files", lambda *_: ""):
+        card = serve_line(subject, Path("out"))
+    assert card.startswith("```bash\nvllm serve") and all(one in card for one in said)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.config.config import Config
 from holdfast.data.judge.layouts import example_of, parse_example
 from holdfast.data.judge.rules import Rules
 from holdfast.data.judge.turns import BadRow
@@ -20,6 +22,8 @@ from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.templates.sandbox import sandbox
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.shard import blocks, tokenise
+from holdfast.planning.workload import Workload, workload
+from holdfast.report.data.rows_told import row_warnings
 from support.chat_templates import SHAPES, codec_with
 
 ASK, TELL = {"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1"}
@@ -417,3 +421,7 @@ def test_rows_that_lose_a_turn_are_counted_before_training(tmp_path: Path) -> No
     assert counts["system_turn_dropped"] == dict(tokenise(block, Rules(), codec).verdicts.noted)["system_turn_dropped"] == 2
     (told,) = told_of_dropped(counts)
     assert told.startswith("! in 2 rows the chat template writes nothing of a turn (system)")
+    config = Config.model_validate({"model": str(codec.folder), "data": {"files": [str(file)]}})
+    ahead = workload(config, SimpleNamespace(folder=codec.folder), 512)  # type: ignore[arg-type]  what a plan looks at
+    assert isinstance(ahead, Workload) and ahead.lost == ("of the first rows, " + told.removeprefix("! "),)
+    assert row_warnings({"by_reason": {}, "notes": counts}) == [told.removeprefix("! ")], "on the run's page"

@@ -86,13 +86,24 @@ def test_what_counts_as_another_base(model: Path, change: Callable[[Path], objec
 def test_a_large_file_is_known_by_samples_of_it(tmp_path: Path) -> None:
     file = tmp_path / "large"
     file.write_bytes(bytes(64 << 20))
-    before = _hash(file)
+    before = _hash(file, True)
     assert before.startswith("sampled:")
     with file.open("r+b") as handle:  # as a fine-tune does, all over
         handle.write(b"\1" * (64 << 20))
-    assert _hash(file) != before
+    assert _hash(file, True) != before
     file.write_bytes(bytes((64 << 20) - 1))
-    assert _hash(file) != before
+    assert _hash(file, True) != before
+
+
+def test_a_large_tokenizer_is_known_whole_and_as_an_older_run_has_it_on_record(model: Path) -> None:
+    words = json.loads((model / "tokenizer.json").read_text())
+    (file := model / "tokenizer.json").write_text(json.dumps({"about": "x" * (9 << 20), **words}))
+    facts, before = read_model(str(model)), identity(read_model(str(model)))
+    old = before.model_copy(update={"files": before.files | {file.name: _hash(file, True)}})
+    assert identity(facts, old) == old
+    flip(file, ((9 << 20) - (1 << 16)) * 30 // 63 + (1 << 16) + 4096)  # between two samples
+    assert identity(facts).files[file.name] != before.files[file.name]
+    assert identity(facts, old) == old, "a run that began with samples goes on"
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from conftest import events, holdfast, lines, write_config
 from holdfast.config.config import Config
 from holdfast.config.settings import Settings
 from holdfast.planning.ranks import processes_for
-from holdfast.planning.side_by_side import StepSize, parts_ahead, side_by_side
+from holdfast.planning.side_by_side import StepSize, more_logits, parts_ahead, side_by_side
 from holdfast.run.attempt import close
 from holdfast.run.folder import RunFolder
 from holdfast.run.timeline import read_timeline, settings_at
-from holdfast.run.types import Launch
+from holdfast.run.types import LOGITS_AT_ONCE, Launch
 from holdfast.supervision import launch
 from holdfast.supervision.launch import trainer_launch
 from holdfast.trainer.model.layers.dropout import StepContext
@@ -303,6 +303,16 @@ def test_a_plan_says_what_computes_the_parts(parts_in: str, says: str) -> None:
     told = parts_ahead(_config(parts_in=parts_in), _settings(), _HEAVY, 3 << 30)
     assert told == f"2 parts of each step are computed at the same time, {says}"
     assert parts_ahead(_config(parts_in=parts_in), _settings(), replace(_HEAVY, mean=1.0), 3 << 30) == ""
+
+
+def test_parts_in_threads_of_one_process_have_logits_of_their_own() -> None:
+    threads, settings, words = _config(parts_in="threads"), _settings(micro_batch_tokens=2048), 262_144
+    rows = LOGITS_AT_ONCE // words  # of a chunk
+    assert more_logits(threads, settings, 2, 191, words) == 8 * words * (191 - rows), "both chunks hold all labels there are"
+    assert more_logits(threads, settings, 2, 700, words) == 8 * words * rows
+    assert more_logits(threads, settings, 2, rows, words) == more_logits(threads, settings, 1, 700, words) == 0
+    assert more_logits(_config(parts_in="processes"), settings, 2, 700, words) == 0, "each is planned for by itself"
+    assert more_logits(threads, settings, 2, 700, 3584) == 0, "a chunk has room for all of it"
 
 
 def test_processes_share_the_parts_that_are_computed_at_the_same_time() -> None:

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 _MAGIC, _POINTER = b"GGUF", b"vers"  # how a GGUF file begins, and a pointer of Git LFS
 WHOLE_FOLDER = "give the model's folder in Hugging Face layout"
 LOAD_AGAIN = "download it again"
+_WORDS, _VOCABULARY = b"tokenizer.ggml.", "download it again, or convert it again with the tokenizer that its model was trained with"
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "I", 7: "B", 10: "Q", 11: "q", 12: "Q"}  # struct's, as wide as the type
 _TEXT, _LIST = 8, 9
 
@@ -38,6 +40,7 @@ _TEXT, _LIST = 8, 9
 class GgufTensor(NamedTuple):
     """A tensor as the head of a GGUF file describes it. kind: the number of its type; at: its first byte behind the head."""
 
+    name: bytes
     kind: int
     shape: tuple[int, ...]
     at: int
@@ -123,7 +126,7 @@ class _Head:
         return self._data[self.at - size : self.at]
 
     def value(self, kind: int) -> int | None:
-        """Read a value; return it where it is a number, and pass over any other."""
+        """Read a value; return it where it is a number, of a list how many it has, and pass over a text."""
         if kind == _TEXT:
             self.text()
         elif kind != _LIST:
@@ -135,11 +138,16 @@ class _Head:
             else:
                 for _ in range(count):
                     self.value(inner)
+            return count
         return None
 
 
 def read_tensors(file: Path) -> tuple[list[GgufTensor], int]:
     """Return the tensors of a GGUF file, and where the first byte of their values is. Raises Stop(1) for what cannot be read."""
+    return _read_head(file)[1:]
+
+
+def _read_head(file: Path) -> tuple[dict[bytes, int | None], list[GgufTensor], int]:
     with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             head = _Head(data)
@@ -155,13 +163,29 @@ def read_tensors(file: Path) -> tuple[list[GgufTensor], int]:
         text = f"{file} is one of {parts} parts of a model"
         raise Stop(BLOCKED, text, "join them: llama-gguf-split --merge FIRST-PART OUT.gguf")
     whole = told.get(b"general.alignment") or 32
-    return tensors, -(-head.at // whole) * whole
+    return told, tensors, -(-head.at // whole) * whole
 
 
 def _tensor(head: _Head) -> GgufTensor:
-    head.text()
-    shape = tuple(head.number("Q") for _ in range(head.number("I")))
-    return GgufTensor(head.number("I"), shape, head.number("Q"))
+    name, shape = head.text(), tuple(head.number("Q") for _ in range(head.number("I")))
+    return GgufTensor(name, head.number("I"), shape, head.number("Q"))
+
+
+def _refuse_vocabulary(file: Path, told: Mapping[bytes, int | None], tensors: list[GgufTensor]) -> None:
+    """Raise Stop(1) where a vocabulary is missing, or is not as long as the embedding and as what is told of its tokens."""
+    rows = next((one.shape[-1] for one in tensors if one.name == b"token_embd.weight"), None)
+    said = {key.removeprefix(_WORDS).decode(): value for key, value in told.items() if key.startswith(_WORDS) and value is not None}
+    count = said.get("tokens")
+    if rows is None:
+        return
+    if not count:
+        raise Stop(BLOCKED, f"{file} has no vocabulary (tokenizer.ggml.tokens): it holds tensors alone", _VOCABULARY)
+    wrong = [f"the embedding has {rows:,} rows"] if count != rows else []
+    wrong += [f"{name} has {said[name]:,}" for name in ("scores", "token_type") if said.get(name, count) != count]
+    wrong += [f"eos_token_id is {end:,}"] if (end := said.get("eos_token_id", 0)) >= count else []  # llama.cpp does without the others
+    if wrong:
+        text = f"{file}: its vocabulary is not its model's, or torn: it has {count:,} tokens, and {'; '.join(wrong)}"
+        raise Stop(BLOCKED, text, _VOCABULARY)
 
 
 def _refuse_torn(file: Path) -> None:
@@ -171,7 +195,7 @@ def _refuse_torn(file: Path) -> None:
     except ImportError:
         text = f"{file} is a GGUF file, and the package gguf that reads it is not installed"
         raise Stop(BLOCKED, text, install("ship")) from None
-    tensors, start = read_tensors(file)
+    told, tensors, start = _read_head(file)
     if not sum(math.prod(one.shape) for one in tensors):
         raise Stop(BLOCKED, f"{file} holds no weights", WHOLE_FOLDER)
     needs = start
@@ -180,3 +204,4 @@ def _refuse_torn(file: Path) -> None:
         needs = max(needs, start + one.at + math.prod(one.shape) // block * size)
     if (size := file.stat().st_size) < needs:
         raise Stop(BLOCKED, f"{file} is torn: it has {size:,} bytes, and its {len(tensors):,} tensors need {needs:,}", LOAD_AGAIN)
+    _refuse_vocabulary(file, told, tensors)

@@ -11,6 +11,8 @@ Read in the packages vLLM 0.33.0 and SGLang 0.5.23; each rule names where:
 * Where a base has Mistral's own files beside those of transformers, vLLM takes them, unless told HF_FILES (transformers_utils/config.py):
   conversations are then written by mistral-common and not by the chat template, and vLLM of before March 2026 found no name of an adapter
   in a wrapped one (vllm-project/vllm#34591, mended by #36963).
+* Gemma 4's layers have two names in vLLM (`layers`, `self_decoder.decoder_layers`): of before June 2026 it cleared an adapter by the
+  second as soon as it was set by the first (vllm-project/vllm#39815, #41754, mended by #44413).
 * vLLM adapts towers only with --enable-tower-connector-lora (vllm-project/vllm#23796, #35147). SGLang goes by `layers.N.` and the module's
   last name alone (srt/lora/lora.py, mem_pool.py), so it finds every language half, and takes a tower's layers for those of the language
   half; what has no such number it leaves out (sgl-project/sglang#28784).
@@ -58,6 +60,7 @@ HALF = (
     "AutoModelForCausalLM loads this model's language half, where its weights have other names: an adapter that PeftModel puts on it"
     f" changes nothing, with a warning of PEFT alone; AutoPeftModelForCausalLM and {WRAPPED} load all of it"
 )
+GEMMA4 = "vLLM of before June 2026 answers with any adapter on Gemma 4 as the base does, without an error: take a newer one"
 HF_FILES = "--tokenizer-mode hf --config-format hf --load-format hf"
 LANGUAGE = "vLLM finds no module for an adapter's names of the language half ({name}) in this wrapped model, and answers as the base"
 
@@ -88,6 +91,11 @@ def ignored(config: Json, keys: Iterable[str]) -> list[IgnoredKeys]:
 def has_mistrals_files(config: Json) -> bool:
     """True if models of this type are published with Mistral's own files beside those of transformers."""
     return str(config.get("model_type")).startswith(("mistral", "ministral", "mixtral"))
+
+
+def older_servers(config: Json) -> list[str]:
+    """List what older versions of a server do with any adapter on a base of this type, in words."""
+    return [GEMMA4] if str(config.get("model_type")).startswith("gemma4") else []
 
 
 def of_stacks(config: Json) -> str:

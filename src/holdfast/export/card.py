@@ -14,7 +14,7 @@ from holdfast.base.inert import inert
 from holdfast.base.versions import __version__
 from holdfast.base_model.folder import ModelFacts, hub_name
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, IgnoredKeys, has_mistrals_files, ignored
+from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, IgnoredKeys, has_mistrals_files, ignored, older_servers
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
@@ -173,7 +173,8 @@ def serve_line(subject: Subject, folder: Path) -> str:
         way = "`merge_and_unload` of PEFT" if not of_experts(about.get("target_parameters")) else "`holdfast export --to merged`"
         lines = "".join(f"* {one.why}.\n" for one in lost)
         return f"Serve it merged into its base model ({way}):\n\n{lines}"
-    name, told = shlex.quote(f"{subject.name}=PATH"), f"\n{RSLORA}.\n" if plain_scale(about).get("use_rslora") else ""
+    name, known = shlex.quote(f"{subject.name}=PATH"), [RSLORA] if plain_scale(about).get("use_rslora") else []
+    told = "".join(f"\n{line}.\n" for line in (*known, *older_servers(subject.facts.config)))
     return f"```bash\nvllm serve BASE --enable-lora --lora-modules {name} {_options(subject, folder)}\n```\n{told}"
 
 

@@ -110,7 +110,7 @@ class Subject:
         """Return the hashes by which an export, a verdict and the registry name their origin."""
         plan = read_plan(self.run.plan_file) if self.run else None
         weights = _sha256([self.weights] if self.whole is None else weight_files(self.tuned))
-        base = _of_json(identity(self.facts).files)
+        base = _of_json(identity(self.facts, plan.base if plan else None).files)
         settings = settings_of(self.config) if self.whole is None else identity(self.whole).files
         return {
             "run": str(self.run.path) if self.run else None,

@@ -55,7 +55,7 @@ from holdfast.planning.plan import (
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import PARTS, branches_of, parts_per_step, ranks_of
 from holdfast.planning.siblings import largest_sibling
-from holdfast.planning.side_by_side import StepSize, parts_ahead
+from holdfast.planning.side_by_side import StepSize, more_logits, parts_ahead, side_by_side, with_more_logits
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import longest_row, workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
@@ -94,8 +94,11 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     else:
         size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
+        at_once = int(side_by_side(config, planned.settings, size)[0].get("at_once", 1))
+        vocabulary = planned.model.number("vocab_size", default=32000)
+        plan = with_more_logits(plan, more_logits(config, planned.settings, at_once, work.rows.step, vocabulary))
         plan = plan.model_copy(
-            update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *([parts] if parts else []))}
+            update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *ahead.lost, *([parts] if parts else []))}
         )
         here = machine | {"probes": probes or machine.get("probes")}
         plan = with_duration(config, here, plan, ahead.tokens, ahead.checked(config), planned.model.text)

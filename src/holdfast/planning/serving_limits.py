@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, RSLORA, TOWERS, of_stacks
+from holdfast.base_model.server_keys import HALF, RSLORA, TOWERS, of_stacks, older_servers
 from holdfast.base_model.types import has_text_half
 from holdfast.config.config import Config
 from holdfast.planning.memory.trained_size import trained_by_part
@@ -50,7 +50,7 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
         found.append(f"{of_stacks(model.config)}; {_MERGED}")
     if model is not None and has_text_half(model.config):
         found.append(HALF)
-    return found
+    return [*found, *(older_servers(model.config) if model is not None else ())]
 
 
 def _power(rank: int) -> int:

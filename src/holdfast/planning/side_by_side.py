@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeVar
 
 from holdfast.base.units import counted, gib
 from holdfast.config.config import Config
 from holdfast.config.objectives import either
 from holdfast.config.settings import PartialSettings, Settings
+from holdfast.run.plan import Plan
+from holdfast.run.types import LOGITS_AT_ONCE
 
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+_LOGIT = 8  # bytes: a value, and what it is rounded from or to
 _MOST = 4  # parts at the same time: they share one interpreter
 _HEAVY = 1 << 33  # parameters times tokens of a mean step; below it the interpreter's own time is too large a share
 _KINDS = ("lora", "rslora", "dora")
@@ -72,6 +77,20 @@ def parts_ahead(config: Config, settings: Settings, size: StepSize, peak_bytes: 
         return f"{told}, in threads of one process"
     need = f"{parts} processes, which need about {parts} x {gib(peak_bytes)}"
     return f"{told}, in {need}" if asked == "processes" else f"{told}, in {need}, where that much is free at the start; else in threads"
+
+
+def more_logits(config: Config, settings: Settings, at_once: int, largest: int, vocabulary: int) -> int:
+    """Return the bytes of logits that parts in threads of one process have beyond a whole step, of `largest` tokens: a chunk each."""
+    if at_once == 1 or config.train.parts_in != "threads":
+        return 0
+    tokens, rows = min(largest, settings.micro_batch_tokens), max(1, LOGITS_AT_ONCE // vocabulary)
+    return _LOGIT * vocabulary * (min(tokens, at_once * rows) - min(tokens, rows))
+
+
+def with_more_logits(plan: AnyPlan, more: int) -> AnyPlan:
+    """Return the plan with so many bytes of logits more."""
+    bytes_of = plan.bytes.model_copy(update={"logits": plan.bytes.logits + more})
+    return plan.model_copy(update={"peak_bytes": plan.peak_bytes + more, "bytes": bytes_of})
 
 
 def _gains(config: Config, settings: Settings, size: StepSize) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,7 @@ from holdfast.base.file_errors import file_error
 from holdfast.base_model.folder import ModelFacts
 from holdfast.config.config import Config
 from holdfast.data.judge.rules import Rules, rules_of
+from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.given_template import codec_of
 from holdfast.data.tokens.shard import Block, blocks, tokenise
@@ -27,7 +29,7 @@ _BY_SIZE = (".jsonl", ".ndjson")  # of which the rows beyond are judged by the f
 class Workload:
     """steps, samples: of the run; row: mean tokens of the rows it draws; held_out: rows; judged_row: mean tokens of those.
 
-    longest: tokens of the longest row looked at.
+    longest: tokens of the longest row looked at; lost: what the chat template writes nothing of in these rows, in words.
     """
 
     steps: int
@@ -36,6 +38,7 @@ class Workload:
     held_out: float
     judged_row: float
     longest: int
+    lost: tuple[str, ...]
 
     @property
     def tokens(self) -> float:
@@ -47,11 +50,12 @@ class Workload:
 
 
 class _FileRows(NamedTuple):
-    """Of a file: its rows that are trained on, their tokens, and the tokens of the longest row looked at."""
+    """Of a file: its rows that are trained on, their tokens, and the tokens of the longest row looked at. noted: of those, by reason."""
 
     rows: float
     tokens: float
     longest: int
+    noted: Counter[str]
 
 
 def checked_tokens(config: Config, steps: int, held_out: float, row: float) -> float:
@@ -81,12 +85,14 @@ def workload(config: Config, model: ModelFacts, longest: int) -> Workload | str:
         return f"{NO_ROW}{_first_reason(config, codec, rules)}"
     held_out = sum(file.rows for file in apart) if apart else rows * config.data.held_out
     often = [config.data.weights.get(name, 1.0) for name in config.data.files]  # relative to a file's rows
-    drawn = [_FileRows(times * file.rows, times * file.tokens, file.longest) for times, file in zip(often, found, strict=True)]
+    drawn = [file._replace(rows=times * file.rows, tokens=times * file.tokens) for times, file in zip(often, found, strict=True)]
     training = rows if apart else rows - held_out
     train = config.train
     steps, samples = run_length(config.data.rows_per_epoch or max(1, round(training)), train.effective_batch, train.epochs, train.steps)
     seen = max(file.longest for file in [*found, *apart])
-    return Workload(steps, samples, _mean(drawn) or _mean(found), held_out, _mean(apart or found), seen)
+    noted = sum((file.noted for file in [*found, *apart]), Counter[str]())
+    lost = tuple(line.replace("! in ", "of the first rows, in ", 1) for line in told_of_dropped(noted))
+    return Workload(steps, samples, _mean(drawn) or _mean(found), held_out, _mean(apart or found), seen, lost)
 
 
 def _mean(files: Sequence[_FileRows]) -> float:
@@ -100,12 +106,12 @@ def _file(name: str, codec: Codec, rules: Rules) -> _FileRows:
     looked = iter(blocks(name))
     first = next(looked, None)
     if first is None:
-        return _FileRows(0.0, 0.0, 0)
+        return _FileRows(0.0, 0.0, 0, Counter())
     shard = tokenise(first, rules, codec)
     rows = _rows(name, first, looked) * len(shard.lengths) / max(1, len(first.rows))
     if not len(shard.lengths):
-        return _FileRows(rows, 0.0, 0)
-    return _FileRows(rows, rows * float(shard.lengths.mean()), int(shard.lengths.max()))
+        return _FileRows(rows, 0.0, 0, Counter())
+    return _FileRows(rows, rows * float(shard.lengths.mean()), int(shard.lengths.max()), shard.verdicts.noted)
 
 
 def _first_reason(config: Config, codec: Codec, rules: Rules) -> str:

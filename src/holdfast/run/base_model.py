@@ -14,17 +14,19 @@ from holdfast.config.config import Config
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import Base, read_plan, write_plan
 
-_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weight file: a fine-tune changes nearly every byte of one
+_SAMPLES, _SAMPLE_BYTES, _SAMPLED = 64, 1 << 16, "sampled:"  # of a weight file: a fine-tune changes nearly every byte of one
 _BESIDE = (
     *("config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"),
 )
 
 
-def identity(model: ModelFacts) -> Base:
-    """Return what plan.json says of a base model."""
-    wanted = [*(model.folder / name for name in _BESIDE), *weight_files(model.folder)]
-    return Base(commit=_commit(model.folder), files={file.name: _hash(file) for file in wanted if file.is_file()})
+def identity(model: ModelFacts, like: Base | None = None) -> Base:
+    """Return what plan.json says of a base model. like: what one says that has samples of large tokenizers, too."""
+    before, weights = like.files if like else {}, weight_files(model.folder)
+    wanted = [*(model.folder / name for name in _BESIDE), *weights]
+    few = {file.name for file in wanted if file in weights or before.get(file.name, "").startswith(_SAMPLED)}
+    return Base(commit=_commit(model.folder), files={file.name: _hash(file, file.name in few) for file in wanted if file.is_file()})
 
 
 def pinned(name: str, model: ModelFacts) -> str:
@@ -44,7 +46,7 @@ def changed(run: RunFolder, model: ModelFacts) -> str | None:
     plan = read_plan(run.plan_file)
     if plan is None or plan.base is None:
         return None
-    files, now = plan.base.files, identity(model).files
+    files, now = plan.base.files, identity(model, plan.base).files
     differing = sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name))
     if not differing:
         return None
@@ -57,7 +59,7 @@ def take_model_elsewhere(run: RunFolder, config: Config, folder: str) -> Config:
     plan = read_plan(run.plan_file)
     if folder == config.model or not Path(folder).is_dir() or plan is None or plan.base is None:
         return config
-    if identity(read_model(folder)).files != plan.base.files:
+    if identity(read_model(folder), plan.base).files != plan.base.files:
         return config
     run.event("model_elsewhere", before=config.model, now=folder)
     config = config.model_copy(update={"model": folder})
@@ -83,7 +85,7 @@ def take_repaired(run: RunFolder, name: str) -> None:
     if not name or plan is None or plan.base is None or any(run.path.glob("attempts/*/ready.json")):
         return
     with hold(run.trainer_lock, wait=False) as free:  # one that lives may be looking at them
-        if free and (now := identity(read_model(name))) != plan.base:
+        if free and (now := identity(read_model(name), plan.base)) != plan.base:
             write_plan(run.plan_file, plan.model_copy(update={"base": now}))
             run.event("base_model_taken_anew", files=sorted(key for key in now.files if now.files[key] != plan.base.files.get(key)))
 
@@ -97,16 +99,16 @@ def _is_commit(text: str) -> bool:
     return len(text) == 40 and set(text) <= set("0123456789abcdef")
 
 
-def _hash(file: Path) -> str:
-    """Compute SHA-256 of a file; of a large one, of its size, its beginning and samples spread over it (4 MiB in all)."""
+def _hash(file: Path, sampled: bool) -> str:
+    """Compute SHA-256 of a file; sampled: of a large one, of its size, its beginning and samples spread over it (4 MiB in all)."""
     digest = hashlib.sha256()
     with open_regular(file, most_bytes=1 << 62) as handle:
         size = os.fstat(handle.fileno()).st_size
-        if size <= _SAMPLES * _SAMPLE_BYTES:
+        if not sampled or size <= _SAMPLES * _SAMPLE_BYTES:
             digest.update(handle.read())
             return f"sha256:{digest.hexdigest()}"
         digest.update(str(size).encode())
         for number in range(_SAMPLES):
             handle.seek((size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
             digest.update(handle.read(_SAMPLE_BYTES))
-    return f"sampled:{digest.hexdigest()}"
+    return f"{_SAMPLED}{digest.hexdigest()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.base.files import Json
 from holdfast.base.units import counted
+from holdfast.data.templates.dropped import told_of_dropped
 from holdfast.data.tokens.taught import told_of
 from holdfast.report.words import beyond, unused_fields
 
@@ -22,4 +23,5 @@ def row_warnings(data: Json, train_on: str = "assistant") -> list[str]:
     told = unused_fields(data["unused_fields"]) if data.get("unused_fields") else []
     told += [f"! {line}" for line in beyond(data["by_reason"], f"{data['max_tokens']:,} tokens")] if "max_tokens" in data else []
     told += told_of(data["learned"], train_on) if "learned" in data else []
+    told += told_of_dropped(data.get("notes", {}))
     return [line.removeprefix("! ") for line in told if line.startswith("! ")]

@@ -5,20 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.base.tasks import kind_of
+from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.data.token_set.token_set import load_tokens, split, step_table
-from holdfast.planning.side_by_side import StepSize, side_by_side
+from holdfast.planning.side_by_side import StepSize, more_logits, side_by_side
 from holdfast.report.audience import Audience
 from holdfast.run.folder import RunFolder
 from holdfast.run.plan import RunPlan
 from holdfast.run.timeline import Entry, add_entry, settings_in
 
 
-def choose_parts(run: RunFolder, config: Config, plan: RunPlan, audience: Audience) -> None:
-    """Put on the timeline of a new run of one rank that parts of its steps are computed at the same time, where they are."""
+def choose_parts(run: RunFolder, config: Config, plan: RunPlan, audience: Audience) -> int:
+    """Put on the timeline of a new run of one rank that parts of its steps are computed at the same time, where they are.
+
+    Return by how many bytes they exceed the plan.
+    """
     settings = settings_in(run.timeline_file)
     if not kind_of(config).base_model or (settings.device != "cpu" and not isinstance(config.train.parts_at_once, int)):
-        return
+        return 0
     tokens = load_tokens(run.data_file)
     training, lengths = split(tokens, config.data, config.train.seed)[0], np.diff(tokens.starts)
     _, largest = step_table(tokens, training, config.data, config.train).largest_step(lengths, settings.samples)
@@ -31,3 +35,5 @@ def choose_parts(run: RunFolder, config: Config, plan: RunPlan, audience: Audien
     elif reason:
         run.event("parts_one_by_one", says=reason)
         audience.say(f"holdfast: {reason}")
+    vocabulary = read_model(config.model).number("vocab_size", default=32000)
+    return more_logits(config, settings, int(changes.get("at_once", 1)), largest, vocabulary)

@@ -27,6 +27,7 @@ from holdfast.machine.system import usable_threads
 from holdfast.planning.ladder import ladder_entry
 from holdfast.planning.plan import settings_of
 from holdfast.planning.ranks import ranks_on
+from holdfast.planning.side_by_side import with_more_logits
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.audience import Audience
 from holdfast.report.words import between, shown
@@ -148,7 +149,9 @@ def _prepare(run: RunFolder, config: Config, audience: Audience) -> None:
     if told:
         run.event("ladder", says=told)
         audience.say(told)
-    _choose_parts(run, planned.settled, plan, machine, audience)
+    if more := _choose_parts(run, planned.settled, plan, machine, audience):
+        plan = with_more_logits(plan, more)
+        write_plan(run.plan_file, plan)
     run.write_config(config)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
     samples = counted(min(config.train.effective_batch, plan.samples), "sample")
@@ -166,10 +169,9 @@ def _begin_timeline(run: RunFolder, settled: Config, plan: RunPlan, machine: Jso
     add_entry(run.timeline_file, Entry(1, settings, "the config and the plan"))
 
 
-def _choose_parts(run: RunFolder, settled: Config, plan: RunPlan, machine: Json, audience: Audience) -> None:
-    """Choose which parts of a step are computed at the same time; several ranks have parts of their own."""
-    if _ranks(settled, machine) == 1:
-        choose_parts(run, settled, plan, audience)
+def _choose_parts(run: RunFolder, settled: Config, plan: RunPlan, machine: Json, audience: Audience) -> int:
+    """Choose which parts of a step are computed at the same time, and return their bytes beyond the plan; ranks have parts of their own."""
+    return choose_parts(run, settled, plan, audience) if _ranks(settled, machine) == 1 else 0
 
 
 def _ranks(config: Config, machine: Json) -> int:

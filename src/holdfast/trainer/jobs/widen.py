@@ -12,6 +12,7 @@ from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import write_json
 from holdfast.base_model.gguf_file import LOAD_AGAIN, REFUSED, WHOLE_FOLDER, read_tensors
 
+_OTHERS = (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError)  # tokenizers raises Exception
 _F32, _F16 = 0, 1  # numbers that GGUF has for types
 
 
@@ -37,11 +38,15 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
     given: dict[str, Any] = {"gguf_file": file.name}
     config_of = getattr(transformers, "GgufConfig", None)  # newer ones keep the blocks packed unless told
     widely = {} if config_of is None else {"quantization_config": config_of(dequantize=True)}
+    what = "widen"
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **given)
         model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, **given, **widely)
-    except (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        text = f"transformers {transformers.__version__} cannot widen {file}: {_short(error)}"
+        what = "read the vocabulary of"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **given)
+    except Exception as error:
+        if type(error) is not Exception and not isinstance(error, _OTHERS):
+            raise
+        text = f"transformers {transformers.__version__} cannot {what} {file}: {_short(error)}"
         raise Stop(BLOCKED, text, WHOLE_FOLDER) from None
     plain = type(model)(_config(model.config))
     plain.load_state_dict(model.state_dict(), assign=True)
