@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_lines, sha256, write_bytes, write_json
+from holdfast.base.files import Json, read_exact_lines, read_json, sha256, write_bytes, write_json
 from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
@@ -51,7 +51,7 @@ def make_experts(policy: Policy, say: Callable[[str], None]) -> Json | None:
         return None
     refuse_no_room(policy, rounds)
     bad = as_kept(disliked_by(rounds), rounds)
-    rows = (row for each in line for row in read_lines(each.rows) if row_key(row) not in bad)
+    rows = (row for each in line for row in read_exact_lines(each.rows) if row_key(row) not in bad)
     learned = [(domain_of(row, policy.gate.domains), row) for row in rows]
     return _make(policy, run, folder, wanted, learned, say)
 

@@ -72,7 +72,7 @@ class Request:
     env: Mapping[str, str]
     say: Callable[[str], None]
     suite: Suite | None = None
-    groups: Callable[[Source], str] | None = None  # the name of a row's group; each is judged by itself, too
+    groups: Callable[[Source], Sequence[str]] | None = None  # the names of a row's groups; each is judged by itself, too
     general_lines: frozenset[int] | None = None  # of the general set, those that are measured on
     people: Callable[[Source], str] | None = None  # whose a row is, "" where that is not known; those of one person count as one
 
@@ -223,12 +223,12 @@ def _answer(
     }
 
 
-def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) -> Json:
+def _groups(task: Samples, losses: Losses, groups_of: Callable[[Source], Sequence[str]]) -> Json:
     """Return the loss of each group of rows under both models, and the verdict on it alone."""
-    names = np.array([group_of(source) for source in task.sources])
+    names = [groups_of(source) for source in task.sources]
     found: Json = {}
-    for name in dict.fromkeys(names.tolist()):
-        at = names == name
+    for name in dict.fromkeys(one for each in names for one in each):
+        at = np.array([name in each for each in names])
         loss, difference = loss_answer(Losses(losses.tokens[at], losses.base[at], losses.tuned[at], losses.clusters[at]))
         found[name] = {"rows": int(at.sum()), "loss": loss, **judge(loss, difference, {})}
     return found
