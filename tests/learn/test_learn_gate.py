@@ -15,6 +15,8 @@ from holdfast.data.files.raw_row import Source
 from holdfast.learn import gate
 from holdfast.learn.gate import contradicted, decide, drifted, held_rows, may_carry
 from holdfast.learn.policy import Policy
+from holdfast.run.folder import RunFolder
+from holdfast.verify.compare import price_of
 
 Group = dict[str, Any]
 
@@ -183,6 +185,13 @@ def test_a_gate_that_can_never_pass_is_refused_before_anything_is_trained(
     with pytest.raises(Stop, match=says) as stop:
         held_rows(policy_with(write_rows(tmp_path / "held.jsonl", rows), domains))
     assert stop.value.code == 2
+
+
+def test_the_gate_tells_its_price_by_the_pace_of_the_rounds_training(tmp_path: Path) -> None:
+    write_rows(tmp_path / "steps.jsonl", [{"step": at, "tokens": 500, "seconds": 1.0} for at in range(1, 5)])
+    told = price_of(RunFolder(tmp_path), 90_000)
+    assert told == ": 90,000 tokens, about 3 min under both by the pace of its training"
+    assert price_of(RunFolder(tmp_path / "none"), 90_000) == "" == price_of(None, 90_000)
 
 
 def test_a_domain_called_new_is_not_taken_for_the_new_rows(tmp_path: Path) -> None:
