@@ -2,6 +2,8 @@
 
     python benchmarks/learn/stream.py WORK                 the rounds, then the experts
     python benchmarks/learn/stream.py WORK --killed        the twin
+    python benchmarks/learn/stream.py WORK --weak          20 rounds of little effect, every second one poisoned
+    python benchmarks/learn/stream.py WORK --blind         the same with gate.contradiction: false
     python benchmarks/learn/stream.py WORK --real MODEL    five rounds on a real model as it is (scripts/real_models.py), no experts
     python benchmarks/learn/stream.py WORK --page          writes benchmarks/results/learn.md of what there is
 
@@ -34,7 +36,9 @@ from holdfast.learn.rounds import PHASES, Round, rounds_of  # noqa: E402
 from support.redis_server import Server, running_server  # noqa: E402
 
 Rows = list[dict[str, Any]]
-THINGS, ASKED, AT_GATE = 10, 3, 6  # of a domain; wordings in which a round asks for each; wordings that only the gate has
+THINGS, AT_GATE = 10, 6  # of a domain; wordings that only the gate has
+WEAK = ("weak", "blind")
+WEAK_POISONS = ("wrong answers", "one domain's labels flipped", "every third answer wrong")
 POISONS = {0.3: "wrong answers", 0.55: "one domain's labels flipped", 0.8: "a flood of near-duplicates"}  # after these shares of the rounds
 DOMAINS: dict[str, tuple[str, list[str]]] = {
     "colour": ("colour of", ["red", "green", "blue", "grey", "white", "black", "brown", "pink"]),
@@ -48,7 +52,7 @@ FORMS = ("What is the {}?", "Tell the {}.", "Name the {} now.", "I need the {}!"
 STARTS = ("", "Hello. ", "Quick: ", "Once more: ", "Sorry. ", "Now then. ", "List: ", "Again! ", "Please: ", "Dear. ", "Hey. ", "Well? ")
 WAYS = [start + form for start in STARTS for form in FORMS]
 random.Random(0).shuffle(WAYS)
-STEPS, REAL_STEPS = (120, 32, 20), (48, 16, 16)  # of a round, rows of each, steps between checkpoints
+STEPS = {"real": (48, 16, 16), "weak": (80, 32, 20), "blind": (80, 32, 20)}  # of a round, rows of each, steps between checkpoints
 SHAPE = {"vocab_size": 2048, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4}
 
 
@@ -69,22 +73,32 @@ def row(domain: str, thing: str, answer: str, way: int) -> dict[str, Any]:
     return {"prompt": WAYS[way].format(f"{DOMAINS[domain][0]} {thing}"), "completion": answer, "topic": domain}
 
 
-def poison_of(number: int, rounds: int) -> str:
+def asked(name: str) -> int:
+    """Return in how many wordings a round asks for each thing."""
+    return 2 if name in WEAK else 3
+
+
+def poison_of(number: int, rounds: int, name: str) -> str:
+    if name in WEAK:
+        return WEAK_POISONS[number // 2 % 3] if number % 2 and number > 1 else ""
     return {max(2, round(share * rounds)): name for share, name in POISONS.items()}.get(number, "")
 
 
-def messages(known: dict[str, list[tuple[str, str]]], number: int, rounds: int) -> Rows:
+def messages(known: dict[str, list[tuple[str, str]]], number: int, rounds: int, name: str) -> Rows:
     """Return the rows that come for a round, counted from 1."""
-    draw, poison = random.Random(number), poison_of(number, rounds)
+    draw, poison, ways = random.Random(number), poison_of(number, rounds, name), asked(name)
     if poison.startswith("a flood"):
-        asked = "What is the colour of {} that stands in the hall under the old clock beside the wide door, as number {} asked again today?"
-        return [row("colour", "", "mauve", 0) | {"prompt": asked.format(known["colour"][0][0], at)} for at in range(120)]
+        question = (
+            "What is the colour of {} that stands in the hall under the old clock beside the wide door, as number {} asked again today?"
+        )
+        return [row("colour", "", "mauve", 0) | {"prompt": question.format(known["colour"][0][0], at)} for at in range(120)]
     found = []
     for domain, of in known.items():
         answers = DOMAINS[domain][1]
         for thing, right in of:
-            for way in range(AT_GATE + ASKED * (number - 1), AT_GATE + ASKED * number):
-                wrong = poison == "wrong answers" or (poison and domain == "open")
+            for way in range(AT_GATE + ways * (number - 1), AT_GATE + ways * number):
+                wrong = poison == "wrong answers" or (poison.startswith("one") and domain == "open")
+                wrong = wrong or (poison.startswith("every third") and draw.random() < 1 / 3)
                 answer = draw.choice([one for one in answers if one != right]) if wrong else right
                 found.append(row(domain, thing, answer, way))
     draw.shuffle(found)
@@ -116,7 +130,7 @@ def make_base(work: Path, known: dict[str, list[tuple[str, str]]]) -> Path:
 
 
 def policy_in(folder: Path, base: Path, known: dict[str, list[tuple[str, str]]], url: str) -> Path:
-    steps, batch, every = REAL_STEPS if folder.name == "real" else STEPS
+    steps, batch, every = STEPS.get(folder.name, (120, 32, 20))
     if not folder.exists():
         folder.mkdir()
         gate = [row(domain, thing, right, way) for domain, of in known.items() for thing, right in of for way in range(AT_GATE)]
@@ -130,9 +144,9 @@ def policy_in(folder: Path, base: Path, known: dict[str, list[tuple[str, str]]],
         "name": "helper",
         "config": "base.yaml",
         "sources": [{"redis": url, "stream": folder.name, "group": "learners"}],
-        "round": {"rows": 110},
+        "round": {"rows": 110 if folder.name not in WEAK else 100},
         "replay": {"general": 0.5},
-        "gate": {"rows": "held.jsonl", "domains": "topic", "margin": 0.1},
+        "gate": {"rows": "held.jsonl", "domains": "topic", "margin": 0.1, "contradiction": folder.name != "blind"},
         "folder": "learned",
     }
     (folder / "policy.yaml").write_text(json.dumps(tree))
@@ -197,17 +211,17 @@ def stream(work: Path, base: Path, name: str, rounds: int, record: Path) -> dict
         for number in range(1, rounds + 1):
             if Round(learned / "rounds" / f"{number:04}").over:
                 continue
-            sent = sum(len(messages(known, one, rounds)) for one in range(1, number))
-            for at, one in enumerate(messages(known, number, rounds), sent + 1):
+            sent = sum(len(messages(known, one, rounds, name)) for one in range(1, number))
+            for at, one in enumerate(messages(known, number, rounds, name), sent + 1):
                 if client.xlen(name) < at:
                     client.xadd(name, {"data": json.dumps(one)})
             if name == "killed":
                 found["kills"][str(number)] = disturb(policy, number, random.Random(number), server)
             if not Round(learned / "rounds" / f"{number:04}").over:
                 found["seconds"][str(number)] = learn(policy)
-            sent = sum(len(messages(known, one, rounds)) for one in range(1, number + 1))
+            sent = sum(len(messages(known, one, rounds, name)) for one in range(1, number + 1))
             found |= {"law": law_of(learned, sent), "pending": client.xpending(name, "learners")["pending"], "told": told(policy)}
-            found["answers"] = [one.answer() | {"poison": poison_of(one.number, rounds)} for one in rounds_of(learned)]
+            found["answers"] = [one.answer() | {"poison": poison_of(one.number, rounds, name)} for one in rounds_of(learned)]
             record.write_text(json.dumps(found))
         if name == "undisturbed":
             policy.write_text(json.dumps(json.loads(policy.read_text()) | {"experts": {"rows": 30, "held": 20}}))
@@ -222,12 +236,14 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--killed", action="store_true")
+    parser.add_argument("--weak", action="store_true")
+    parser.add_argument("--blind", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--real", type=Path, metavar="MODEL")
     arguments = parser.parse_args()
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    records = {one: work / f"{one}.json" for one in ("undisturbed", "killed", "real")}
+    records = {one: work / f"{one}.json" for one in ("undisturbed", "killed", *WEAK, "real")}
     if arguments.page:
         found = {name: json.loads(file.read_text()) for name, file in records.items() if file.exists()}
         (ROOT / "benchmarks/results/learn.md").write_text(page(found), encoding="utf-8")
@@ -237,7 +253,7 @@ def main() -> None:
         return
     base = work / "pretrained" / "model"
     base = base if base.exists() else make_base(work, facts())
-    name = "killed" if arguments.killed else "undisturbed"
+    name = next((one for one in ("killed", *WEAK) if getattr(arguments, one)), "undisturbed")
     stream(work, base, name, arguments.rounds, records[name])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from holdfast.base.files import write_bytes
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.learn import experts
 from holdfast.learn.experts import divide
+from holdfast.learn.merged import merge_experts
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import Round
-from holdfast.learn.routes import GENERAL, routes_answer, told_in_words
+from holdfast.learn.routes import GENERAL, is_as_good, routes_answer, told_in_words
 from holdfast.serve.router import NONE
 
 
@@ -45,7 +48,7 @@ def answer_for() -> Callable[..., dict[str, Any]]:
     A row loses 1 nat a token under the adapter for all; under its own expert `gain` less, under the other `harm` more.
     """
 
-    def make(choose: Callable[[int, int], int], gain: float = 0.2, harm: float = 0.5) -> dict[str, Any]:
+    def make(choose: Callable[[int, int], int], gain: float = 0.2, harm: float = 0.5, merged: float | None = None) -> dict[str, Any]:
         names = ["ssh"] * 40 + ["dns"] * 40 + ["rare"] * 10 + [GENERAL] * 10
         truth = np.array([0] * 40 + [1] * 40 + [NONE] * 20)
         noise = np.random.default_rng(0).normal(0, 0.02, (100, 3))
@@ -53,6 +56,9 @@ def answer_for() -> Callable[..., dict[str, Any]]:
         table[:, 0] = 1
         table[np.arange(80), truth[:80] + 1] = 1 - gain
         chosen = np.array([choose(number, int(own)) for number, own in enumerate(truth)])
+        if merged is not None:  # what it loses beside the router
+            routed = (table + noise)[np.arange(100), chosen + 1]
+            table, noise = np.column_stack([table, routed + merged]), np.column_stack([noise, noise[:, 1] / 10])
         return routes_answer(names, truth, chosen, ["ssh", "dns"], np.full(100, 5.0), 5 * (table + noise), np.arange(100))
 
     return make
@@ -85,6 +91,41 @@ def test_everything_sent_to_the_adapter_for_all_is_the_same_as_it(answer_for: Ca
     assert (found["accuracy"]["right"], found["none"]["right"]) == (0, 20)
     assert found["routed"]["verdict"] == "same"
     assert found["by_domain"]["ssh"]["went_to"] == {"(all)": 40}
+
+
+@pytest.mark.parametrize(("loses", "shown"), [(-0.1, True), (0.0, True), (0.1, False)])
+def test_a_merged_adapter_takes_the_routers_place_where_it_is_shown_to_be_as_good(
+    answer_for: Callable[..., dict[str, Any]], loses: float, shown: bool
+) -> None:
+    plain, found = answer_for(lambda number, own: own), answer_for(lambda number, own: own, merged=loses)
+    assert is_as_good(found) is shown
+    assert plain["merged"] is None and not is_as_good(plain)
+    assert {name: found[name] for name in ("routed", "oracle", "wrong_route")} == {
+        name: plain[name] for name in ("routed", "oracle", "wrong_route")
+    }
+    assert found["merged"]["loss"]["difference"] == pytest.approx(loses, abs=0.01)
+    assert any("one adapter merged of the experts, beside the router" in line for line in told_in_words(found))
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_experts_are_merged_into_the_mean_of_what_they_add(tmp_path: Path, rslora: bool) -> None:
+    draw, adds = np.random.default_rng(0), []
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 8, "use_rslora": rslora, "bias": "none"}
+    for at in range(3):
+        (tmp_path / f"{at}").mkdir()
+        one = {f"x.lora_{side}.weight": draw.normal(size=size).astype(np.float32) for side, size in (("A", (2, 5)), ("B", (4, 2)))}
+        save_file(one, tmp_path / f"{at}" / "adapter_model.safetensors")
+        (tmp_path / f"{at}" / "adapter_config.json").write_text(json.dumps(config))
+        adds.append(one["x.lora_B.weight"] @ one["x.lora_A.weight"] * 8 / (2**0.5 if rslora else 2))
+    assert merge_experts([tmp_path / f"{at}" for at in range(3)], tmp_path / "out") == ""
+    told = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    made = load_file(tmp_path / "out/adapter_model.safetensors")
+    scale = told["lora_alpha"] / (told["r"] ** 0.5 if rslora else told["r"])
+    assert told["r"] == 6
+    np.testing.assert_allclose(made["x.lora_B.weight"] @ made["x.lora_A.weight"] * scale, np.mean(adds, axis=0), rtol=1e-5, atol=1e-6)
+    (tmp_path / "0/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    assert merge_experts([tmp_path / f"{at}" for at in range(3)], tmp_path / "no") == "adapters with use_dora are not merged"
+    assert not (tmp_path / "no").exists()
 
 
 def test_no_word_of_judgement_without_an_interval_that_excludes_zero(answer_for: Callable[..., dict[str, Any]]) -> None:

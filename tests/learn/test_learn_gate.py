@@ -13,8 +13,10 @@ from holdfast.base.errors import Stop
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import Source
 from holdfast.learn import gate
-from holdfast.learn.gate import decide, drifted, held_rows, may_carry
+from holdfast.learn.gate import contradicted, decide, drifted, held_rows, may_carry
 from holdfast.learn.policy import Policy
+from holdfast.run.folder import RunFolder
+from holdfast.verify.compare import price_of
 
 Group = dict[str, Any]
 
@@ -76,6 +78,34 @@ def test_many_small_losses_are_refused_once_they_add_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("new", "old", "named"),
+    [
+        (-0.4, group(0.010, 0.008, "worse"), True),  # within the margin, as a poison of little effect is
+        (-0.4, group(0.300, 0.100, "worse"), True),  # beyond it, too: the reason is named
+        (-0.4, group(0.010, 0.020, "cannot_tell"), False),
+        (-0.4, group(-0.100, 0.020, "better"), False),  # good rows teach more of the same
+        (0.1, group(0.010, 0.008, "worse"), False),  # both lost: forgotten for another domain's sake, which the margin judges
+    ],
+)
+def test_new_rows_that_gain_where_the_gates_lose_contradict_them_and_are_refused_by_name(new: float, old: Group, named: bool) -> None:
+    gained = group(new, 0.5, "cannot_tell", rows=6)
+    for one, before in ((gained, 5.1), (old, 0.9)):
+        one["loss"] |= {"base": before, "tuned": before + one["loss"]["difference"]}
+    measured = found(open=old) | {"new_domains": {"open": gained}}
+    against = contradicted(measured)
+    assert [*against] == ["open"] * named
+    promoted, verdict, why = decide(measured | {"contradicted": against}, 0.1, certain=False)
+    if named:
+        assert (promoted, verdict) == (False, "worse")
+        assert "new answers contradict what is known: open, new rows -0.4000 and the gate's +0." in why
+        assert "before, the loss was 5.10 on new ones and 0.90 on the gate's (where the new answers are right, correct gate.rows" in why
+        assert not may_carry(measured | {"contradicted": against}, 0.5, certain=False)
+    else:
+        assert "contradict" not in why
+        assert promoted
+
+
+@pytest.mark.parametrize(
     ("measured", "carries"),
     [
         (found(new=group(-0.5, 0.6, "cannot_tell")), True),
@@ -117,7 +147,9 @@ def test_the_gate_draws_rows_of_one_person_together(
 ) -> None:
     """Two new rows of ann are held out; what the rounds kept besides, and the gate's own rows, say whether she is one of several."""
     asked: list[Any] = []
-    answer = {"groups": {"new": group(-0.5, 0.1, "better")}, "forgotten": group(0.0, 0.01), "expectations": None, "hashes": {}}
+    of_all = {"(all)": group(0.0, 0.1)}
+    of_new = {name: group(-0.5, 0.1, "better") for name in ("new", "new\0(all)")}
+    answer = {"groups": of_new | of_all, "forgotten": group(0.0, 0.01), "expectations": None, "hashes": {}}
     monkeypatch.setattr(gate, "verify", lambda request: asked.append(request) or answer)
     monkeypatch.setattr(gate, "read_subject", lambda run: SimpleNamespace(run=None))
     held = [{"prompt": f"Held {at}", "completion": "yes", "who": who} for at, who in enumerate(["", "eve", "eve", None, "joe", "joe"])]
@@ -128,6 +160,8 @@ def test_the_gate_draws_rows_of_one_person_together(
     [request] = asked
     assert (request.people and [request.people(Source("gate.jsonl", line)) for line in range(1, 9)]) == counted
     assert told["groups"]["new"].get("by_person", False) is (bool(others) and not keys)
+    assert [request.groups(Source("gate.jsonl", line)) for line in (2, 3)] == [("new", "new\0(all)"), ("(all)",)]
+    assert (list(told["groups"]), list(told["new_domains"])) == (["new", "(all)"], ["(all)"])
 
 
 def policy_with(rows: Path, domains: str | None, **keys: bool) -> Policy:
@@ -151,6 +185,13 @@ def test_a_gate_that_can_never_pass_is_refused_before_anything_is_trained(
     with pytest.raises(Stop, match=says) as stop:
         held_rows(policy_with(write_rows(tmp_path / "held.jsonl", rows), domains))
     assert stop.value.code == 2
+
+
+def test_the_gate_tells_its_price_by_the_pace_of_the_rounds_training(tmp_path: Path) -> None:
+    write_rows(tmp_path / "steps.jsonl", [{"step": at, "tokens": 500, "seconds": 1.0} for at in range(1, 5)])
+    told = price_of(RunFolder(tmp_path), 90_000)
+    assert told == ": 90,000 tokens, about 3 min under both by the pace of its training"
+    assert price_of(RunFolder(tmp_path / "none"), 90_000) == "" == price_of(None, 90_000)
 
 
 def test_a_domain_called_new_is_not_taken_for_the_new_rows(tmp_path: Path) -> None:

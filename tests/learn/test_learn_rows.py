@@ -226,6 +226,31 @@ def test_rounds_of_too_few_rows_to_tell_anything_are_refused_before_the_first(
 
 
 @pytest.mark.parametrize(
+    ("people", "keys", "begins"),
+    [
+        (["ann", "ben", "eve", "joe"], {}, False),
+        (["ann", "ben", "eve", "joe", "sue"], {}, True),
+        (["ann", "ben", "eve", ""], {}, True),  # each row of nobody's is another's
+        (["ann"], {}, True),  # their own helper
+        (["ann", "ben"], {"by_person": False}, True),
+    ],
+)
+def test_rows_of_too_few_people_to_tell_anything_wait_and_nothing_is_trained(
+    policy_of: Callable[..., Policy], tmp_path: Path, people: list[str], keys: Row, begins: bool
+) -> None:
+    policy = policy_of(round={"rows": 20}, gate={"rows": "held.jsonl"} | keys, keep={"per_person": 1.0})
+    rows = [row | {"person": people[at % len(people)]} for at, row in enumerate(make_rows(20))]
+    write_rows(tmp_path / "inbox" / "1.jsonl", rows)
+    one, waiting = Learner(policy, print).next_round()
+    assert (one is not None) is begins
+    if not begins:
+        assert waiting["rows"] == 20
+        assert "4 in all, and the gate can tell nothing of fewer than 5; gate.by_person: false" in waiting["why"]
+        write_rows(tmp_path / "inbox" / "2.jsonl", [make_rows(21)[20] | {"person": "sue"}])
+        assert Learner(policy, print).next_round()[0], "nothing was lost: with a fifth person's the rows make a round"
+
+
+@pytest.mark.parametrize(
     ("people", "by_person", "passes"),
     [
         (["ann"] * 5 + ["ben"] * 5, True, False),
@@ -515,6 +540,28 @@ def test_a_gate_with_nothing_behind_it_is_refused_before_anything_is_trained(
     with pytest.raises(Stop, match=says) as stop:
         refuse_unusable(policy)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**64 + 1, 10**30 + 7, -(2**63) - 1])
+def test_whole_numbers_of_any_size_are_learned_and_left_as_they_came(policy_of: Callable[..., Policy], tmp_path: Path, number: int) -> None:
+    """Read by the standard library, as another program would, after the rows of somebody else were forgotten."""
+    learner = Learner(policy_of(round={"rows": 20}, keep={"per_person": 1.0}, gate={"rows": "held.jsonl", "by_person": False}), print)
+    calls = [{"type": "function", "function": {"name": "show", "arguments": {"ids": [number]}}}]
+    answer = {"role": "assistant", "content": "", "tool_calls": calls}
+    asked = [{"role": "user", "content": f"Show what {row['instruction']} came to"} for row in make_rows(20)]
+    rows = [{"messages": [ask, answer], "person": "ben" if at else "ann"} for at, ask in enumerate(asked)]
+    write_rows(tmp_path / "inbox" / "1.jsonl", rows)
+    one, _ = learner.next_round()
+    assert one is not None
+    one.done("judged", learner._judge(one))
+    write_rows(one.train, rows)  # as with a template that has calls
+    ended(one, verdict="cannot_tell", why="as measured", version=None)
+    forget(learner, "ann")
+    left = [json.loads(line) for file in (one.train, one.new) for line in file.read_text().splitlines()]
+    left += [row for line in one.arrived.read_text().splitlines() if (row := json.loads(line)["row"])]
+    kept = [each["messages"][-1]["tool_calls"][0]["function"]["arguments"] for each in left if "messages" in each]
+    assert len(kept) == 38
+    assert {(arguments if isinstance(arguments, dict) else json.loads(arguments))["ids"][0] for arguments in kept} == {number}
 
 
 def test_votes_are_rows_and_those_for_neither_are_not(policy_of: Callable[..., Policy], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -24,6 +25,8 @@ from holdfast.base.safe_open import LARGEST_JSON, journal_descriptor, naming, op
 
 Json = dict[str, Any]
 DamagedLine = Callable[[int, str], Json | None]  # what stands for a damaged line, given its number and what is wrong with it
+Parser = Callable[[Path, bytes, str], Json]  # of a line, given the file and the line's name
+_MANY_DIGITS = re.compile(rb"\d{19}")
 _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.EFBIG, errno.ENXIO)  # what stands there is no file, or none to read
 _TAKES_NOTHING = (errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.EACCES)  # not EPERM: another user's file is refused with it
 _LINE_BYTES = 1 << 12  # longer than most lines of a journal
@@ -205,7 +208,12 @@ def _whole_bytes(descriptor: int, size: int) -> int:
     return 0
 
 
-def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[Json]:
+def read_exact_lines(path: Path) -> Iterator[Json]:
+    """Yield as `read_lines` does, with every digit of whole numbers beyond 64 bits, which orjson rounds: for lines that are rows."""
+    return read_lines(path, parsed=_parsed_exactly)
+
+
+def read_lines(path: Path, damaged_line: DamagedLine | None = None, parsed: Parser | None = None) -> Iterator[Json]:
     """Yield each JSON object of a journal; a torn last line is skipped, a damaged line inside raises DamagedFile with its number.
 
     damaged_line: what stands for such a line instead, or None for nothing, given its number and what is wrong with it (of a journal that
@@ -224,7 +232,7 @@ def read_lines(path: Path, damaged_line: DamagedLine | None = None) -> Iterator[
             try:
                 if line is None:
                     raise damaged(path, f"line {number} has more than {_LONGEST_LINE >> 20} MiB")
-                row = _parsed(path, line, f"line {number}")
+                row = (parsed or _parsed)(path, line, f"line {number}")
             except DamagedFile as error:
                 if damaged_line is None:
                     raise
@@ -351,6 +359,11 @@ def _parsed(path: Path, line: bytes, name: str) -> Json:
     if not isinstance(value, dict):
         raise damaged(path, f"{name} is not a JSON object")
     return value
+
+
+def _parsed_exactly(path: Path, line: bytes, name: str) -> Json:
+    value = _parsed(path, line, name)
+    return json.loads(line) if _MANY_DIGITS.search(line) else value
 
 
 def _parsed_or_none(path: Path, line: bytes) -> Json | None:

@@ -14,21 +14,22 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.base.files import Json, read_json, read_lines, sha256, write_bytes, write_json
+from holdfast.base.files import Json, read_exact_lines, read_json, sha256, write_bytes, write_json
 from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import read_registry, registry_file
 from holdfast.export.subject import read_subject
 from holdfast.learn.budget import refuse_no_room, time_is_up
-from holdfast.learn.gate import domain_of, held_rows
+from holdfast.learn.gate import domain_of, held_rows, people_at_gate
 from holdfast.learn.judge_rows import round_config
+from holdfast.learn.merged import merge_experts
 from holdfast.learn.policy import Policy
 from holdfast.learn.rounds import as_kept, disliked_by, learned_by, rounds_of
-from holdfast.learn.routes import Named, route, told_in_words
+from holdfast.learn.routes import Named, is_as_good, route, told_in_words
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
-from holdfast.serve.experts import FILE, ROUTER, experts_folder
+from holdfast.serve.experts import FILE, MERGED, ROUTER, experts_folder
 
 
 def make_experts(policy: Policy, say: Callable[[str], None]) -> Json | None:
@@ -51,7 +52,7 @@ def make_experts(policy: Policy, say: Callable[[str], None]) -> Json | None:
         return None
     refuse_no_room(policy, rounds)
     bad = as_kept(disliked_by(rounds), rounds)
-    rows = (row for each in line for row in read_lines(each.rows) if row_key(row) not in bad)
+    rows = (row for each in line for row in read_exact_lines(each.rows) if row_key(row) not in bad)
     learned = [(domain_of(row, policy.gate.domains), row) for row in rows]
     return _make(policy, run, folder, wanted, learned, say)
 
@@ -73,11 +74,16 @@ def _make(policy: Policy, run: Path, folder: Path, wanted: Json, learned: Named,
             continue
         one = {"name": name, "run": f"{place.name}/run", "rows": len(theirs), "adapter_sha256": summary["artifact_sha256"]}
         facts["experts"].append(one)
-    facts |= {"all": without, "measured": None, "threshold": None, "router_sha256": None}
+    facts |= {"all": without, "measured": None, "merged": None, "threshold": None, "router_sha256": None}
     folder.mkdir(parents=True, exist_ok=True)
     if facts["experts"]:
         experts = {one["name"]: read_subject(folder / one["run"]) for one in facts["experts"]}
-        router, facts["measured"] = route(read_subject(run), experts, learned, held, folder, say)
+        merged, people = folder / MERGED, people_at_gate(policy, held)
+        why = merge_experts([one.tuned for one in experts.values()], merged) if len(experts) > 1 else "there is one expert"
+        router, measured = route(read_subject(run), experts, learned, held, people, None if why else merged, folder, say)
+        facts |= {"measured": measured, "merged": {"shown": is_as_good(measured), "why": why}}
+        if not facts["merged"]["shown"]:
+            shutil.rmtree(merged, ignore_errors=True)
         write_bytes(folder / ROUTER, router.to_bytes())
         facts |= {"threshold": router.threshold, "router_sha256": sha256(folder / ROUTER)}
     write_json(folder / FILE, facts)
@@ -106,6 +112,9 @@ def tell_experts(facts: Json, say: Callable[[str], None]) -> None:
     say(f"experts: {names}{rest}")
     for line in told_in_words(facts["measured"]) if facts["measured"] else ():
         say(f"  {line}")
+    if one := facts["merged"]:
+        told = f"it answers as expert:({MERGED})" if one["shown"] else f"no merged adapter: {one['why'] or 'it is not shown to be as good'}"
+        say(f"  {told}")
 
 
 def _folder_name(name: str) -> str:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, read_lines, write_bytes, write_json
+from holdfast.base.files import Json, read_exact_lines, write_bytes, write_json
 from holdfast.base_model.folder import read_model
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
@@ -39,7 +39,7 @@ def price(learner: Learner, person: str) -> Json:
     refuse_damaged(rounds)
     if rounds and not rounds[-1].over:
         raise Stop(BLOCKED, f"round {rounds[-1].number} is not over", "finish it first with the same command without --forget")
-    rows = sum(fate["person"] == person and fate["fate"] != WITHDRAWN for each in rounds for fate in read_lines(each.fates))
+    rows = sum(fate["person"] == person and fate["fate"] != WITHDRAWN for each in rounds for fate in read_exact_lines(each.fates))
     again = _again(learner, rounds, person)
     steps = [row for each in again for row in RunFolder(each.run).steps()]
     seconds = sum(float(row.get("seconds") or 0.0) for row in steps)
@@ -60,14 +60,14 @@ def forget(learner: Learner, person: str) -> int | None:
     again = [each for each in rounds if each.number in plan["rounds"]]
     version, done = None, []
     for each in again:
-        if all(row_key(row) in keys for row in read_lines(each.rows)):
+        if all(row_key(row) in keys for row in read_exact_lines(each.rows)):
             nothing = {"start_run": start, "run": None, "adapter_sha256": None, "refused": "every row of it was withdrawn"}
             done.append((each, nothing))
             continue
         folder = work / each.path.name
         folder.mkdir(parents=True, exist_ok=True)
         rows = folder / "train.jsonl"
-        write_bytes(rows, b"".join(json_line(row) for row in read_lines(each.train) if row_key(row) not in keys))
+        write_bytes(rows, b"".join(json_line(row) for row in read_exact_lines(each.train) if row_key(row) not in keys))
         run = folder / "run"
         _, settings = round_config(learner.policy, rows, Path(start, "adapter") if start else None)
         learner.say(f"round {each.number}: training again without them")
@@ -133,17 +133,17 @@ def _others(rounds: list[Round], again: list[Round], keys: set[int]) -> list[Rou
 
 def _holds(one: Round, keys: set[int]) -> bool:
     """True if a row was trained or measured on: its own, or one carried over from a round before."""
-    return any(row_key(row) in keys for file in (one.train, one.new) if file.exists() for row in read_lines(file))
+    return any(row_key(row) in keys for file in (one.train, one.new) if file.exists() for row in read_exact_lines(file))
 
 
 def _had(each: Round, person: str) -> bool:
-    return any(fate["person"] == person and fate["fate"] in ("trained", "held_out") for fate in read_lines(each.fates))
+    return any(fate["person"] == person and fate["fate"] in ("trained", "held_out") for fate in read_exact_lines(each.fates))
 
 
 def _keys(rounds: list[Round], person: str) -> set[int]:
     """Return the hashes of their rows: as they came, and as they were trained and measured on, which the checks may have mended."""
-    found = {row_key(one["row"]) for each in rounds for one in read_lines(each.arrived) if one["person"] == person and one["row"]}
-    fates = (one for each in rounds for one in read_lines(each.fates))
+    found = {row_key(one["row"]) for each in rounds for one in read_exact_lines(each.arrived) if one["person"] == person and one["row"]}
+    fates = (one for each in rounds for one in read_exact_lines(each.fates))
     found |= {one["key"] for one in fates if one["person"] == person and one["key"] is not None}
     return found
 
@@ -163,12 +163,13 @@ def _remove(rounds: list[Round], person: str, keys: set[int], kept: set[str]) ->
     kept: runs that were trained again without it, also those of refused rounds that somebody has put in place by hand.
     """
     for each in rounds:
-        if not _had(each, person) and not any(one["person"] == person for one in read_lines(each.arrived)):
+        if not _had(each, person) and not any(one["person"] == person for one in read_exact_lines(each.arrived)):
             if _holds(each, keys):
                 _strip(each, keys)
             continue
-        came = [one | _NOTHING if one["person"] == person else one for one in read_lines(each.arrived)]
-        fates = [one | {"fate": WITHDRAWN, "person": "", "key": None} if one["person"] == person else one for one in read_lines(each.fates)]
+        came = [one | _NOTHING if one["person"] == person else one for one in read_exact_lines(each.arrived)]
+        gone: Json = {"fate": WITHDRAWN, "person": "", "key": None}
+        fates = [one | gone if one["person"] == person else one for one in read_exact_lines(each.fates)]
         _strip(each, keys)
         if not (each.of("decided") or {}).get("promoted") and str(each.run) not in kept:
             shutil.rmtree(each.run, ignore_errors=True)
@@ -190,6 +191,6 @@ def _strip(one: Round, keys: set[int]) -> None:
     """Take rows out of what a round trained and was measured on."""
     for file in (one.train, one.rows, one.new):
         if file.exists():
-            write_bytes(file, b"".join(json_line(row) for row in read_lines(file) if row_key(row) not in keys))
+            write_bytes(file, b"".join(json_line(row) for row in read_exact_lines(file) if row_key(row) not in keys))
     for name in ("gate.jsonl", "training.log"):
         (one.path / name).unlink(missing_ok=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from holdfast.base.errors import USAGE, Stop
 from holdfast.base.file_errors import at_place
-from holdfast.base.files import Json, read_lines, sha256, write_bytes
+from holdfast.base.files import Json, read_exact_lines, sha256, write_bytes
 from holdfast.base.safe_open import LARGEST_JSON, read_small
 from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
@@ -26,6 +26,7 @@ from holdfast.verify.expectations import read_prompts
 from holdfast.verify.stats import FEWEST
 
 NEW, ALL = "new", "(all)"
+_NEW_OF = "new\0"  # before a domain: its new rows
 _LONGEST = 128  # tokens of an answer
 
 
@@ -82,10 +83,10 @@ def own_general(policy: Policy) -> tuple[list[str], frozenset[int] | None]:
 def people_at_gate(policy: Policy, held: list[tuple[str, Json]]) -> list[str]:
     """Return whose each of the gate's rows is; "" of all where they are not several people's, or each row counts."""
     people = [named_in(row, policy.keep.person) for _, row in held]
-    return people if _are_several(policy, people) else [""] * len(held)
+    return people if are_several(policy, people) else [""] * len(held)
 
 
-def _are_several(policy: Policy, people: Iterable[str]) -> bool:
+def are_several(policy: Policy, people: Iterable[str]) -> bool:
     """True if rows of one person count as one: where all are one's, as those of an own helper, they are what it is for."""
     return policy.gate.by_person and len(set(people)) > 1
 
@@ -98,14 +99,14 @@ def measure(
     people: whose each row is that the rounds have kept, by its key.
     """
     held = held_rows(policy)
-    fresh = [(NEW, row) for row in read_lines(new)]
-    several = _are_several(policy, people.values())
-    whose = [people.get(row_key(row), "") if several else "" for _, row in fresh] + people_at_gate(policy, held)
+    fresh = [*read_exact_lines(new)]
+    several = are_several(policy, people.values())
+    whose = [people.get(row_key(row), "") if several else "" for row in fresh] + people_at_gate(policy, held)
     rows = work / "gate.jsonl"
-    write_bytes(rows, b"".join(json_line(row) for _, row in [*fresh, *held]))
-    names = [name for name, _ in [*fresh, *held]]
+    write_bytes(rows, b"".join(map(json_line, [*fresh, *(row for _, row in held)])))
+    names = [(NEW, _NEW_OF + domain_of(row, policy.gate.domains)) for row in fresh] + [(name,) for name, _ in held]
 
-    def group_of(source: Source) -> str:
+    def groups_of(source: Source) -> Sequence[str]:
         return names[source.line - 1]
 
     def person_of(source: Source) -> str:
@@ -117,13 +118,15 @@ def measure(
     lines = own_general(policy)[1]
     environment = measuring_environment(subject.run)
     answer = verify(
-        Request(subject, other, rows, prompts, 0, _LONGEST, environment, say, None, group_of, lines, person_of if any(whose) else None)
+        Request(subject, other, rows, prompts, 0, _LONGEST, environment, say, None, groups_of, lines, person_of if any(whose) else None)
     )
     general = answer["forgotten"]
     if several and NEW in answer["groups"]:
         answer["groups"][NEW]["by_person"] = True
+    domains = {name: one for name, one in answer["groups"].items() if not name.startswith(_NEW_OF)}
     return {
-        "groups": answer["groups"],
+        "groups": domains,
+        "new_domains": {name: one for name in domains if (one := answer["groups"].get(_NEW_OF + name))},
         "general": {name: general[name] for name in ("rows", "loss", "verdict", "why", "rows_needed")},
         "expectations": answer["expectations"],
         "gate_sha256": sha256(Path(policy.gate.rows)),
@@ -136,7 +139,7 @@ def measure(
 def _unmeasured(policy: Policy, rows: Path, measured: set[str]) -> Json:
     """Count the new rows a round learned of each domain of which the gate has no row."""
     field = policy.gate.domains
-    names = Counter(domain_of(row, field) for row in read_lines(rows) if row.get(field)) if field else Counter[str]()
+    names = Counter(domain_of(row, field) for row in read_exact_lines(rows) if row.get(field)) if field else Counter[str]()
     return {name: count for name, count in names.items() if name not in measured}
 
 
@@ -152,6 +155,19 @@ def drifted(found: Json, before: list[Json], most: float) -> dict[str, float]:
         if losses and one["loss"]["tuned"] - min(losses) > most:
             far[name] = one["loss"]["tuned"] - min(losses)
     return far
+
+
+def contradicted(found: Json) -> Json:
+    """Return what is known of each domain whose rows at the gate became worse beyond doubt while its new rows became better. Pure.
+
+    Rows that teach more of the same make both better; wrong answers, or other labels, only themselves. losses: before, in nats a token.
+    """
+    pairs = ((name, one, found["groups"][name]) for name, one in found["new_domains"].items())
+    return {
+        name: {"new": new["loss"]["difference"], "gate": old["loss"]["difference"], "losses": [new["loss"]["base"], old["loss"]["base"]]}
+        for name, new, old in pairs
+        if old["verdict"] == "worse" and new["loss"]["difference"] < 0
+    }
 
 
 def _old(found: Json) -> Json:
@@ -181,10 +197,14 @@ def decide(found: Json, margin: float, certain: bool) -> tuple[bool, str, str]:
     if far := found.get("drifted"):
         told = "; ".join(f"{name} {nats:+.4f} nats a token" for name, nats in far.items())
         reasons.append(f"worse than it ever was in place, by more than gate.drift: {told}")
+    if against := found.get("contradicted"):
+        told = "; ".join(_contradiction(name, one) for name, one in against.items())
+        hint = "where the new answers are right, correct gate.rows, or set gate.contradiction to false"
+        reasons.append(f"new answers contradict what is known: {told} ({hint})")
     if lost:
         reasons.append(f"{counted(lost, 'prompt')} that held the rules before, and not now")
     if reasons:
-        sure = lost or any(one["loss"]["interval"] and one["loss"]["interval"][0] > 0 for one in beyond.values())
+        sure = lost or against or any(one["loss"]["interval"] and one["loss"]["interval"][0] > 0 for one in beyond.values())
         unsure = "cannot_tell" if verdict == "better" else verdict
         return False, "worse" if sure else unsure, "; ".join(reasons)
     domains = counted(len(old) - 1, "domain")
@@ -202,6 +222,7 @@ def may_carry(found: Json, margin: float, certain: bool) -> bool:
     new = found["groups"].get(NEW)
     spoiled = (
         found.get("drifted")
+        or found.get("contradicted")
         or any(_beyond(one["loss"], margin, certain) for one in old)
         or (found.get("expectations") or {}).get("only_base", 0)
     )
@@ -221,6 +242,12 @@ def _told(one: Json) -> str:
     needed = f", {one['rows_needed']:,} would tell" if one.get("rows_needed") else ""
     people = f", those of one person as one ({loss['clusters']} in all)" if one.get("by_person") else ""
     return f"{loss['difference']:+.4f}{interval} nats a token on {counted(one['rows'], 'row')}{people}{needed}"
+
+
+def _contradiction(name: str, one: Json) -> str:
+    new, old = one["losses"]
+    change = f"{name}, new rows {one['new']:+.4f} and the gate's {one['gate']:+.4f} nats a token"
+    return f"{change}; before, the loss was {new:.2f} on new ones and {old:.2f} on the gate's"
 
 
 def _of_few_people(one: Json) -> str:

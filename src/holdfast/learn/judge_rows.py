@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.base.files import Json, read_lines
+from holdfast.base.files import Json, read_exact_lines
 from holdfast.base_model.folder import read_model
 from holdfast.config.config import Config
 from holdfast.config.load import load_config
@@ -70,7 +70,7 @@ def round_config(policy: Policy, train: Path, start: Path | None = None) -> tupl
 
 def seen_keys(rounds: list[Round]) -> set[int]:
     """Return the hash of every row that a round has kept, promoted or not."""
-    return {row_key(row) for each in rounds for file in (each.rows, each.new) for row in read_lines(file)}
+    return {row_key(row) for each in rounds for file in (each.rows, each.new) for row in read_exact_lines(file)}
 
 
 def judge_rows(policy: Policy, came: list[ArrivedRecord], seen: set[int], disliked: frozenset[int] = frozenset()) -> JudgedRows:
@@ -139,11 +139,11 @@ def _checked(policy: Policy, came: list[ArrivedRecord], reasons: list[str]) -> t
         with Copies(codec, rules, 1, clean_block) as crew:
             findings = Findings(frozenset(policy.keep.drop), partial(survey_of, rules=rules, codec=codec))
             clean_files([str(rows)], [policy.gate.rows], crew, findings, out, rejects, mended, "")
-        for entry in read_lines(rejects):
+        for entry in read_exact_lines(rejects):
             reasons[left[entry["line"] - 1]] = entry["reason"]
         good = [number for number in left if not reasons[number]]
         first = _together(out, rules, codec)
-        return dict(zip(good, read_lines(out), strict=True)), {number: good[first.get(at, at)] for at, number in enumerate(good)}
+        return dict(zip(good, read_exact_lines(out), strict=True)), {number: good[first.get(at, at)] for at, number in enumerate(good)}
 
 
 def _together(file: Path, rules: Rules, codec: Codec) -> dict[int, int]:

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
-from holdfast.base.files import Json, append_line, read_json, read_lines, sha256, write_bytes, write_json
+from holdfast.base.files import Json, append_line, read_exact_lines, read_json, sha256, write_bytes, write_json
 from holdfast.base.units import counted
 from holdfast.data.collect.outfile import row_key
 from holdfast.data.files.raw_row import json_line
 from holdfast.export.registry import is_named, name_of, promote, read_registry, record_verdict, registry_file
 from holdfast.learn.budget import make_room, refuse_no_room, time_is_up, trained_seconds
-from holdfast.learn.gate import decide, drifted, may_carry, measure, own_general
+from holdfast.learn.gate import are_several, contradicted, decide, drifted, may_carry, measure, own_general
 from holdfast.learn.judge_rows import DETAILS, ONE_PERSON, JudgedRows, judge_rows, related, round_config, seen_keys
 from holdfast.learn.page import rounds_page
 from holdfast.learn.policy import Policy
@@ -38,6 +38,7 @@ from holdfast.learn.rounds import (
 )
 from holdfast.learn.sources import LOST, ArrivedRecord, acknowledge, arrived, without_unknown_ratings
 from holdfast.learn.training import train
+from holdfast.verify.stats import FEWEST
 
 _LEAST_NEW = 8  # rows held out of a round, where it has twice as many
 
@@ -72,7 +73,7 @@ class Learner:
         waiting["one_person"] = judged.by_reason.get(ONE_PERSON, 0)
         if not self._begins(judged, rounds):
             return None, waiting | {"not_there": missing}
-        if told := time_is_up(self.policy, rounds):
+        if told := time_is_up(self.policy, rounds) or self._too_few_people(judged, came, rounds):
             return None, waiting | {"why": told}
         refuse_no_room(self.policy, rounds)
         most = self.policy.round.most
@@ -108,6 +109,20 @@ class Learner:
         if lost:
             self.say(f"! {counted(len(lost), 'message')} lost, trimmed from a stream before a round had them: {self.lost}")
         return [one for one in came if one.reason != LOST]
+
+    def _too_few_people(self, judged: JudgedRows, came: list[ArrivedRecord], rounds: list[Round]) -> str:
+        """Say that a round could never pass, whichever rows were held out, because too few people gave them; empty where it could."""
+        known = people_of(rounds)
+        carried = carried_from(rounds) if self.policy.replay.carried else None
+        people = [came[number].person for number in judged.kept]
+        people += [known.get(row_key(row), "") for row in read_exact_lines(carried.new)] if carried else []
+        voices = len({*people} - {""}) + people.count("")
+        if voices >= FEWEST or self._poisoned(judged) or not are_several(self.policy, {*known.values(), *people}):
+            return ""
+        told = (
+            f"they wait for other people's: those of one person count as one, {voices} in all, and the gate can tell nothing of fewer than"
+        )
+        return f"{told} {FEWEST}; gate.by_person: false counts each row, and shows nothing of other people"
 
     def _begins(self, judged: JudgedRows, rounds: list[Round]) -> bool:
         wanted = self.policy.round
@@ -163,7 +178,7 @@ class Learner:
 
     def _judge(self, one: Round) -> Json:
         """Judge the rows that came: write each row's fate, and the files that are trained and measured on."""
-        came = [ArrivedRecord(**entry) for entry in read_lines(one.arrived)]
+        came = [ArrivedRecord(**entry) for entry in read_exact_lines(one.arrived)]
         before = [each for each in rounds_of(self.folder) if each.number < one.number]
         known, heard = disliked_by(before), disliked_by([one])
         judged = judge_rows(self.policy, came, seen_keys(before), known)
@@ -210,7 +225,7 @@ class Learner:
 
     def _disliked_since(self, learned: Iterable[Round], bad: frozenset[int]) -> Json | None:
         """Count the rows that the version in place has learned and that people have found bad since; say so, None where there are none."""
-        found = {each.number: count for each in learned if (count := sum(row_key(row) in bad for row in read_lines(each.rows)))}
+        found = {each.number: count for each in learned if (count := sum(row_key(row) in bad for row in read_exact_lines(each.rows)))}
         if not found:
             return None
         count, numbers = sum(found.values()), sorted(found)
@@ -273,7 +288,10 @@ class Learner:
         found = measure(self.policy, one.run, Path(start) if start else None, one.new, people, one.path, self.say)
         past = [each.of("gated") or {} for each in learned_by(before, start)]
         gate = self.policy.gate
-        return found | {"drifted": drifted(found, past, max(gate.drift, gate.margin))}
+        return found | {
+            "drifted": drifted(found, past, max(gate.drift, gate.margin)),
+            "contradicted": contradicted(found) if gate.contradiction else {},
+        }
 
     def _decide(self, one: Round) -> Json:
         """Promote or refuse. A verdict is written down once for an adapter, and putting it in place twice is noticed."""
@@ -299,7 +317,7 @@ class Learner:
 
     def _acknowledge(self, one: Round) -> Json:
         """Confirm the rows' entries to their streams, only now that every row's fate is on the disk."""
-        entries = [(entry["source"], entry["entry"]) for entry in read_lines(one.arrived) if entry["entry"]]
+        entries = [(entry["source"], entry["entry"]) for entry in read_exact_lines(one.arrived) if entry["entry"]]
         acknowledge(self.policy, entries)
         return {"entries": len(entries), "time": round(time.time(), 3)}
 
@@ -336,7 +354,7 @@ def _held_out(kept: dict[int, Json], together: dict[int, int], share: float) -> 
 
 def _liked(file: Path, bad: frozenset[int]) -> list[Json]:
     """Return the rows of a file whose answers nobody has found bad."""
-    return [row for row in read_lines(file) if row_key(row) not in bad]
+    return [row for row in read_exact_lines(file) if row_key(row) not in bad]
 
 
 def _draw(number: int, text: str) -> str:

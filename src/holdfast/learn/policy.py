@@ -105,6 +105,9 @@ class Gate(Section):
         True, description=f"rows of one person (keep.person) count as one, where several are named; fewer than {FEWEST} people tell nothing"
     )
     certain: bool = Field(False, description="the whole interval of each domain must lie within the margin, not its estimate alone")
+    contradiction: bool = Field(
+        True, description="refuse where a domain's new rows get better and its rows at the gate surely worse, though within margin"
+    )
     prompts: str | None = Field(None, description="prompts with rules for their answers (verify --prompts): none that held may be lost")
 
 

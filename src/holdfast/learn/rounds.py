@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.errors import DamagedFile, damaged
-from holdfast.base.files import Json, read_json, read_lines, write_bytes, write_json
+from holdfast.base.files import Json, read_exact_lines, read_json, write_bytes, write_json
 from holdfast.data.collect.outfile import row_key
 from holdfast.run.folder import found_below
 from holdfast.serve.experts import experts_folder
@@ -114,6 +114,7 @@ class Round:
             "carried": judged.get("carried"),
             "disliked_since": judged.get("disliked_since"),
             "unmeasured": gate.get("unmeasured"),
+            "contradicted": gate.get("contradicted"),
             "folder": str(self.path),
         }
 
@@ -183,25 +184,25 @@ def hash_of(person: str) -> str:
 
 def taken_by(rounds: list[Round]) -> frozenset[tuple[str, str]]:
     """Return (place, hash) of every record that a round has taken."""
-    return frozenset((one["place"], one["sha256"]) for each in rounds for one in read_lines(each.arrived))
+    return frozenset((one["place"], one["sha256"]) for each in rounds for one in read_exact_lines(each.arrived))
 
 
 def disliked_by(rounds: list[Round]) -> frozenset[int]:
     """Return the `row_key` of every answer that people found bad or corrected, as the rounds heard it."""
-    return frozenset(key for each in rounds for one in read_lines(each.arrived) if (key := one.get("disliked")) is not None)
+    return frozenset(key for each in rounds for one in read_exact_lines(each.arrived) if (key := one.get("disliked")) is not None)
 
 
 def as_kept(keys: frozenset[int], rounds: list[Round]) -> frozenset[int]:
     """Return the keys of rows as they came with those under which rounds keep them: the checks may have mended their texts."""
     if not keys:
         return keys
-    pairs = (pair for each in rounds for pair in zip(read_lines(each.arrived), read_lines(each.fates), strict=False))
+    pairs = (pair for each in rounds for pair in zip(read_exact_lines(each.arrived), read_exact_lines(each.fates), strict=False))
     return keys | {fate["key"] for one, fate in pairs if fate.get("key") is not None and one.get("row") and row_key(one["row"]) in keys}
 
 
 def people_of(rounds: list[Round]) -> dict[int, str]:
     """Return whose each row is that the rounds have kept, by its `row_key`; "" where nobody was named."""
-    fates = (fate for each in rounds for fate in read_lines(each.fates))
+    fates = (fate for each in rounds for fate in read_exact_lines(each.fates))
     return {fate["key"]: fate["person"] for fate in fates if fate.get("key") is not None}
 
 

@@ -11,7 +11,7 @@ from holdfast.base.files import Json, read_json, sha256
 from holdfast.export.subject import Subject, read_subject
 from holdfast.serve.router import NONE, Router, router_of
 
-FILE, ROUTER = "experts.json", "router.safetensors"
+FILE, ROUTER, MERGED = "experts.json", "router.safetensors", "merged"
 ROUTED = "routed"  # the model whose answers are those of the expert that the router chooses
 
 
@@ -61,5 +61,7 @@ def read_experts(subject: Subject, base: str | None = None) -> RoutedExperts | N
     if sha256(folder / ROUTER) != told["router_sha256"]:
         raise Stop(BLOCKED, f"{folder / ROUTER} is not what {FILE} names", again)
     adapters = tuple(read_subject(folder / one["run"], base) for one in told["experts"])
-    router = router_of((folder / ROUTER).read_bytes())
-    return RoutedExperts(tuple(one["name"] for one in told["experts"]), adapters, router)
+    names = tuple(one["name"] for one in told["experts"])
+    if (told.get("merged") or {}).get("shown"):  # behind those that the router chooses from
+        names, adapters = (*names, f"({MERGED})"), (*adapters, read_subject(folder / MERGED, base or str(subject.facts.folder)))
+    return RoutedExperts(names, adapters, router_of((folder / ROUTER).read_bytes()))

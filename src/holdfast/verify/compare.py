@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
-from holdfast.base.units import counted
+from holdfast.base.units import counted, span
 from holdfast.data.duplicates.linked import joined as joined_rows
 from holdfast.data.duplicates.linked import links_of_equal
 from holdfast.data.files.raw_row import Source
@@ -27,6 +27,7 @@ from holdfast.export.child import PartAnswer, measure
 from holdfast.export.endings import end_tokens
 from holdfast.export.samples import MARKED_BAD, Samples, against_run, of_file, of_general, of_run, rules_of_rows
 from holdfast.export.subject import Subject, subject_codec
+from holdfast.run.folder import RunFolder
 from holdfast.verify.expectations import Prompt, failed
 from holdfast.verify.suite import Suite, ask_suite, paired_tests
 from holdfast.verify.verdict import Losses, Pairs, ab_answer, judge, loss_answer, no_longer_ends, numbered, pairs_answer
@@ -72,7 +73,7 @@ class Request:
     env: Mapping[str, str]
     say: Callable[[str], None]
     suite: Suite | None = None
-    groups: Callable[[Source], str] | None = None  # the name of a row's group; each is judged by itself, too
+    groups: Callable[[Source], Sequence[str]] | None = None  # the names of a row's groups; each is judged by itself, too
     general_lines: frozenset[int] | None = None  # of the general set, those that are measured on
     people: Callable[[Source], str] | None = None  # whose a row is, "" where that is not known; those of one person count as one
 
@@ -91,17 +92,28 @@ def verify(request: Request) -> Json:
     parts = []
     for name, of in (("base", request.against), ("tuned", subject)):
         part: Json = {"name": name, **(of.loaded() if of else {"model": str(subject.facts.folder), "adapter": None})}
-        part |= {"pad": codec.pad, "losses": True, "alone": min(_ALONE, len(task))}
+        part |= {"pad": codec.pad, "losses": True, "alone": 0 if request.groups else min(_ALONE, len(task))}  # a gate reads no noise
         parts.append(part | {"prompts": [one.ids for one in asked], "ends": ends, "longest": request.longest})
     held = subject.held() if request.against is None or request.against.held() == subject.held() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-suite-", ignore_cleanup_errors=True) as work:
         suite = _suite(request, codec, parts, Path(work), held)
     general_rows = f" and {counted(len(general), 'general one')}, which show what is forgotten" if len(general) else ""
     measured = f"measuring the loss on {task}{general_rows}"
+    measured += price_of(subject.run, len(task.ids) + len(general.ids)) if request.groups else ""
     request.say(f"{measured}; both models answer {counted(len(asked), 'prompt')}" if asked else measured)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-", ignore_cleanup_errors=True) as work:
         found = measure(Path(work), task.with_(general), parts, request.env, request.say, held)
         return _answer(request, codec, task, general, asked, found, suite)
+
+
+def price_of(run: RunFolder | None, tokens: int) -> str:
+    """Say what it takes to read so many tokens under two models, by what one took in training, half of which is to read it."""
+    steps = run.steps() if run else []
+    told = [(int(one["tokens"]), float(one["seconds"])) for one in steps if one.get("tokens") and one.get("seconds")]
+    if not told:
+        return ""
+    took = tokens * sum(seconds for _, seconds in told) / sum(count for count, _ in told)
+    return f": {counted(tokens, 'token')}, about {span(took)} under both by the pace of its training"
 
 
 def _suite(request: Request, codec: Codec, parts: list[Json], work: Path, held: Json | None) -> Json | None:
@@ -223,12 +235,12 @@ def _answer(
     }
 
 
-def _groups(task: Samples, losses: Losses, group_of: Callable[[Source], str]) -> Json:
+def _groups(task: Samples, losses: Losses, groups_of: Callable[[Source], Sequence[str]]) -> Json:
     """Return the loss of each group of rows under both models, and the verdict on it alone."""
-    names = np.array([group_of(source) for source in task.sources])
+    names = [groups_of(source) for source in task.sources]
     found: Json = {}
-    for name in dict.fromkeys(names.tolist()):
-        at = names == name
+    for name in dict.fromkeys(one for each in names for one in each):
+        at = np.array([name in each for each in names])
         loss, difference = loss_answer(Losses(losses.tokens[at], losses.base[at], losses.tuned[at], losses.clusters[at]))
         found[name] = {"rows": int(at.sum()), "loss": loss, **judge(loss, difference, {})}
     return found
