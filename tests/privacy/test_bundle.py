@@ -118,6 +118,15 @@ def test_a_known_secret_that_a_terminal_broke_over_two_lines_goes(broken: str) -
     assert Scrubber(Person(secrets=frozenset({secret}))).text("correct\n\nhorse") == "correct\n\nhorse"
 
 
+def test_of_two_known_secrets_that_begin_alike_the_longer_goes_whole_and_a_long_one_in_any_number_of_lines() -> None:
+    long = "tabasco77" + "".join(chr(97 + at * at % 26) + str(at % 10) for at in range(10_000))
+    scrubber = Scrubber(Person(secrets=frozenset({"tabasco77", "tabasco77-and-more", long})))
+    assert scrubber.text("a tabasco77-and-more, tabasco77-and-mor, tabasco77") == "a [secret], [secret]-and-mor, [secret]"
+    lines = "\n".join(long[at : at + 80] for at in range(0, len(long), 80))
+    assert scrubber.text(f"<{lines}>") == "<[secret]>"
+    assert scrubber.taken["secret"] == 4
+
+
 def files_of(archive: Path) -> dict[str, str]:
     with zipfile.ZipFile(archive) as found:
         assert found.testzip() is None

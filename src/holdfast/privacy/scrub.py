@@ -70,7 +70,8 @@ _ORDINARY = {
 }
 SHORTEST_SECRET, SHORTEST_NAME = 6, 3
 # Where a terminal broke a secret: perhaps in a frame, in a text of JSON, or before the number of the log's next line.
-_LINE_END = r"(?:[ \t│|]{0,40}(?:\r?\n|\\r\\n|\\n)(?:\d{1,9}: )?[ \t│|]{0,40})?"
+_LINE_END = re.compile(r"[ \t│|]{0,40}(?:\r?\n|\\r\\n|\\n)(?:\d{1,9}: )?[ \t│|]{0,40}")
+_HEAD = 3  # characters of a known secret that are looked for first
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class Scrubber:
     def __init__(self, person: Person) -> None:
         self.taken: Counter[str] = Counter()
         known = {form for secret in person.secrets if len(secret) >= SHORTEST_SECRET for form in _forms_of(secret)}
-        self._secrets = _any_of(known, whole=False, between=_LINE_END)
+        self._known = {head: [form for form in known if form.startswith(head)] for head in {form[:_HEAD] for form in known}}
+        self._heads = _any_of(self._known, whole=False, between=f"(?:{_LINE_END.pattern})?")
         self._paths = {path.rstrip("/"): name for path, name in person.paths.items() if len(path) > 1}
         self._path = _any_of(self._paths, whole=False, after=r"(?![\w.-])")
         self._host = _any_of(_worth(person.hosts), whole=True)
@@ -128,7 +130,7 @@ class Scrubber:
     def secrets(self, text: str) -> str:
         """Return the text without secrets; names and addresses stay."""
         text = self._replace("secret", PRIVATE_KEY, text, "[secret]")
-        text = self._replace("secret", self._secrets, text, "[secret]")
+        text = self._without_known(text)
         for pattern in BLOCK_FORMS:
             text = pattern.sub(self._placed, text)
         for pattern in (_NAMED, _OPTION, _BARE_TOKEN, _BEARER, _IN_URL, _QUERY):
@@ -138,6 +140,20 @@ class Scrubber:
         for pattern in (KEY_FORMS, _LOOSE_FORMS):
             text = self._replace("secret", pattern, text, "[secret]")
         return text
+
+    def _without_known(self, text: str) -> str:
+        """Replace known secrets, also where a terminal broke them over lines.
+
+        One pattern of all their characters and what may stand between two took seconds to compile, and a minute for one of 20 KB.
+        """
+        parts, at = [], 0
+        for head in self._heads.finditer(text) if self._heads else ():
+            forms = self._known[_LINE_END.sub("", head[0])] if head.start() >= at else []
+            if end := max((_end_of(form, text, head.start()) for form in forms), default=0):
+                parts += [text[at : head.start()], "[secret]"]
+                at = end
+        self.taken["secret"] += len(parts) // 2
+        return "".join([*parts, text[at:]])
 
     def _replace(self, kind: str, pattern: re.Pattern[str] | None, text: str, by: str) -> str:
         if pattern is None:
@@ -198,6 +214,17 @@ def _forms_of(secret: str) -> set[str]:
         coded = b64encode(bytes(before) + raw).decode().rstrip("=")
         forms.add(coded[begin : len(coded) - ((before + len(raw)) % 3 > 0)])
     return {form for form in forms if len(form) >= SHORTEST_SECRET}
+
+
+def _end_of(secret: str, text: str, at: int) -> int:
+    """Return where a secret that begins at `at` ends in the text, line ends within it passed over; 0 where it is not there."""
+    for character in secret:
+        if not text.startswith(character, at):
+            gap = _LINE_END.match(text, at)
+            if gap is None or not text.startswith(character, at := gap.end()):
+                return 0
+        at += 1
+    return at
 
 
 def _below(domains: set[str]) -> re.Pattern[str] | None:
