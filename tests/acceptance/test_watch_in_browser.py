@@ -69,6 +69,7 @@ def test_a_run_starts_dies_recovers_and_is_stopped_from_the_page(config_of: Call
                 child.communicate(timeout=300)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("width", [320, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_has_no_serious_finding(site: SimpleNamespace, tmp_path: Path, width: int, scheme: str) -> None:

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 
 from conftest import ROOT
-from support.selection import EXPLORE, choose_part, heavy_tests, load_examples
+from support.selection import _PART, EXPLORE, choose_part, draws, heavy_tests, load_examples, places_of
 
 SHAPES = [(2, 2), (3, 3), (10, 7), (3, 1), (8, 6, 8), (6, 3)]
 
@@ -22,6 +22,19 @@ def test_the_part_has_every_value_of_each_axis_and_is_always_the_same(sizes: tup
         assert {cell[axis] for cell in taken} == set(range(size))
     assert len(taken) <= len(cells) / 3 + max(sizes)
     assert choose_part(cells) == choose_part(cells)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("first", ["a", "b", "c"])
+@pytest.mark.parametrize(("second", "more"), [({}, 0), ({"x": 1}, 0), ([], 1), ({}, 1)])
+def test_each_value_of_a_matrix_of_tests_is_taken(request: pytest.FixtureRequest, first: str, second: object, more: int) -> None:
+    """Of this one, whichever of its tests are there."""
+    cells = [item for item in request.session.items if getattr(item, "originalname", "") == request.node.originalname]
+    told = [(str(cell.callspec.params["second"]) + str(cell.callspec.params["more"]), cell.callspec.params["first"]) for cell in cells]
+    keeps = choose_part(places_of(cells))
+    for axis in range(2):
+        assert {one[axis] for one, keep in zip(told, keeps, strict=True) if keep} == {one[axis] for one in told}
+    assert sum(keeps) <= 6
 
 
 def test_of_one_axis_a_third_is_taken() -> None:
@@ -38,6 +51,12 @@ def test_heavy_cells_are_taken_only_where_no_other_has_their_values() -> None:
     assert sum(choose_part(cells, heavy=[0, 1, 2])[:3]) == 1, "one of a row that is heavy as a whole"
     assert choose_part([(name,) for name in "abcdefgh"], heavy=[0, 3]) == [name in "bf" for name in "abcdefgh"]
     assert choose_part([("alone",)], heavy=[0]) == [True]
+
+
+def test_fewer_cases_are_drawn_where_a_part_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part, count in (("1", 5), ("", 20)):
+        monkeypatch.setenv(_PART, part)
+        assert draws(20, 5) == count
 
 
 def test_what_is_left_out_is_still_there_and_no_file_is_left_out_whole() -> None:

@@ -61,11 +61,13 @@ def test_what_systemd_does_to_stop_the_unit_saves_the_step_and_is_not_undone(con
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(unit_at(tmp_path))
     service = unit["Service"]
-    holdfast_at(tmp_path / "holdfast/.venv/bin/holdfast")
     folder = Path(service["WorkingDirectory"])
+    folder.mkdir()
     config_of("my-run", folder, train={"steps": 300})
     run = folder / "runs" / "my-run"
-    main = subprocess.Popen(shlex.split(service["ExecStart"]), cwd=folder, stdin=subprocess.DEVNULL)
+    program, *words = shlex.split(service["ExecStart"])
+    assert Path(program) == folder / ".venv/bin/holdfast"
+    main = subprocess.Popen([sys.executable, "-m", "holdfast", *words], cwd=folder, stdin=subprocess.DEVNULL)
     wait_until(lambda: (run / "steps.jsonl").exists())
     assert service["KillMode"] == "mixed", "the signal goes to the main process alone"
     main.send_signal(signal.Signals[service["KillSignal"]])

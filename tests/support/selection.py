@@ -65,6 +65,11 @@ def part_of(cells: Iterable[Cell], share: int = _SHARE) -> list[Cell]:
     return [cell for cell, keep in zip(found, kept, strict=True) if keep]
 
 
+def draws(whole: int, part: int) -> int:
+    """Return how many random cases a test draws: `part` where this run takes a part, else `whole`. The first ones are the same."""
+    return part if takes_part() else whole
+
+
 def heavy_tests() -> list[str]:
     """Return the names of the tests that are left out, the most expensive first."""
     return HEAVY.read_text(encoding="utf-8").splitlines()
@@ -105,6 +110,17 @@ def describe() -> str:
     return f"{taken}; {examples}; order: {os.environ.get(ORDER) or 'as written'}"
 
 
+def places_of(cells: Sequence[Any]) -> list[tuple[Hashable, ...]]:
+    """Return where each test of a matrix stands on each axis: one for each `parametrize`, and for each fixture with parameters.
+
+    By its values: the indices that pytest has of them count the tests.
+    """
+    named = [mark.args[0] for mark in cells[0].iter_markers("parametrize")]
+    axes = [[name.strip() for name in (names.split(",") if isinstance(names, str) else names)] for names in named]
+    axes += [[name] for name in cells[0].callspec.params if not any(name in axis for axis in axes)]
+    return [tuple(tuple(id(cell.callspec.params[name]) for name in axis) for axis in axes) for cell in cells]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not taken, of what is left after `long` is; put the rest in order."""
@@ -118,10 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         heavy = set(heavy_tests())
         left_out = {item for item in items if item.nodeid in heavy and not item.get_closest_marker("matrix")}
         for cells in matrices.values():
-            columns = {
-                tuple(cell.callspec.indices[name] for cell in cells) for name in cells[0].callspec.params
-            }  # one for each `parametrize`
-            kept = choose_part(list(zip(*sorted(columns), strict=True)), [at for at, cell in enumerate(cells) if cell.nodeid in heavy])
+            kept = choose_part(places_of(cells), [at for at, cell in enumerate(cells) if cell.nodeid in heavy])
             left_out |= {cell for cell, keep in zip(cells, kept, strict=True) if not keep}
         if left_out:
             config.hook.pytest_deselected(items=list(left_out))

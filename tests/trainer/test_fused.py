@@ -153,6 +153,7 @@ def fused_task(name: str, dropout: float = 0.2, mixed: bool = False) -> Any:
     return task
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("_stand_ins")
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize("mixed", [False, True], ids=["fp32", "bf16"])
@@ -172,6 +173,7 @@ def test_layers_together_learn_what_they_learn_alone(name: str, mixed: bool) -> 
     assert all(not group.waiting for group in task.fused.groups)
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("_stand_ins")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("kind", "double"), [("nf4", False), ("nf4", True), ("fp4", True), ("int8", False)])

@@ -22,6 +22,7 @@ HELD: dict[str, dict[str, Any]] = {  # type of the scales, and what is fixed whe
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("padded", [0, 32])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("held", HELD)
@@ -45,6 +46,7 @@ OF_LORA = dict.fromkeys(("x", "dh", "dx", "wide"), "*bf16") | dict.fromkeys(("h"
 OF_LORA |= dict.fromkeys(("rows", "keys"), "*i32") | {"scale": "fp32"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rank", [16, 32])
 @pytest.mark.parametrize("name", ["project", "spread", "gather"])
 def test_kernels_of_three_layers_keep_what_they_compute_in_the_registers_of_rdna3(

@@ -43,6 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_folder(tmp_path_factory.mktemp("model"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("adapter", ["lora", "full"])
 def test_a_state_holds_all_that_later_steps_need(model: Path, kind: str, adapter: str) -> None:

@@ -28,6 +28,7 @@ def test_a_group_holds_what_its_budget_has_room_for() -> None:
         assert [list(batch.numbers) for batch in found] == groups
 
 
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -108,6 +108,7 @@ NULLS: dict[str, Any] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("null", NULLS)
 @pytest.mark.parametrize("rows", [3, 4, 5, 7, 10, 20, 40])
 def test_the_level_holds_under_skew_from_3_rows_on(null: str, rows: int) -> None:
