@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.export.card import serve_line, served_with, vllm_takes
+from holdfast.export.tensors import tensors_of_file
 from holdfast.report.shipped.exported import next_command, page
 from holdfast.serve.vllm import start_command
 
@@ -117,7 +118,7 @@ def test_the_terminal_recommends_no_server_that_the_card_warns_of(
         (out / "chat_template.jinja").write_text("{{ messages }}")
     facts = ModelFacts(base, config | {"eos_token_id": 2}, {}, 0)
     (out / "generation_config.json").write_text('{"eos_token_id": [2]}')
-    subject: Any = SimpleNamespace(config={"peft_type": "LORA", **own}, facts=facts, weights=weights, name="tuned")
+    subject: Any = SimpleNamespace(config={"peft_type": "LORA", **own}, facts=facts, adapter_tensors=tensors_of_file(weights), name="tuned")
     assert served_with(subject, out) == options
     assert in_card in serve_line(subject, out)
     if options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 import sys
@@ -32,6 +33,7 @@ _NOT_OF_A_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the weight
 _ALIKE = 0.75  # of the letters of two names
 _SAMPLES, _SAMPLE = 16, 512  # of a table, and bytes in each
 _CACHED = "models--"  # begins the name of a model's folder in the hub's cache: models--OWNER--NAME
+GENERATION = "generation_config.json"
 EMBEDDED = {"tiny": Path(__file__).parents[1] / "models" / "tiny"}  # base models that ship with the package, by name
 
 
@@ -63,6 +65,11 @@ class ModelFacts:
     def held(self) -> dict[str, tuple[int, ...]]:
         """The shapes of what the loaded model holds: each weight once."""
         return {name: shape for name, shape in self.shapes.items() if name != self.copy}
+
+    @functools.cached_property
+    def generation(self) -> Json:
+        """What its generation_config.json says; empty where there is none."""
+        return read_json(self.folder / GENERATION) or {}
 
     @property
     def text(self) -> Json:

@@ -34,12 +34,8 @@ from holdfast.base_model.types import WRAPPED
 _PREFIX = "base_model.model."
 _OLDER_NAMES_TOO = ("qwen2_vl", "qwen2_5_vl", "exaone4_5", "gemma4", "gemma4_unified", "mistral3", "ernie4_5_vl_moe")
 _STACKS = ("qwen3_5_moe", "qwen3_vl_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "gpt_oss", "interns1_pro")
-_OWN_NAMES = (
-    "deepseek_ocr2",
-    "unlimited_ocr",
-    "kosmos-2.5",
-    "mistral_large4",
-)  # no `language_model`; vLLM runs them by transformers
+_OWN_NAMES = ("deepseek_ocr2", "unlimited_ocr", "kosmos-2.5", "mistral_large4")  # no `language_model`; vLLM runs them by transformers
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 TOWERS = (
     "vLLM ignores an adapter's part in a vision or audio tower, without an error, unless started with --enable-tower-connector-lora;"
     " SGLang ignores it, or takes a tower's layers for those of the language half"

@@ -12,15 +12,14 @@ import yaml
 from holdfast.base.files import Json, read_json
 from holdfast.base.inert import inert
 from holdfast.base.versions import __version__
-from holdfast.base_model.folder import ModelFacts, hub_name
+from holdfast.base_model.folder import GENERATION, ModelFacts, hub_name
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, IgnoredKeys, has_mistrals_files, ignored, older_servers
+from holdfast.base_model.server_keys import HALF, HF_FILES, RSLORA, VLLM_RANKS, IgnoredKeys, has_mistrals_files, ignored, older_servers
 from holdfast.base_model.types import CAUSAL, has_text_half, loads_as
 from holdfast.data.templates.template import load_template
 from holdfast.export import words
-from holdfast.export.endings import GENERATION, TEMPLATE, base_ends
+from holdfast.export.endings import TEMPLATE, base_ends
 from holdfast.export.subject import Subject, on_the_way, plain_scale
-from holdfast.export.tensors import tensors_of_file
 from holdfast.run.artifact import ARTIFACT
 from holdfast.run.plan import read_plan
 from holdfast.run.rows_of_run import data_sets
@@ -33,7 +32,6 @@ _KINDS = {
     "whole gguf": "a model of which weights themselves were trained, as GGUF for llama.cpp",
     "gguf-adapter": "the adapter as GGUF, for a base model in GGUF",
 }
-VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 _ASKED = (  # what ends an answer and how a conversation is written: the adapter's own, not the base's
     "model.generation_config = GenerationConfig.from_pretrained({here!r})\ntokenizer = AutoTokenizer.from_pretrained({here!r})"
 )
@@ -161,7 +159,7 @@ def _options(subject: Subject, folder: Path) -> str:
 
 
 def _ignored(subject: Subject) -> list[IgnoredKeys]:
-    return ignored(subject.facts.config, tensors_of_file(subject.weights))
+    return ignored(subject.facts.config, subject.adapter_tensors)
 
 
 def serve_line(subject: Subject, folder: Path) -> str:

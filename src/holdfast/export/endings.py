@@ -10,14 +10,13 @@ from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
 from holdfast.base.files import Json, read_json, write_json
-from holdfast.base_model.folder import ModelFacts
+from holdfast.base_model.folder import GENERATION, ModelFacts
 from holdfast.data.judge.turns import BadRow, Example, Message
 from holdfast.data.templates.chat_template import pieces
 from holdfast.data.tokens.codec import Codec
 from holdfast.data.tokens.plain_form import written_template
 from holdfast.run.artifact import TOKENIZER
 
-GENERATION = "generation_config.json"
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 _ANSWER = "yes"
 
@@ -36,7 +35,7 @@ def end_of_turn(codec: Codec) -> int | None:
 
 def base_ends(facts: ModelFacts) -> tuple[int, ...]:
     """Return the tokens at which the base stops by its own files: those of its generation config, else of its config."""
-    named = (read_json(facts.folder / GENERATION) or {}).get("eos_token_id", facts.text.get("eos_token_id"))
+    named = facts.generation.get("eos_token_id", facts.text.get("eos_token_id"))
     listed = named if isinstance(named, list) else [named]
     return tuple(number for number in map(_id, listed) if number is not None)
 
@@ -54,7 +53,7 @@ def pad_token(codec: Codec, facts: ModelFacts) -> int | None:
     own = codec.tokenizer.token_to_id(word) if isinstance(word, str) else None
     marks = {number for number, token in codec.tokenizer.get_added_tokens_decoder().items() if token.special}
     marks |= {number for number in (own, codec.eos, *base_ends(facts)) if number is not None}
-    told = [(read_json(facts.folder / GENERATION) or {}).get("pad_token_id"), facts.text.get("pad_token_id"), own]
+    told = [facts.generation.get("pad_token_id"), facts.text.get("pad_token_id"), own]
     return next((number for number in map(_id, told) if number in marks), None)
 
 
@@ -64,8 +63,7 @@ def _id(number: object) -> int | None:
 
 def generation_config(codec: Codec, facts: ModelFacts) -> Json:
     """Return the base's own generation settings with the tokens that end what was trained on, and the base's pad token."""
-    kept = read_json(facts.folder / GENERATION) or {}
-    kept.pop("_from_model_config", None)  # by which some versions of transformers go by config.json instead
+    kept = {key: value for key, value in facts.generation.items() if key != "_from_model_config"}  # by which some go by config.json
     return kept | {"eos_token_id": one_or_all(end_tokens(codec, facts)), "pad_token_id": pad_token(codec, facts)}
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from holdfast.base.disk import flush_tree
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json, fsync_folder, remove_abandoned, sha256, write_json
-from holdfast.base_model.folder import named_by_peft, stored_tensors, weight_files
+from holdfast.base_model.folder import named_by_peft
 from holdfast.base_model.types import for_auto_peft
 from holdfast.data.tokens.codec import Codec
 from holdfast.export import words
@@ -134,8 +134,9 @@ def refuse_whole(order: ExportRequest) -> None:
 
 def refuse_broken(subject: Subject) -> None:
     """Raise Stop(1) where the adapter, or the model that was trained as a whole, holds NaN or Inf, with the tensors that do."""
-    for file in [subject.weights] if subject.whole is None else weight_files(subject.tuned):
-        refuse_not_finite(file, {name: tensor for name, tensor in stored_tensors(file).items() if tensor.dtype in FLOATS})
+    trained = (subject.adapter_tensors if subject.whole is None else subject.model_tensors).items()
+    for file in dict.fromkeys(one.file for _, one in trained):
+        refuse_not_finite(file, {name: one.stored for name, one in trained if one.file == file and one.stored.dtype in FLOATS})
 
 
 def refuse_place(out: Path, needed: int) -> None:

@@ -43,7 +43,7 @@ def merged_tensors(
     rounded to bf16 are beyond what an export may differ by. work: an empty place, where PEFT may merge what is
     not placed by names, for as long as tensors come; None: that is raised, as UnplacedPart.
     """
-    held = held_tensors((subject.model if adapted else subject.facts).folder)
+    held = subject.model_tensors if adapted or subject.whole is None else held_tensors(subject.facts.folder)
     _refuse_quantised(subject, held)
     tied = tied_embedding(subject)
     with_adapter = adapted and subject.whole is None
@@ -64,7 +64,7 @@ def merged_bytes(subject: Subject, wide: bool = False) -> int:
     try:
         return sum(tensor.bytes for tensor in merged_tensors(subject, wide=wide)[0])
     except UnplacedPart:
-        return sum((8 if wide else 6) * math.prod(held.stored.shape) for held in held_tensors(subject.facts.folder).values())
+        return sum((8 if wide else 6) * math.prod(held.stored.shape) for held in subject.model_tensors.values())
 
 
 def _refuse_quantised(subject: Subject, held: dict[str, StoredTensor]) -> None:
@@ -129,7 +129,7 @@ def _delta_by_peft(subject: Subject, tied: str | None, work: Path, unplaced: Unp
         ask("merge", work, {"model": str(subject.facts.folder), "adapter": str(subject.tuned)}, os.environ)
     except Stop as stop:
         raise unplaced from stop
-    base, merged = held_tensors(subject.facts.folder), held_tensors(work / "merged")
+    base, merged = subject.model_tensors, held_tensors(work / "merged")
     same = {name: name in base and base[name].stored.shape == held.stored.shape for name, held in merged.items()}
     if not all(same.values()) or set(base) - set(merged) - {tied}:
         raise unplaced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from holdfast.config.choices.frozen_formats import FORMATS
 from holdfast.data.token_set.learned_rows import run_of
 from holdfast.data.tokens.codec import Codec, load_codec
 from holdfast.data.tokens.given_template import codec_of
+from holdfast.export.tensors import StoredTensor, held_tensors, tensors_of_file
 from holdfast.run.adapter_folder import refuse_incomplete
 from holdfast.run.artifact import ADAPTER_CONFIG, ARTIFACT
 from holdfast.run.base_model import changed, identity
@@ -28,13 +30,7 @@ from holdfast.run.timeline import settings_in
 
 # of an adapter_config.json: where it comes from, and what counts in training alone
 _NOTES = (
-    "base_model_name_or_path",
-    "revision",
-    "peft_version",
-    "inference_mode",
-    "task_type",
-    "auto_mapping",
-    "lora_dropout",
+    *("base_model_name_or_path", "revision", "peft_version", "inference_mode", "task_type", "auto_mapping", "lora_dropout"),
     "runtime_config",
 )
 MODEL = "model"  # the folder that a run without an adapter leaves
@@ -106,8 +102,22 @@ class Subject:
         held = self.held()
         return {"base_held": {"trained": held["kind"], "measured": str(self.facts.stored or "F32").lower()}} if held else {}
 
+    @functools.cached_property
+    def adapter_tensors(self) -> dict[str, StoredTensor]:
+        """The tensors of the adapter's file by name."""
+        return tensors_of_file(self.weights)
+
+    @functools.cached_property
+    def model_tensors(self) -> dict[str, StoredTensor]:
+        """The tensors by name that an export begins with, of all files of the model."""
+        return held_tensors(self.model.folder)
+
     def hashes(self) -> Json:
-        """Return the hashes by which an export, a verdict and the registry name their origin."""
+        """Return the hashes by which an export, a verdict and the registry name their origin; the files are read once."""
+        return dict(self._hashed)
+
+    @functools.cached_property
+    def _hashed(self) -> Json:
         plan = read_plan(self.run.plan_file) if self.run else None
         weights = _sha256([self.weights] if self.whole is None else weight_files(self.tuned))
         base = _of_json(identity(self.facts, plan.base if plan else None).files)

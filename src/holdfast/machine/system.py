@@ -29,17 +29,7 @@ _NAMES = (
 )
 _WSL_LIBRARIES = ("/usr/lib/wsl/lib/libdxcore.so", "/opt/rocm/lib/librocdxg.so", "/usr/lib/librocdxg.so")
 _PARAMETERS = (
-    "iommu",
-    "amd_iommu",
-    "intel_iommu",
-    "amdgpu",
-    "amdttm",
-    "ttm",
-    "nvidia",
-    "nouveau",
-    "nomodeset",
-    "pci=",
-    "module_blacklist",
+    *("iommu", "amd_iommu", "intel_iommu", "amdgpu", "amdttm", "ttm", "nvidia", "nouveau", "nomodeset", "pci=", "module_blacklist"),
     "modprobe",
 )
 _GROUPS, LIMITS = "/sys/fs/cgroup", ("memory.max", "memory.high", "memory.limit_in_bytes")  # control groups, of both versions

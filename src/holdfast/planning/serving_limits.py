@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from holdfast.base_model.folder import ModelFacts
 from holdfast.base_model.parts import of_experts
-from holdfast.base_model.server_keys import HALF, RSLORA, TOWERS, of_stacks, older_servers
+from holdfast.base_model.server_keys import HALF, RSLORA, TOWERS, VLLM_RANKS, of_stacks, older_servers
 from holdfast.base_model.types import has_text_half
 from holdfast.config.config import Config
 from holdfast.planning.memory.trained_size import trained_by_part
 
 _VLLM_RANK = 16  # of --max-lora-rank, where it is not given
-_VLLM_MOST = 512
 _MERGED = "merged into the model it runs everywhere"  # by `holdfast export --to merged`
 _BY_PEFT = "holdfast export does not merge it, PEFT's merge_and_unload does"
 
@@ -30,10 +29,11 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
         return [f"vLLM, llama.cpp and Ollama serve no {kind.title} adapter" + (f"; {_MERGED}" if kind.merge else "")]
     found = []
     rank = adapter.file_rank
-    if rank > _VLLM_MOST:
-        found.append(f"vLLM serves adapters up to rank {_VLLM_MOST}; this one will have {rank}")
+    if rank > VLLM_RANKS[-1]:
+        found.append(f"vLLM serves adapters up to rank {VLLM_RANKS[-1]}; this one will have {rank}")
     elif rank > _VLLM_RANK:
-        found.append(f"vLLM serves adapters up to rank {_VLLM_RANK}; this one has {rank}: start it with --max-lora-rank {_power(rank)}")
+        size = next(size for size in VLLM_RANKS if size >= rank)
+        found.append(f"vLLM serves adapters up to rank {_VLLM_RANK}; this one has {rank}: start it with --max-lora-rank {size}")
     if kind.flag == "use_rslora":
         found.append(f"{RSLORA}; `holdfast export --to adapter` writes it so that they need not")
     if adapter.modules_to_save:
@@ -51,8 +51,3 @@ def limits(config: Config, model: ModelFacts | None = None) -> list[str]:
     if model is not None and has_text_half(model.config):
         found.append(HALF)
     return [*found, *(older_servers(model.config) if model is not None else ())]
-
-
-def _power(rank: int) -> int:
-    """Return the smallest rank a server can be told that is at least `rank`."""
-    return next(size for size in (32, 64, 128, 256, 320, 512) if size >= rank)

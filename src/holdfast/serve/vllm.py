@@ -19,8 +19,9 @@ import orjson
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
 from holdfast.base.files import Json
+from holdfast.base_model.server_keys import VLLM_RANKS
 from holdfast.data.tokens.codec import Codec
-from holdfast.export.card import VLLM_RANKS, largest_rank, vllm_options
+from holdfast.export.card import largest_rank, vllm_options
 from holdfast.export.endings import end_tokens
 from holdfast.export.subject import Subject
 from holdfast.serve.child import PATIENCE_S

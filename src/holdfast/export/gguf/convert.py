@@ -19,7 +19,7 @@ from holdfast.export.gguf.families import Family, family_of, metadata, rope_fact
 from holdfast.export.gguf.vocabulary import vocabulary
 from holdfast.export.merge import merged_tensors, tied_embedding
 from holdfast.export.subject import Subject
-from holdfast.export.tensors import Floats, PendingTensor, StoredTensor, held_tensors, stretches, widen
+from holdfast.export.tensors import Floats, PendingTensor, StoredTensor, stretches, widen
 
 OWN_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what the package gguf quantises; the others need llama-quantize
 _FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "bf16": 32}
@@ -42,7 +42,7 @@ def sixteen(subject: Subject) -> str:
 
     A merge rounded to bf16 loses most of what a short run has learned: its changes are below half a unit of the last place.
     """
-    held = held_tensors(subject.model.folder).values()
+    held = subject.model_tensors.values()
     return "bf16" if any(one.stored.dtype == "BF16" and _largest(one) > _MOST_HALF for one in held) else "f16"
 
 

@@ -1,4 +1,4 @@
-"""The step table: which samples step k sees, and at which learning rate. Pure: follows from (seed, sizes, k) alone."""
+"""The step table: the samples of step k, and the learning rate schedule with warmup. Pure: follows from (seed, sizes, k) alone."""
 
 from __future__ import annotations
 

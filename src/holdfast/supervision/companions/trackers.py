@@ -1,4 +1,4 @@
-"""Start and end the processes that pass steps on, one a tracker. What they do there is report/track.py's job."""
+"""Start and end the processes that pass steps on to Weights & Biases, MLflow and the like, one each; report/track.py is what they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load the base model and put the adapter on it. Trains nothing."""
+"""Load the base model, put the adapter on it, choose gradient checkpointing (layers computed again in backward). Trains nothing."""
 
 from __future__ import annotations
 

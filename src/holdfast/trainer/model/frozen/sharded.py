@@ -1,4 +1,5 @@
 """Frozen decoder layers cut into pieces, one a rank, by torch's fully_shard (FSDP2): a layer is whole only while it is computed.
+What is trained is cut in trained/cut.py.
 
 Embeddings, output layer, norms after the last layer and what is trained are held by every rank. A gathered layer has the bytes that the
 file has, so results are those of a model that is held whole, to the bit. That the pieces make up the model again is looked at once

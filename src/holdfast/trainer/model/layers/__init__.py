@@ -1,1 +1,4 @@
-"""The layers of a step made lean: LoRA, mixed precision, dropout, Liger."""
+"""The layers of a step made lean: LoRA, mixed precision, dropout, Liger.
+
+PEFT puts LoRA on in trained/adapters.py; gradient checkpointing is in load.py.
+"""

@@ -1,4 +1,5 @@
-"""A LoRA linear layer without avoidable copies and casts, in place of PEFT's forward pass. PEFT's modules stay what is saved.
+"""A LoRA linear layer without avoidable copies and casts, in place of PEFT's forward pass. PEFT's modules stay what is saved;
+they are put on the model (which modules, rank, start) by trained/adapters.py.
 
 Beside the layer's input and the [tokens, r] projection nothing is kept for backward but one byte an element where dropout is on.
 Frozen weights may be stored narrower than the arithmetic (frozen.py) and are widened for the one product that needs them.
