@@ -125,10 +125,11 @@ STEPS = "for n in 1 2 3 4; do echo step $n/4; done"
     [
         ("echo Epoch 1/3", "it ended in epoch 1 of the 3 epochs it spoke of", True),
         (f"echo 'Epoch [2/3]'; {STEPS}", "it ended in epoch 2 of the 3 epochs it spoke of", True),
+        (f"{STEPS.replace('/4', '/9')}; echo Early stopping at 4", "it says that it stopped early: Early stopping at 4", True),
         (f"{STEPS}; printf '{CAUGHT}'", "line 8 of its output: KeyError: 7", False),
         (f"{STEPS}; : --output_dir out", None, False),
     ],
-    ids=["epochs alone", "epochs and steps", "a traceback", "nothing"],
+    ids=["epochs alone", "epochs and steps", "stopped early", "a traceback", "nothing"],
 )
 def test_what_speaks_against_a_good_end_is_told_in_its_place(tmp_path: Path, text: str, doubt: str | None, incomplete: bool) -> None:
     summary = run(tmp_path, words=["sh", "-c", text])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast.callback.fingerprints import FILE, Fingerprints, hash_of, moments
 from holdfast.run import fingerprints
 from holdfast.run.fingerprints import Look, compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder
+from support.small_trainer import Rows
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -68,8 +69,14 @@ def test_a_run_that_died_and_went_on_is_the_undisturbed_one_in_each_step(train: 
     train("died", faults="raise:7:*")
     died = train("died", attempt=2, resume=4)
     found = beside(died, whole)
-    assert found == {"steps": STEPS, "weights_looked_at": STEPS, "looked_at": list(fingerprints.WORDS), "departs": None}
-    assert "the same rows, learning rates, random states and weights (9 steps of both looked at" in in_words(found, "whole")
+    assert found == {
+        "steps": STEPS,
+        "weights_looked_at": STEPS,
+        "weights_last": STEPS,
+        "looked_at": list(fingerprints.WORDS),
+        "departs": None,
+    }
+    assert "the same rows, batches, learning rates, random states and weights (9 steps of both looked at" in in_words(found, "whole")
     loaded = [look for look in read_fingerprints(died) if look.loaded]
     assert [(look.attempt, look.step) for look in loaded] == [(2, 4)]
     (answer,) = json.loads(holdfast("compare", whole.path, died.path, "--json").stdout)["likely"]
@@ -85,10 +92,11 @@ def test_a_run_that_died_and_went_on_is_the_undisturbed_one_in_each_step(train: 
         ({"weights": True}, "weights", 4),
         ({"optimizer": True}, "optimizer", 4),
         ({"random": True}, "random", 5),
+        ({"content": True}, "batch", 5),
     ],
 )
 def test_the_first_step_that_departs_and_what_is_another_there_are_named(
-    changed: dict[str, Any], what: str, step: int, train: Callable[..., RunFolder]
+    changed: dict[str, Any], what: str, step: int, train: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train("whole")
     died = train("died", faults="raise:7:*")
@@ -103,11 +111,49 @@ def test_the_first_step_that_departs_and_what_is_another_there_are_named(
     if "random" in changed:
         (newest / "rng_state.pth").unlink()
         torch.manual_seed(99)
+    if "content" in changed:  # the same rows by their numbers, of a file that was written anew
+        of = Rows.__getitem__
+        monkeypatch.setattr(Rows, "__getitem__", lambda self, at: of(self, at + 100))
     settings = {name: value for name, value in changed.items() if value is not True or name == "ignore_data_skip"}
     train("died", attempt=2, resume=4, **settings)
     departs = beside(died, whole)["departs"]
     assert (departs["what"], departs["step"], departs["attempt"]) == (what, step, 2)
-    assert f"(attempt 2): {fingerprints.WORDS[what]}" in in_words(beside(died, whole), "whole")
+    at = f"{'what attempt 2 loaded behind ' * departs['loaded']}step {step}"
+    assert f"departs at {at} (attempt 2): {fingerprints.WORDS[what]}" in in_words(beside(died, whole), "whole")
+
+
+@pytest.mark.parametrize(
+    ("weights", "causes", "said"),
+    [
+        (
+            (4, 8),
+            range(1, 9),
+            "at one of steps 5 to 8 (attempt 1): its weights are others, not looked at in each step between (the same in each: rows);",
+        ),
+        ((4, 8), (1, 2, 4, 5, 6, 8), "at one of steps 5 to 8 (attempt 1): its weights are others, not looked at in each step between;"),
+        ((7, 8), (2, 8), "at step 8 (attempt 1): its weights are others;"),
+        ((8,), (8,), "at one of steps 1 to 8 (attempt 1): its weights are others, not looked at in each step between;"),
+    ],
+)
+def test_a_step_that_was_not_looked_at_is_not_said_to_be_that_of_the_other_training(
+    weights: tuple[int, ...], causes: Iterable[int], said: str
+) -> None:
+    """Weights that are looked at each fourth step were said to depart at step 8, when it was step 5."""
+    here, there = (
+        [
+            Look(1, n, False, ({"rows": "a"} if n in causes else {}) | ({"weights": f"{n}{name * (n == 8)}"} if n in weights else {}))
+            for n in range(1, 9)
+        ]
+        for name in "ab"
+    )
+    assert said in in_words(compare_fingerprints(here, there), "it")
+
+
+def test_what_a_resumed_training_computed_before_it_was_cut_bounds_no_step_of_the_attempt_after_it() -> None:
+    there = [Look(1, n, False, {"weights": str(n)}) for n in range(1, 9)]
+    here = [*there[:6], Look(2, 4, True, {}), Look(2, 7, False, {"weights": "another"})]
+    departs = compare_fingerprints(here, there)["departs"]
+    assert (departs["not_before"], departs["step"]) == (5, 7)
 
 
 def test_steps_that_nobody_looked_at_are_not_called_the_same(tmp_path: Path) -> None:
@@ -154,6 +200,22 @@ def test_looks_grow_apart_where_they_cost_more_than_their_share(tmp_path: Path, 
     prints.close()
     looked = [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()]
     assert looked[:2] == [1, 2] and len(looked) < 60 and all(step % 64 == 0 for step in looked if step > 256)
+
+
+def test_the_weights_of_the_last_step_are_looked_at_however_seldom_those_of_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that departed behind the last look at them were told as the same."""
+    monkeypatch.setattr("holdfast.callback.fingerprints.SHARE", 1e-12)
+    run, model = RunFolder(tmp_path), torch.nn.Linear(2, 2)
+    run.attempt(1).mkdir(parents=True)
+    prints = Fingerprints(run.attempt(1))
+    for step in range(1, 12):
+        prints.begin(step, [step], None)
+        prints.end(step, model, None, last=step == 11)
+    prints.close()
+    found = beside(run, run)
+    assert found["weights_last"] == 11 and found["weights_looked_at"] < 4, found
 
 
 def test_moments_in_lists_are_hashed_by_their_bits() -> None:

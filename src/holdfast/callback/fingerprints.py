@@ -1,19 +1,23 @@
 """What each step of somebody else's training was computed from, as short hashes: two runs can be held against each other step by step.
 
-    fingerprints.jsonl    {"step": 7, "rows": "9f..", "lr": [0.0002], "random": "31..", "weights": "ab..", "optimizer": "07.."}
+    fingerprints.jsonl    {"step": 7, "rows": "9f..", "batch": "c4..", "lr": [0.0002], "random": "31..", "weights": "ab..",
+                           "optimizer": "07.."}
                           {"loaded": 6, "weights": "..", "optimizer": ".."} where a process begins behind step 6
                           {"training": 2} where its second training begins, whose steps are counted anew
 
-rows, lr and random are those a step begins with, weights and optimizer what it leaves. A field that is missing was not looked at.
+rows (their numbers in the data set), batch (what is in them), lr and random are those a step begins with, weights and optimizer what it
+leaves. A field that is missing was not looked at.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -51,34 +55,39 @@ class Fingerprints:
         self._found: dict[str, Any] = {}
         self._sized = False  # whether it is known how often weights can be looked at
         self._began, self._step_s, self._step = 0.0, 0.0, -1
+        self._first = time.perf_counter()
         if training > 1:
             self._write({"training": training})
 
     def loaded(self, step: int, model: Any, optimizer: Any) -> None:
-        """Note what a process that goes on behind `step` has loaded, unless that is much."""
-        if self._size(model) > _SMALL:
-            return
-        self._write({"loaded": step, "weights": hash_of(trained(model)), "optimizer": hash_of(moments(optimizer))})
+        """Note behind which step a process goes on, and what it has loaded, unless that is much."""
+        much = self._size(model) > _SMALL
+        found = {} if much else {"weights": hash_of(trained(model)), "optimizer": hash_of(moments(optimizer))}
+        self._write({"loaded": step} | found)
 
-    def begin(self, step: int, rows: list[int] | None, optimizer: Any) -> None:
-        """Note what a step begins with; rows: of its data set, None where nobody tells."""
+    def begin(self, step: int, rows: list[int] | None, optimizer: Any, batch: Any = None) -> None:
+        """Note what a step begins with; rows: of its data set, None where nobody tells; batch: what it is computed from, or None."""
         now = time.perf_counter()
         if self._began and step == self._step + 1:
             self._step_s = now - self._began
         self._began, self._step, self._found = now, step, {}
         if self._light.due(step):
             told = {"rows": hash_of([json.dumps(rows).encode()])} if rows else {}
+            if batch:
+                with contextlib.suppress(TypeError):  # pictures, and whatever else has no bytes that are known
+                    told["batch"] = hash_of(_bits_of(batch))
             rates = [float(group["lr"]) for group in getattr(optimizer, "param_groups", ())]
             self._found = told | {"lr": rates, "random": hash_of(_random_states())}
             self._light.cost(time.perf_counter() - now, self._step_s)
 
-    def end(self, step: int, model: Any, optimizer: Any) -> None:
-        """Note what a step leaves, its update included."""
+    def end(self, step: int, model: Any, optimizer: Any, last: bool = False) -> None:
+        """Note what a step leaves, its update included. last: it is the training's last one, whose weights are looked at once more."""
         began = time.perf_counter()
         if not self._sized and (self._step_s or self._size(model) <= _SMALL):
             self._sized = True
             self._heavy.cost(3 * self._size(model) / _BYTES_S if self._step_s else 0.0, self._step_s)
-        if self._sized and self._heavy.due(step):
+        size = self._size(model) if last else 0
+        if (self._sized and self._heavy.due(step)) or (last and (size <= _SMALL or 3 * size / _BYTES_S <= SHARE * (began - self._first))):
             self._found |= {"weights": hash_of(trained(model)), "optimizer": hash_of(moments(optimizer))}
             self._heavy.cost(time.perf_counter() - began, self._step_s)
         if self._found:
@@ -125,14 +134,29 @@ def _bits_of(value: Any) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a value and of all tensors in it, which print their first and last numbers alone."""
     if isinstance(value, torch.Tensor):
         yield _bytes_of(value)
-    elif isinstance(value, (dict, list, tuple)):
+    elif isinstance(value, (Mapping, list, tuple)):
         yield f"{type(value).__name__} {len(value)}".encode()
-        for part in (part for pair in value.items() for part in pair) if isinstance(value, dict) else value:
+        for part in (part for pair in value.items() for part in pair) if isinstance(value, Mapping) else value:
             yield from _bits_of(part)
     elif value is None or isinstance(value, (bool, int, float, str, bytes)):
         yield repr(value).encode()
     else:
         raise TypeError(f"{type(value).__name__} in the optimizer's state has no bytes that are known")
+
+
+def listen(trainer: Any, drawn: list[Any]) -> None:
+    """Have what each step of a Trainer is computed from put into a list as it is drawn, its micro-batches in order."""
+    draw = getattr(trainer, "get_batch_samples", None)
+    if draw is None or "get_batch_samples" in vars(trainer):
+        return
+
+    @functools.wraps(draw)
+    def get_batch_samples(*told: Any, **more: Any) -> Any:
+        found = draw(*told, **more)
+        drawn[:] = found[0]
+        return found
+
+    trainer.get_batch_samples = get_batch_samples
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

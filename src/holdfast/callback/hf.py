@@ -24,7 +24,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from holdfast.callback.account import SNAPSHOT, Account
-from holdfast.callback.fingerprints import Fingerprints
+from holdfast.callback.fingerprints import Fingerprints, listen
 from holdfast.callback.first_calls import make_first_calls
 from holdfast.callback.gate import IN_A_ROW, GradientGate
 from holdfast.callback.packed import Packer
@@ -70,6 +70,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.snapshots: CallbackSnapshots | None = None
         self.rows: SamplerRows | None = None
         self.prints: Fingerprints | None = None
+        self.drawn: list[Any] = []  # what the step that begins is computed from
         self.beyond = self.between = False  # its last step; two steps
         self.epoch_ends = self.evaluates = False  # what the newest step's state waits for
         self.training = self.stopping = False
@@ -184,6 +185,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
             return
         with contextlib.suppress(OSError):  # a full disk
             self.prints = Fingerprints(self.account.folder, sum(_trainings.values()))
+            listen(self.trainer, self.drawn)
         if state.global_step > 0:
             self._look(lambda prints: prints.loaded(int(state.global_step), model, optimizer))
 
@@ -218,7 +220,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if self.rows is not None:
             self._note(self.rows.begin, int(state.global_step) + 1)
         rows = self.rows.now if self.rows is not None else None
-        self._look(lambda prints: prints.begin(int(state.global_step) + 1, rows, more.get("optimizer")))
+        self._look(lambda prints: prints.begin(int(state.global_step) + 1, rows, more.get("optimizer"), self.drawn))
+        self.drawn.clear()
 
     def _note(self, write: Callable[[int], None], step: int) -> None:
         """Note which rows a step has, or that it is done; a disk that takes no more, or rows with strange names, end the notes alone."""
@@ -232,7 +235,9 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         if model is not None and self.gates and self.beyond:
             model.zero_grad(set_to_none=True)  # the optimizer moves nothing
             return
-        if model is None or not self.gates or self.gate.passes(model.parameters()):
+        groups = getattr(more.get("optimizer"), "param_groups", None)  # a walk through all modules takes longer than the norm
+        held = model.parameters() if groups is None and model is not None else (one for group in groups or () for one in group["params"])
+        if model is None or not self.gates or self.gate.passes(held):
             return
         step, row = int(state.global_step) + 1, self.gate.in_a_row
         samples = self.rows.now if self.rows is not None else []
@@ -252,7 +257,8 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
                 loss.zero_()  # it would be divided by a thousandth of a step
         if self.rows is not None:
             self._note(self.rows.end, int(state.global_step))
-        self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer")))
+        last = 0 < state.max_steps <= state.global_step
+        self._look(lambda prints: prints.end(int(state.global_step), more.get("model"), more.get("optimizer"), last))
         self.account.pulse(step=int(state.global_step), steps=int(state.max_steps), dropped=self.gate.dropped, loss=self.loss)
         if self.snapshots is not None and not self._is_in_a_round(args):
             self.snapshots.end_step()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 
 from holdfast.base.files import Json, read_json, write_json
 from holdfast.base.units import listed
@@ -19,9 +21,11 @@ from holdfast.run.folder import RunFolder
 from holdfast.supervision.command.command_run import CommandRun
 from holdfast.supervision.command.good_end import of_last_losses, of_tracebacks
 from holdfast.supervision.command.saved import nothing_saved, rerun, wrote_nothing
+from holdfast.supervision.evidence import tail
 from holdfast.supervision.records import journals_of
 from holdfast.supervision.supervise import RunResult
 
+_STOPPED_EARLY = re.compile(r"\bearly[ _-]?stopp(?:ing|ed)\b", re.IGNORECASE)
 _LAST_LINES, _REMEDIES, _ROWS = 12, 3, 16
 _NONE_SEEN = "no step of its newest start was seen"
 UNSEEN = "no progress was seen, so whether it did its work is not known"
@@ -101,7 +105,7 @@ def write_summary(
         printed, trained_on = of_tracebacks(log) if log and not after else ("", False)
         known |= {"lived_through": printed} if trained_on else {}
         seen = known["steps"] or known.get("epochs")
-        doubts += [short, epochs, "" if seen else UNSEEN, lost]
+        doubts += [short, epochs, _stopped_early(log) if log and (short or epochs) else "", "" if seen else UNSEEN, lost]
         doubts += [of_last_losses(log) if log else "", "" if trained_on else printed]
         rival = _rival(user)
         if rival and not over and not known["incomplete"]:
@@ -121,6 +125,12 @@ def _short(known: Json) -> str:
         return f"it ended after {known['steps']:,} of the {total:,} steps it spoke of"
     stands = max(known["reached"].get(newest, 0), known["began"].get(newest) or 0)
     return f"its newest start ended after {stands:,} of the {total:,} steps it spoke of" if stands else _NONE_SEEN
+
+
+def _stopped_early(log: Path) -> str:
+    """Say that a command says itself, among its last lines, that it stopped early; empty where it does not."""
+    said = [line.strip() for line in tail(log)[-_LAST_LINES:] if _STOPPED_EARLY.search(line)]
+    return f"it says that it stopped early: {said[-1][:200]}" if said else ""
 
 
 def _rival(user: CommandRun) -> str:

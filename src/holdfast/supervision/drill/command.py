@@ -21,7 +21,7 @@ from holdfast.base.safe_open import open_log
 from holdfast.book import cards_of
 from holdfast.book.kinds.launcher import LauncherCard, given, with_argument
 from holdfast.processes.tree import below
-from holdfast.run.fingerprints import WORDS, compare_runs
+from holdfast.run.fingerprints import WORDS, compare_runs, where
 from holdfast.run.folder import RunFolder
 from holdfast.supervision.foreign_checkpoints.newest import candidates
 from holdfast.supervision.policy.resuming import known_by, training_in
@@ -114,7 +114,7 @@ def _departs(run: Path, undisturbed: Path) -> str | None:
     """Return at which step the training departs from the undisturbed one, and what is another there; None: nowhere, or nobody looked."""
     found = compare_runs(RunFolder(run), RunFolder(undisturbed))
     departs = found["departs"]
-    return f"step {departs['step']}: {WORDS[departs['what']]}" if departs else None
+    return f"{where(departs)}: {WORDS[departs['what']]}" if departs else None
 
 
 def _run(
