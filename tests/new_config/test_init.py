@@ -644,6 +644,10 @@ def test_no_config_is_written_of_rows_of_which_none_is_read(tmp_path: Path, caps
     rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
     write_rows(rows, [{"was": f"q {n}", "wird": f"an answer, {n}"} for n in range(12)])
     asked = ["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]
+    empty = tmp_path / "head.csv"
+    empty.write_text("instruction,output\n")
+    assert _main(["init", "--model", "tiny", "--data", str(empty), "--out", str(out)]) == 2
+    assert "head.csv can be trained on: there is none in it" in capsys.readouterr().err
     assert _main(asked) == 2
     assert "missing_field 12" in capsys.readouterr().err and not out.exists()
     assert _main([*asked, "--field", "question"]) == 2 and "write NAME=THEIRS" in capsys.readouterr().err
