@@ -435,6 +435,7 @@ def test_a_misspelt_word_is_told_with_the_nearest_one(words: list[str], says: st
             "model: tiny\ndata:\n\tfiles: rows.jsonl\n",
             "line 3 begins with a tab, and YAML allows none there: indent with spaces",
         ),
+        ("less.yaml", "data:\n  files: rows.jsonl\n held_out: 0\n", "line 3 is indented otherwise than those it stands among: held_out: 0"),
         ("one.yaml", "# mine\nmodel:tiny\n", "line 2: a space is missing behind `model:`"),
         ("joined.yaml", "model:tiny\n\n# rows\ndata: {files: rows.jsonl}\n", "line 1: a space is missing behind `model:`"),
         ("inner.yaml", "data:\n  files:rows.jsonl\n  held_out: 0\n", "line 2: a space is missing behind `files:`"),

@@ -41,6 +41,7 @@ MISTAKES = [
     ({"train": {"lr": "0,0002"}}, "train.lr", "write 0.0002 (line 5)"),
     ({"data": {"files": "rows.jsonl", "held_out": "10%"}}, "data.held_out", "write 0.1 (line 3)"),
     ({"train": {"max_tokens": "2k"}}, "train.max_tokens", "write 2000"),
+    ({"train": {"max_tokens": "1e3"}}, "train.max_tokens", "write 1000 (line 5)"),
     ({"train": {"max_tokens": 64.5}}, "train.max_tokens", "a valid integer; write 64 (line 5)"),
     ({"train": {"max_tokens": 10**10}}, "train.max_tokens", "less than or equal to 10000000 (line 5)"),
     ({"train": {"lr": 1e30}}, "train.lr", "less than or equal to 1000"),

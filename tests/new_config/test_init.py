@@ -383,6 +383,9 @@ def test_the_hubs_oldest_models_have_no_owner(tmp_path: Path, monkeypatch: pytes
 
 def test_advice_follows_size_rows_and_kind() -> None:
     assert usual_lr(70_000_000_000, "lora") < usual_lr(7_000_000_000, "lora") < usual_lr(135_000_000, "lora")
+    few = [{one.key: one.value for one in advise(135_000_000, rows)}["train.lr"] for rows in (49, 499, 500, None)]
+    assert few == [4e-4, 4e-4, 1e-3, 1e-3]
+    assert {usual_lr(size, kind, rows=49) / usual_lr(size, kind) for size in (2_700_000, 500_000_000) for kind in ("lora", "full")} == {1}
     assert usual_lr(7_000_000_000, "full") * 10 == usual_lr(7_000_000_000, "lora")
     assert [next(advise(size, 300)).reason.split(", ")[0] for size in (2_720_000, 7_600_000_000)] == [
         "usual for lora on 2.72 million parameters",
@@ -644,6 +647,10 @@ def test_no_config_is_written_of_rows_of_which_none_is_read(tmp_path: Path, caps
     rows, out = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
     write_rows(rows, [{"was": f"q {n}", "wird": f"an answer, {n}"} for n in range(12)])
     asked = ["init", "--model", "tiny", "--data", str(rows), "--out", str(out)]
+    empty = tmp_path / "head.csv"
+    empty.write_text("instruction,output\n")
+    assert _main(["init", "--model", "tiny", "--data", str(empty), "--out", str(out)]) == 2
+    assert "head.csv can be trained on: there is none in it" in capsys.readouterr().err
     assert _main(asked) == 2
     assert "missing_field 12" in capsys.readouterr().err and not out.exists()
     assert _main([*asked, "--field", "question"]) == 2 and "write NAME=THEIRS" in capsys.readouterr().err

@@ -105,6 +105,7 @@ def test_the_list_of_recipes_names_each_with_its_own_first_line() -> None:
         ("M2 Max", ""),
         ("RTX 4900", "RTX 4090"),
         ("RXT 4090", "RTX 4090"),
+        ("RTX-5090-Ti", "RTX 5090"),
     ],
 )
 def test_only_a_card_of_the_same_family_is_offered_for_a_name_nobody_knows(name: str, meant: str) -> None:

@@ -23,7 +23,9 @@ def named_card(text: str, otherwise: str = "for any other give its memory: --mem
     cards = [card for card in _cards() if _plain(card["name"]) == _plain(name)]
     if not cards:
         known = sorted({card["name"] for card in _cards()})
-        near = difflib.get_close_matches(_plain(name), [_plain(one) for one in known if _of_family(_plain(name), _plain(one))], 1, 0.5)
+        family = [_plain(one) for one in known if _of_family(_plain(name), _plain(one))]
+        same = [one for one in family if re.findall(r"\d", one) == re.findall(r"\d", _plain(name))]
+        near = difflib.get_close_matches(_plain(name), same or family, 1, 0.5)
         meant = next((one for one in known if near and _plain(one) == near[0]), None)
         hint = f"did you mean {meant}? " if meant else ""
         raise Stop(USAGE, f"no card is known as {text!r}", hint + otherwise)

@@ -19,7 +19,9 @@ from holdfast.config.foreign_keys import FACTORS, NO_KEY, OURS
 from holdfast.config.key_lines import key_line
 
 EVERY_KEY = "docs/reference/config.md lists every key, `holdfast schema` as a JSON schema"
-_NUMBER = re.compile(r"(\d+(?:[.,]\d+)?)\s*([%kKmM]?)(?: ?(?:steps?|epochs?|tokens?|s|sec|seconds))?")  # with a comma, a sign, a unit
+_NUMBER = re.compile(
+    r"(\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([%kKmM]?)(?: ?(?:steps?|epochs?|tokens?|s|sec|seconds))?"
+)  # a comma, a sign, a unit
 _KIND = re.compile(r"str|int|bool|constrained-int|(literal|list|dict)\[.*\]")  # pydantic's names for what a value may be
 _WRITE = "; write "
 _SHOULD = "input should be "

@@ -84,6 +84,9 @@ def in_one_line(error: Exception) -> str:
     misplaced = "mapping values are not allowed" in what or "found '<block mapping start>'" in what
     if misplaced and mark is not None and mark.buffer and (told := _at_colon(mark)):
         return told
+    if "found '<block mapping start>'" in what and mark is not None and mark.buffer:
+        line = mark.buffer.replace("\0", "").splitlines()[mark.line]
+        return f"line {mark.line + 1} is indented otherwise than those it stands among: {line.strip()[:60]}"
     return " ".join(_SOURCE.sub(" in", str(error)).split())
 
 

@@ -85,7 +85,7 @@ def from_answers(model: str | None, data: list[str], goal: str, fields: Fields =
                 "add --model FOLDER or a hub name, or --model tiny to try",
             )
         if rows.rows == 0:
-            why = f" ({rows.why})" if rows.why else ""
+            why = f" ({rows.why})" if rows.why else ": there is none in it" if len(files) == 1 else ": there is none in them"
             again = "type `holdfast init` again with these --field options; or see each row: " if "--field " in why else ""
             raise Stop(USAGE, f"no row of {', '.join(files)} can be trained on{why}", f"{again}holdfast data check {shlex.join(files)}")
         choice = choose(model, params, files, rows, goal, positions)
