@@ -19,7 +19,8 @@ to bring, and is not promoted.
 rounds **1 promoted**, of 5 good ones 1. A round of wrong answers was refused as "cannot tell", so its rows were carried on until good ones
 beside them were evidence enough; since then rows are carried only where what was measured points to better. With that, the round after it
 was promoted all the same, in which one domain's labels were flipped: the domain lost 0.010 [0.002, 0.018] and the margin allows 0.1. **A
-poison that has little effect yet passes a wide margin.** And of a stream's message that holds all its fields in one (`data`), neither
+poison that has little effect yet passes a wide margin**: since 2026-11-29 `gate.contradiction` looks for it ([measured](poison.md)).
+And of a stream's message that holds all its fields in one (`data`), neither
 domain nor person were known, so no expert was trained there, and `keep.per_person` and `--forget` saw nobody: mended.
 """
 

@@ -101,6 +101,7 @@ def kills(work: Path, count: int) -> None:
         for name in ("alone", "open", "flooded"):
             runs = work / f"{number}-{name}"
             runs.mkdir()
+            make_run(runs, name="older")  # a page is not opened over nothing
             config = write_config(assets, work / "kills.yaml", train={"steps": 600, "effective_batch": 4}, save={"every": 50})
             page = opened(runs) if name == "open" else None
             training = start("train", config, "--run", runs / "watched", "--quiet")

@@ -45,8 +45,8 @@ class HeldPrompts:
         """Return the rows of these numbers."""
         rows = [(*self.samples.row(number), self.samples.sources[number]) for number in chosen]
         kept = joined(rows, self.samples.kind)
-        names, truth, people = (tuple(of[one] for one in chosen) for of in (self.names, self.truth, self.people))
-        return HeldPrompts(kept, names, truth, people)
+        names, people = (tuple(of[one] for one in chosen) for of in (self.names, self.people))
+        return HeldPrompts(kept, names, tuple(self.truth[one] for one in chosen), people)
 
 
 def route(
