@@ -383,9 +383,6 @@ def test_the_hubs_oldest_models_have_no_owner(tmp_path: Path, monkeypatch: pytes
 
 def test_advice_follows_size_rows_and_kind() -> None:
     assert usual_lr(70_000_000_000, "lora") < usual_lr(7_000_000_000, "lora") < usual_lr(135_000_000, "lora")
-    few = [{one.key: one.value for one in advise(135_000_000, rows)}["train.lr"] for rows in (49, 499, 500, None)]
-    assert few == [4e-4, 4e-4, 1e-3, 1e-3]
-    assert {usual_lr(size, kind, rows=49) / usual_lr(size, kind) for size in (2_700_000, 500_000_000) for kind in ("lora", "full")} == {1}
     assert usual_lr(7_000_000_000, "full") * 10 == usual_lr(7_000_000_000, "lora")
     assert [next(advise(size, 300)).reason.split(", ")[0] for size in (2_720_000, 7_600_000_000)] == [
         "usual for lora on 2.72 million parameters",

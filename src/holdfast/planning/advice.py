@@ -17,7 +17,6 @@ from holdfast.config.config import Config
 from holdfast.config.objectives import OBJECTIVES
 
 _FAR_OFF = 10.0  # times the usual learning rate
-_FEW = 500  # rows of which a small model of real text learns as much at 4e-4 as at 1e-3, and forgets less
 _STEPS = 100  # that a run should have at least, where rows allow it
 _ROWS_OF_RANK = ((2_000, 8), (50_000, 16))
 _ROWS_OF_EPOCHS = ((500, 5), (5_000, 3), (50_000, 2))
@@ -32,11 +31,8 @@ class Advice(NamedTuple):
     reason: str
 
 
-def usual_lr(params: int | None, adapter: str, objective: str = "sft", rows: int | None = None) -> float:
-    """Return the usual peak learning rate. params: of the whole model; None: unknown, taken for a few billion.
-
-    rows: to train on; few make so few steps that the last state is the best one, and a small model has forgotten more by then.
-    """
+def usual_lr(params: int | None, adapter: str, objective: str = "sft") -> float:
+    """Return the usual peak learning rate. params: of the whole model; None: unknown, taken for a few billion."""
     billions = (params or 3_000_000_000) / 1e9
     kind, rate = KINDS[adapter], OBJECTIVES[objective].lr
     if rate is not None:
@@ -45,8 +41,7 @@ def usual_lr(params: int | None, adapter: str, objective: str = "sft", rows: int
         return 1e-4 if billions < 0.3 else 5e-5 if billions < 1 else 2e-5 if billions < 10 else 1e-5
     if kind.lr is not None:
         return kind.lr
-    small = 4e-4 if rows is not None and rows < _FEW else 1e-3
-    return 2e-3 if billions < 0.05 else small if billions < 0.3 else 4e-4 if billions < 1 else 2e-4 if billions < 14 else 1e-4
+    return 2e-3 if billions < 0.05 else 1e-3 if billions < 0.3 else 4e-4 if billions < 1 else 2e-4 if billions < 14 else 1e-4
 
 
 def advise(
@@ -56,9 +51,7 @@ def advise(
     size = f"{in_millions(params)} parameters" if params else "a model of unknown size"
     kind = KINDS[adapter]
     what = f"{adapter} on" if not kind.own_weights else "layers of" if kind.frozen else "all weights"
-    rate, with_more = usual_lr(params, adapter, objective, rows), usual_lr(params, adapter, objective)
-    lower = f"; of fewer than {_FEW} rows {with_more:g} teaches no more, and forgets more" if rate < with_more else ""
-    yield Advice("train.lr", rate, f"usual for {what} {size}, objective {objective}{lower}")
+    yield Advice("train.lr", usual_lr(params, adapter, objective), f"usual for {what} {size}, objective {objective}")
     count = rows or 5_000
     told = f"{rows:,} rows" if rows else "the number of rows is unknown, some thousand taken"
     batch = _by(count, _ROWS_OF_BATCH, 32)
