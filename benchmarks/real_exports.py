@@ -2,10 +2,12 @@
 AutoModelForCausalLM, GGUF by llama.cpp, merged and as an adapter on the base in GGUF, and the run by `holdfast serve`.
 
     python benchmarks/real_exports.py RUN ROWS.jsonl WORK [--prompts 50] [--longest 48] [--types f16,q8_0]
+    python benchmarks/real_exports.py MODEL ROWS.jsonl WORK --steps 40
 
 WORK: a folder for the exports (made where missing; what is there is used again). Each reads its own files alone, chat template and
 tokenizer too, answers greedily, and is held against the adapter: one JSON object, which also tells how near the adapter's two tokens
-were where an answer parts. Rows have `instruction` and `output`. Of `holdfast serve`, which gives texts, texts are compared.
+were where an answer parts, and how many answers the base gives alike. Rows have `instruction` and `output`. Of `holdfast serve`, which
+gives texts, texts are compared. With --steps the run is made first: LoRA of MODEL on the rows behind those that are asked.
 """
 
 from __future__ import annotations
@@ -43,24 +45,41 @@ def exported(run: Path, work: Path, types: str) -> dict[str, Path]:
     return {kind: work / kind for kind in KINDS}
 
 
-def loaded(folder: Path) -> tuple[Any, Any]:
-    """(tokenizer, model) of an adapter or a merged model, as anybody would load them."""
+def trained(model: Path, rows: list[str], steps: int, work: Path) -> Path:
+    """A run of so many steps on these rows: an end that was reached is not made again."""
+    (work / "rows.jsonl").write_text("".join(rows), encoding="utf-8")
+    tree = {
+        "model": str(model),
+        "data": {"files": [str(work / "rows.jsonl")], "held_out": 0.05},
+        "adapter": {"r": 16, "alpha": 32},
+        "train": {"steps": steps, "effective_batch": 8, "lr": 1e-3},
+        "evaluate": {"generate": 0},
+    }
+    write_json(work / "c.yaml", tree)
+    command = [sys.executable, "-m", "holdfast", "train", str(work / "c.yaml"), "--run", str(work / "run")]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return work / "run"
+
+
+def loaded(folder: Path, bare: bool = False) -> tuple[Any, Any]:
+    """(tokenizer, model) of an adapter or a merged model, as anybody would load them; bare: of the adapter's base alone."""
     base = read_json(folder / "adapter_config.json")
     if base:
         from peft import PeftModel
 
         place = base["base_model_name_or_path"]
         own = getattr(transformers, transformers.AutoConfig.from_pretrained(place).architectures[0])
-        model = PeftModel.from_pretrained(own.from_pretrained(place, dtype=torch.float32), folder)
+        model = own.from_pretrained(place, dtype=torch.float32)
+        model = model if bare else PeftModel.from_pretrained(model, folder)
         model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     else:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
 
 
-def by_transformers(folder: Path, questions: list[str], longest: int) -> Answers:
+def by_transformers(folder: Path, questions: list[str], longest: int, bare: bool = False) -> Answers:
     """Token ids of the prompts, and of the answers, as `generate` of the loaded model gives them."""
-    tokenizer, model = loaded(folder)
+    tokenizer, model = loaded(folder, bare)
     prompts, answers = [], []
     for question in questions:
         ids = tokenizer.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False)
@@ -137,28 +156,35 @@ def by_serve(run: Path, questions: list[str], longest: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, help="a run, or with --steps a model")
     parser.add_argument("rows", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--longest", type=int, default=48)
     parser.add_argument("--types", default="f16,q8_0", help="of GGUF")
+    parser.add_argument("--steps", type=int, default=0, help="of a run that is made first")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     arguments.work.mkdir(parents=True, exist_ok=True)
     with arguments.rows.open(encoding="utf-8") as rows:
-        questions = [json.loads(line)["instruction"] for line in rows][: arguments.prompts]
-    folders = exported(arguments.run, arguments.work, arguments.types)
+        lines = list(rows)
+    questions = [json.loads(line)["instruction"] for line in lines[: arguments.prompts]]
+    run = arguments.run
+    if arguments.steps:
+        run = trained(run.absolute(), lines[arguments.prompts :], arguments.steps, arguments.work.absolute())
+    folders = exported(run, arguments.work, arguments.types)
     sides = {kind: by_transformers(folders[kind], questions, arguments.longest) for kind in ("adapter", "merged")}
+    sides["base"] = by_transformers(folders["adapter"], questions, arguments.longest, bare=True)
     for file in sorted(folders["gguf"].glob("*.gguf")):
         sides[file.stem.rpartition("-")[2]] = by_llama_cpp(file, questions, arguments.longest, arguments.work)
     (lora,) = folders["gguf-adapter"].glob("*.gguf")
     base = arguments.work / "base-f16.gguf"
     sides["gguf-adapter"] = by_llama_cpp(base, questions, arguments.longest, arguments.work, lora)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders["adapter"])
-    served = [one.strip() for one in by_serve(arguments.run, questions, arguments.longest)]
+    served = [one.strip() for one in by_serve(run, questions, arguments.longest)]
     prompts, answers = sides["adapter"]
     texts = [tokenizer.decode(one, skip_special_tokens=True).strip() for one in answers]
+    bare = sides.pop("base")
     parted = partings(folders["adapter"], sides, arguments.longest)
     told: dict[str, Any] = {
         name: {
@@ -169,6 +195,7 @@ def main() -> None:
         for name, (theirs, given) in sides.items()
         if name != "adapter"
     }
+    told["base"] = {"answers_alike": sum(one == other for one, other in zip(answers, bare[1], strict=True))}
     told["serve"] = {"answers_alike": sum(one == other for one, other in zip(texts, served, strict=True))}
     print(json.dumps({"questions": len(questions), "tokens": int(np.sum([len(one) for one in answers])), **told}))
 

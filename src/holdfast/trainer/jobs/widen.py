@@ -12,7 +12,6 @@ from holdfast.base.errors import BLOCKED, DONE, Stop
 from holdfast.base.files import write_json
 from holdfast.base_model.gguf_file import LOAD_AGAIN, REFUSED, WHOLE_FOLDER, read_tensors
 
-_OTHERS = (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError)  # tokenizers raises Exception
 _F32, _F16 = 0, 1  # numbers that GGUF has for types
 
 
@@ -43,11 +42,12 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, **given, **widely)
         what = "read the vocabulary of"
         tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **given)
+    except (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        raise _refused(what, file, error) from None
     except Exception as error:
-        if type(error) is not Exception and not isinstance(error, _OTHERS):
+        if type(error) is not Exception:  # what tokenizers raises
             raise
-        text = f"transformers {transformers.__version__} cannot {what} {file}: {_short(error)}"
-        raise Stop(BLOCKED, text, WHOLE_FOLDER) from None
+        raise _refused(what, file, error) from None
     plain = type(model)(_config(model.config))
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
@@ -58,6 +58,11 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
         plain.generation_config = model.generation_config
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _refused(what: str, file: Path, error: Exception) -> Stop:
+    """Make the refusal of a file that transformers cannot take."""
+    return Stop(BLOCKED, f"transformers {transformers.__version__} cannot {what} {file}: {_short(error)}", WHOLE_FOLDER)
 
 
 def _config(config: Any) -> Any:
