@@ -100,34 +100,52 @@ def test_gradients_are_clipped_as_torch_clips_them(ranks: int, most: float) -> N
         assert_equal_but_for_rounding(torch.cat(mine), theirs, 58)
 
 
-REFERENCES: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
-    "sgd": lambda ones: torch.optim.SGD(ones, lr=0.1, momentum=0.9),
-    "adafactor": lambda ones: torch.optim.Adafactor(ones, lr=0.1),
-    "adamw": lambda ones: torch.optim.AdamW(ones, lr=0.1, weight_decay=0.0),
+def decayed_sgd(ones: list[torch.Tensor], decay: float) -> torch.optim.Optimizer:
+    """torch's SGD, whose decay goes into the momentum, with one that is taken off the weights as in the others."""
+    optimizer = torch.optim.SGD(ones, lr=0.1, momentum=0.9)
+
+    def off(*_: Any) -> None:
+        with torch.no_grad():
+            torch._foreach_mul_(ones, 1 - optimizer.param_groups[0]["lr"] * decay)
+
+    optimizer.register_step_pre_hook(off)
+    return optimizer
+
+
+REFERENCES: dict[str, Callable[[list[torch.Tensor], float], torch.optim.Optimizer]] = {
+    "sgd": decayed_sgd,
+    "adafactor": lambda ones, decay: torch.optim.Adafactor(ones, lr=0.1, weight_decay=decay),
+    "adamw": lambda ones, decay: torch.optim.AdamW(ones, lr=0.1, weight_decay=decay),
+    "muon": lambda ones, decay: torch.optim.Muon(ones, lr=0.1, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
 }
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("kind", [*REFERENCES, "lion", "adamw8bit"])
-def test_an_update_is_the_plain_one(kind: str) -> None:
+def test_an_update_is_the_plain_one(kind: str, decay: float) -> None:
     needs(kind)
     torch.manual_seed(0)
-    begin = {"a": torch.randn(64, 64), "b": torch.randn(256)}
-    ours = optimizer_of({name: one.clone() for name, one in begin.items()}, Train(steps=1, optimizer=kind))  # type: ignore[arg-type]
+    begin = {"a": torch.randn(64, 64), "b": torch.randn(16, 16) if kind == "muon" else torch.randn(256)}
+    train = Train(steps=1, optimizer=kind, weight_decay=decay)  # type: ignore[arg-type]
+    ours = optimizer_of({name: one.clone() for name, one in begin.items()}, train)
     theirs = {name: one.clone().requires_grad_() for name, one in begin.items()}
     if kind in REFERENCES:
-        reference: Any = REFERENCES[kind]([*theirs.values()])
+        reference: Any = REFERENCES[kind]([*theirs.values()], decay)
     else:
         optim = pytest.importorskip("bitsandbytes").optim
         made = {"lion": optim.Lion, "adamw8bit": optim.AdamW8bit}[kind]
-        betas = {"lion": (0.9, 0.999), "adamw8bit": (0.9, 0.999)}[kind]
-        reference = made([*theirs.values()], lr=0.1, weight_decay=0.0, betas=betas, **({"min_8bit_size": 1} if kind != "lion" else {}))
-    for _ in range(5):
+        least = {"min_8bit_size": 1} if kind != "lion" else {}
+        reference = made([*theirs.values()], lr=0.1, weight_decay=decay, betas=(0.9, 0.999), **least)
+    for step in range(8):
+        rate = 0.1 / (1 + step % 3)
         for name, one in theirs.items():
-            one.grad = torch.randn_like(one)
+            one.grad = torch.randn_like(one) * 10.0 ** (step % 3 - 1)
             part = ours.parameters[name].grad
             assert part is not None
             part.copy_(one.grad)
-        ours.step(0.1)
+        for group in reference.param_groups:
+            group["lr"] = rate
+        ours.step(rate)
         reference.step()
     for name, one in theirs.items():
         assert_equal_but_for_rounding(ours.parameters[name], one, OPERATIONS, what=name)
