@@ -109,7 +109,7 @@ def test_the_values_of_telling_variables_are_secrets_wherever_they_stand() -> No
     assert Scrubber(Person(secrets=found)).text("it said tabasco77!") == "it said [secret]!"
 
 
-@pytest.mark.parametrize("broken", ["\n", "\r\n", "  │\n│ ", "\\n", "\\r\\n", "\n1042: "])
+@pytest.mark.parametrize("broken", ["\n", "\r\n", "  │\n│ ", "\\n", "\\r\\n", "\n1042: ", '",\n    "'])
 def test_a_known_secret_that_a_terminal_broke_over_two_lines_goes(broken: str) -> None:
     secret = "correct-horse(77)+battery"
     for at in range(1, len(secret)):

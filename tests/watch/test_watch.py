@@ -238,6 +238,18 @@ def test_what_was_printed_last_is_shown_without_secrets_and_with_a_line_for_a_ba
     assert shown() == []
 
 
+def test_command_end_and_incidents_are_shown_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "open-sesame-42")
+    run, words = make_run(tmp_path), "no login with open-sesame-42 at https://u:pw-in-url9@host/"
+    (run / "supervisor.lock").write_text(json.dumps({"command": "holdfast run -- python t.py --password argv-pass-9"}))
+    (run / "summary.json").write_text(json.dumps({"status": "gave_up", "reason": words}))
+    wreck = json.loads((run / "attempts/001/wreck.json").read_text())
+    (run / "attempts/001/wreck.json").write_text(json.dumps(wreck | {"words": words, "decision": wreck["decision"] | {"reason": words}}))
+    shown = json.dumps([(board := Board([run], must_be_runs=True)).rows(), board.detail("made")])
+    assert "no login with [secret] at https://[secret]@host/" in shown and "t.py --password [secret]" in shown
+    assert not [one for one in ("open-sesame-42", "pw-in-url9", "argv-pass-9") if one in shown], shown
+
+
 def test_what_is_long_is_sent_packed(site: SimpleNamespace) -> None:
     make_run(site.runs, steps=500)
     with closing(http.client.HTTPConnection("127.0.0.1", site.port, timeout=300)) as line:

@@ -69,8 +69,8 @@ _ORDINARY = {
     "train",
 }
 SHORTEST_SECRET, SHORTEST_NAME = 6, 3
-# Where a terminal broke a secret: perhaps in a frame, in a text of JSON, or before the number of the log's next line.
-_LINE_END = re.compile(r"[ \t│|]{0,40}(?:\r?\n|\\r\\n|\\n)(?:\d{1,9}: )?[ \t│|]{0,40}")
+# Where a terminal broke a secret: perhaps in a frame, in a text or a list of JSON, or before the number of the log's next line.
+_LINE_END = re.compile(r"[ \t│|]{0,40}(?:\r?\n|\\r\\n|\\n|\",\s{0,20}\")(?:\d{1,9}: )?[ \t│|]{0,40}")
 _HEAD = 3  # characters of a known secret that are looked for first
 
 

@@ -15,6 +15,7 @@ from holdfast.base.files import Json, last_line
 from holdfast.base.locks import taken
 from holdfast.experiments.compare import compared
 from holdfast.privacy.scrub import Person, Scrubber, secrets_of
+from holdfast.report.run.report_parts import without_secrets
 from holdfast.report.summarise import incidents
 from holdfast.report.words import change_of_loss, unhealthy
 from holdfast.run.attempt import closed_attempts
@@ -27,6 +28,7 @@ from holdfast.watch.detail import logged_losses
 
 T = TypeVar("T")
 _FRESH_S = 1.0  # how old an answer may be
+_WORDS = ("command", "reason", "problems")  # of a run's entry: what is not holdfast's own
 _LISTS = ("charts", "loss_curve", "held_out", "notices", "output", "ranks", "trials")
 
 
@@ -139,7 +141,8 @@ class Board:
             known.key = key
             standing = look(known.folder)
             row: Json = {"name": name} | entry(standing, lambda folder: self._last_incident(known)) | _numbers(standing)
-            known.row = row | {"incidents_seen": len(known.incidents)}
+            told = {key: without_secrets(row[key], self._scrubber) for key in _WORDS if key in row}
+            known.row = row | told | {"incidents_seen": len(known.incidents)}
         return known.row
 
     def _last_incident(self, known: _Known) -> Json | None:
@@ -148,7 +151,7 @@ class Board:
         if known.incidents_key != (len(attempts), size):
             ends = {number: end.facts for number, end in closed_attempts(known.folder)}
             told = incidents([], list(known.folder.events()), list(ends.values())) if ends else []
-            known.incidents = [detail.in_the_books_words(one, ends) for one in told]
+            known.incidents = [without_secrets(detail.in_the_books_words(one, ends), self._scrubber) for one in told]
             known.incidents_key = len(attempts), size
         return known.incidents[-1] if known.incidents else None
 
