@@ -76,8 +76,8 @@ def test_an_adapter_that_older_servers_clear_is_told_before_training_and_in_the_
     said = limits(Config.model_validate({"model": "tiny", "data": {"files": "x"}}), base)
     assert [*said] == older_servers(base.config) and bool(said) is told  # vllm#39815
     about = {"peft_type": "LORA", "r": 8}
-    subject: Any = SimpleNamespace(config=about, facts=base, name="a", weights=None)
-    with patch("holdfast.export.card.tensors_of_file", lambda _: []), patch("holdfast.export.card._own_files", lambda *_: ""):
+    subject: Any = SimpleNamespace(config=about, facts=base, name="a", adapter_tensors={})
+    with patch("holdfast.export.card._own_files", lambda *_: ""):
         card = serve_line(subject, Path("out"))
     assert card.startswith("```bash\nvllm serve") and all(one in card for one in said)
 
