@@ -171,7 +171,7 @@ def test_a_round_whose_beginning_was_lost_costs_no_later_round_its_folder(tmp_pa
         one.path.mkdir(parents=True)
         for phase in PHASES:
             one.done(phase, {})
-    monkeypatch.setattr(learn, "arrived", lambda policy, taken: [])
+    monkeypatch.setattr(learn, "arrived", lambda policy, taken, missing: [])
     monkeypatch.setattr(Learner, "_begins", lambda *_: True)
     monkeypatch.setattr(learn, "judge_rows", lambda *_: judged(0))
     monkeypatch.setattr(learn, "refuse_no_room", lambda *_: None)

@@ -114,7 +114,9 @@ def test_tokens_of_one_character_are_counted_each(monkeypatch: pytest.MonkeyPatc
 
 def test_a_base_in_gguf_is_kept_for_those_alone_who_end_answers_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codec = codec_with(tmp_path / "model", SHAPES["plain"])
-    subject: Any = SimpleNamespace(hashes=lambda: {"base_sha256": "b" * 64}, facts=SimpleNamespace(folder=codec.folder, text={}))
+    subject: Any = SimpleNamespace(
+        hashes=lambda: {"base_sha256": "b" * 64}, facts=SimpleNamespace(folder=codec.folder, text={}, generation={})
+    )
     given = SHAPES["plain"].replace("<|im_end|>", "<|endoftext|>")
     other = replace(codec, given=given, template=replace(load_template(codec.folder, given), specials=codec.template.specials))
     assert hash_of_base(subject, codec) == hash_of_base(subject, replace(codec)) != hash_of_base(subject, other)
